@@ -1,0 +1,325 @@
+"""What happens to the core, and what the core asks for. Frozen data; ``match`` over the unions ends in ``assert_never``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from .messages import Message, PeerId
+
+Token: TypeAlias = int
+"""Names one timer. Never used twice in the life of a core (reliability.md F14)."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Payload:
+    """A vector that the core hands on and never looks into; the driver gives its facts.
+
+    In the node ``data`` is a one-dimensional float32 array (packed state: uint8), in a simulation whatever its reducer likes.
+    """
+
+    data: Any
+    nbytes: int
+    finite: bool = True
+    digest: bytes = b""  # blake2b-16 of the bytes; computed for commits and states only
+
+
+# --- events ---------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The clock runs and the sockets are bound."""
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A whole message of ``sender``, its payload complete. Malformed ones never come this far."""
+
+    sender: PeerId
+    incarnation: int
+    message: Message
+    payload: Payload | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LinkUp:
+    """A connection to the peer is established. Says nothing about the peer's health."""
+
+    peer: PeerId
+
+
+@dataclass(frozen=True, slots=True)
+class LinkDown:
+    """A connection to the peer closed or timed out: a hint, never a proof."""
+
+    peer: PeerId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class TimerFired:
+    token: Token
+
+
+@dataclass(frozen=True, slots=True)
+class ClockJumped:
+    """The driver's own loop stood still for ``late_s`` seconds: nobody may be accused for that time."""
+
+    late_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """The trainer has its model. ``sizes`` are the shards' lengths in float32 elements, in order."""
+
+    layout: bytes
+    state: bytes
+    sizes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Sharded:
+    """The trainer reads its data through us: ``samples_total`` in an epoch, ``batch`` a round and peer."""
+
+    samples_total: int
+    batch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Contributed:
+    """The trainer's update for ``round_id``: one payload a shard, or none when it had no samples.
+
+    ``parameters`` is there in gossip rounds that mix parameters, ``sketch`` with it.
+    """
+
+    round_id: int
+    samples: int
+    payloads: tuple[Payload, ...]
+    loss: float | None = None
+    parameters: Payload | None = None
+    sketch: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """The trainer has applied round ``round_id``."""
+
+    round_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregated:
+    """The answer to ``Aggregate``. ``payload`` is None when the rule could not: ``reason`` says why."""
+
+    ticket: int
+    payload: Payload | None
+    weights: tuple[float, ...] = ()
+    outlyingness: tuple[float, ...] = ()
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotTaken:
+    """The answer to ``TakeSnapshot``: the state before round ``round_id``."""
+
+    round_id: int
+    payload: Payload
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """The trainer has loaded the state that ``Restore`` gave it; ``error`` says why it could not."""
+
+    round_id: int
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerLost:
+    """The trainer's process is gone. Announce it, then halt."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerProgress:
+    """How far the trainer is, read from shared memory."""
+
+    step: int
+    age_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Leave politely: say so, help those who are behind, halt."""
+
+    reason: str
+
+
+Event: TypeAlias = (
+    Started
+    | Received
+    | LinkUp
+    | LinkDown
+    | TimerFired
+    | ClockJumped
+    | Prepared
+    | Sharded
+    | Contributed
+    | Applied
+    | Aggregated
+    | SnapshotTaken
+    | Restored
+    | TrainerLost
+    | TrainerProgress
+    | Stop
+)
+
+
+# --- effects --------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """To one peer. The lane follows from the message's type. May be lost."""
+
+    peer: PeerId
+    message: Message
+    payload: Payload | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SetTimer:
+    token: Token
+    at: float  # seconds, on the clock of ``now``
+
+
+@dataclass(frozen=True, slots=True)
+class CancelTimer:
+    token: Token
+
+
+@dataclass(frozen=True, slots=True)
+class Connect:
+    """Open (or re-open, at another address) the lanes to a peer."""
+
+    peer: PeerId
+    control: str
+    bulk: str
+
+
+@dataclass(frozen=True, slots=True)
+class Disconnect:
+    peer: PeerId
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One update on its way into a rule."""
+
+    peer: PeerId
+    payload: Payload
+    samples: int
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregate:
+    """Run the rule over ``rows``, which are sorted by peer; answer with ``Aggregated`` under ``ticket``.
+
+    ``own`` is the local peer's row, the centre of self-centred rules: an index into ``rows``, or None.
+    With ``mix`` the rows are parameters: aggregate their differences to the own row.
+    """
+
+    ticket: int
+    round_id: int
+    shard: int
+    rows: tuple[Row, ...]
+    f: int
+    own: int | None = None
+    mix: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Samples for one round: ``start``/``stop`` pairs into the epoch's permutation, in order."""
+
+    epoch: int
+    ranges: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """Give the trainer the aggregate of a round, a payload a shard. No payloads: the round changes nothing.
+
+    ``mix`` is a parameter difference to add before the step (gossip rounds), ``mix_scale`` its factor.
+    """
+
+    round_id: int
+    payloads: tuple[Payload, ...]
+    mix: Payload | None = None
+    mix_scale: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Go:
+    """The trainer may compute round ``round_id`` now."""
+
+    round_id: int
+    samples: Slice | None
+    want_parameters: bool = False  # a gossip round that mixes
+
+
+@dataclass(frozen=True, slots=True)
+class TakeSnapshot:
+    """Ask the trainer for its packed state at the next round boundary."""
+
+
+@dataclass(frozen=True, slots=True)
+class Restore:
+    """Give the trainer a packed state, from which round ``round_id`` goes on."""
+
+    round_id: int
+    payload: Payload
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Something that a person or a report wants to know. Becomes a line in ``events.jsonl``."""
+
+    event: str
+    fields: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """A commit was applied here (``made``: it was also made here). Becomes a line in ``commits.jsonl``."""
+
+    commit: Any  # messages.Commit
+    chain: bytes
+    made: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Halt:
+    """Nothing more will come. ``exit_code`` as in docs/exit_codes.md."""
+
+    reason: str
+    exit_code: int = 0
+
+
+Effect: TypeAlias = (
+    Send
+    | SetTimer
+    | CancelTimer
+    | Connect
+    | Disconnect
+    | Aggregate
+    | Apply
+    | Go
+    | TakeSnapshot
+    | Restore
+    | Report
+    | Committed
+    | Halt
+)

@@ -1,0 +1,252 @@
+"""What peers say to each other. Plain data; the codec turns it into bytes and checks every field on the way back.
+
+``ROUND_MAX`` bounds every counter that comes from a peer, so that no arithmetic of ours can overflow by a peer's word.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+PeerId: TypeAlias = int
+Status: TypeAlias = Literal["alive", "suspect", "dead", "left"]
+
+ROUND_MAX = 2**48
+DIGEST_BYTES = 16
+
+
+# --- membership ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Rumour:
+    """What is said about one member. ``origin`` is who says so first: the accuser of a suspect, else the subject."""
+
+    peer: PeerId
+    status: Status
+    incarnation: int
+    control: str  # address of the control lane, "" when the speaker does not know it
+    bulk: str  # address of the bulk lane
+    origin: PeerId
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a peer's trainer is: travels in every ack, so that a hung trainer is skipped though its node answers."""
+
+    step: int  # rounds that the trainer has applied
+    age_ms: int  # since it last did
+
+
+@dataclass(frozen=True, slots=True)
+class Ping:
+    nonce: int
+    target: PeerId
+    rumours: tuple[Rumour, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PingRequest:
+    """Probe ``target`` for me; answer with its ``Ack`` under my nonce, or with ``Nack`` before my deadline."""
+
+    nonce: int
+    target: PeerId
+    rumours: tuple[Rumour, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    nonce: int
+    target: PeerId  # who is alive: the sender itself, or the one it probed for us
+    progress: Progress
+    rumours: tuple[Rumour, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Nack:
+    nonce: int
+    target: PeerId
+
+
+@dataclass(frozen=True, slots=True)
+class PushPull:
+    """The whole member table. ``reply`` is true in the answer, which is not answered again."""
+
+    members: tuple[Rumour, ...]
+    reply: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Gossip:
+    """Rumours alone, when there is no probe for them to ride on."""
+
+    rumours: tuple[Rumour, ...]
+
+
+# --- rolling rounds -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """A peer's update for one shard, sent to the server of ``attempt``. With ``samples == 0`` there is no payload."""
+
+    lineage: bytes
+    round_id: int
+    shard: int
+    attempt: int
+    parent: bytes  # H of the round before: a mismatch is a fork
+    samples: int
+    loss: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """The server of a later attempt asks: send me your update, or the commit if you hold one."""
+
+    lineage: bytes
+    round_id: int
+    shard: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Contribution:
+    """One update that a commit used. ``weight`` is its share of the aggregate, ``outlyingness`` 1.0 when typical."""
+
+    peer: PeerId
+    samples: int
+    weight: float
+    outlyingness: float
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """One update that a commit did not use, and why: ``non_finite``, ``wrong_size``, ``quarantined``."""
+
+    peer: PeerId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """What everybody applies for one shard of a round; its payload is the aggregate.
+
+    ``attempt`` is the one it is sent under: a server of a later attempt re-issues a commit that it did not make, and then
+    ``attempt > made_at``. Everything but ``attempt`` goes into the hash chain.
+    """
+
+    lineage: bytes
+    round_id: int
+    shard: int
+    attempt: int
+    made_at: int  # attempt under which it was aggregated
+    server: PeerId  # who aggregated it
+    parent: bytes  # H of the round before
+    digest: bytes  # blake2b of the payload; empty when nothing could be aggregated
+    contributors: tuple[Contribution, ...]
+    rejected: tuple[Rejection, ...]
+    roster: tuple[PeerId, ...]  # of the next round (shard 0 speaks for all)
+    loss: float | None  # sample-weighted mean of what the contributors report
+    reason: str  # "" or why nothing was aggregated
+
+
+@dataclass(frozen=True, slots=True)
+class NotMe:
+    """I do not serve that attempt, or my round is another. ``round_id`` is where I am."""
+
+    lineage: bytes
+    asked_round: int
+    shard: int
+    attempt: int
+    round_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class CommitRequest:
+    """Send me the commits from ``first`` on, as far as you still have them."""
+
+    lineage: bytes
+    first: int
+
+
+# --- gossip rounds ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Push:
+    """A peer's gradient (``what == "gradient"``) or parameters (``"parameters"``) for those its plan names this round."""
+
+    lineage: bytes
+    round_id: int
+    what: Literal["gradient", "parameters"]
+    samples: int
+    loss: float | None
+    sketch: bytes  # float32 projection of the parameters, for the consensus distance; may be empty
+
+
+# --- joining and returning ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """First words on a connection, repeated until answered by the other's ``Hello``. Different layouts cannot train together."""
+
+    lineage: bytes
+    layout: bytes  # digest of names, shapes and dtypes; empty until the trainer has prepared its model
+    state: bytes  # digest of the trainer's state at ``round_id``; empty when unknown
+    round_id: int
+    ready: bool  # the trainer holds the state of ``round_id`` and wants to be in the roster
+    address: str
+    bulk: str
+
+
+@dataclass(frozen=True, slots=True)
+class StateRequest:
+    lineage: bytes
+    nonce: int
+
+
+@dataclass(frozen=True, slots=True)
+class StateOffer:
+    """The trainer's state after ``round_id - 1`` was applied; its payload is the packed state. Empty ``digest``: I cannot."""
+
+    lineage: bytes
+    nonce: int
+    round_id: int  # the next round to run on this state
+    chain: bytes  # H_{round_id - 1}
+    digest: bytes  # of the payload
+    nbytes: int
+    core: bytes  # roster, trust and data cursor, packed
+    reason: str
+
+
+Message: TypeAlias = (
+    Ping
+    | PingRequest
+    | Ack
+    | Nack
+    | PushPull
+    | Gossip
+    | Update
+    | Query
+    | Commit
+    | NotMe
+    | CommitRequest
+    | Push
+    | Hello
+    | StateRequest
+    | StateOffer
+)
+
+# Messages that travel on the bulk lane, because a payload follows them (or may).
+BULK_MESSAGES: tuple[type, ...] = (Update, Commit, Push, StateOffer)
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """Who says it. A message of an older incarnation than one already heard is dropped."""
+
+    run: bytes
+    sender: PeerId
+    incarnation: int
+    message: Message

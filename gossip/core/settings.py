@@ -1,0 +1,72 @@
+"""The core's settings. Each says its unit, its formula or what a larger value costs; ``gossip.config`` fills them in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from .messages import PeerId
+
+
+@dataclass(frozen=True, slots=True)
+class MembershipSettings:
+    """SWIM with Lifeguard. The defaults are for a node in a process of its own (reliability.md 1.7)."""
+
+    probe_interval_s: float = 0.2  # shorter finds crashes sooner and costs one ping and one ack each
+    probe_timeout_s: float = 0.1  # for both direct tries together
+    probe_tries: int = 2
+    indirect_probes: int = 3  # helpers asked when a direct probe fails; at most n - 2
+    suspicion_mult: int = 4
+    suspicion_max_mult: int = 6
+    gossip_interval_s: float = 0.05
+    gossip_fanout: int = 3
+    retransmit_mult: int = 4  # a rumour is sent retransmit_mult * ceil(log2(n + 1)) times
+    push_pull_interval_s: float = 5.0
+    gossip_to_dead_s: float = 30.0
+    awareness_max: int = 8  # local health multiplies one's own timeouts by up to this
+    rumours_per_message: int = 12
+    incarnation_jump_max: int = 2**16
+
+
+@dataclass(frozen=True, slots=True)
+class RoundSettings:
+    quorum: Literal["majority", "available"] = "majority"  # with fewer than 3 peers: available
+    round_timeout_s: float = 10.0  # the one knob: how long a round may wait at most; adapts downwards from measured rounds
+    start_timeout_s: float = 60.0
+    quorum_timeout_s: float = 60.0
+    grace_mads: float = 4.0  # k in median + k * MAD of past arrivals
+    commit_log: int = 64  # commits kept for those who are behind
+    commit_log_bytes: int = 256 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class GossipSettings:
+    mix_every: int = 4  # m: parameters are exchanged in every m-th round
+    mixing: float = 0.5  # how far one moves towards the others, at most k/(k+1)
+    staleness_max: int = 4  # rounds; older pushes are dropped
+    consensus_bound: float = 0.1  # consensus distance over parameter norm above which mixing is raised
+
+
+@dataclass(frozen=True, slots=True)
+class TrustSettings:
+    """One score a peer in [0, 1], from evidence with a name; the same on every peer whose commits agree."""
+
+    memory: float = 0.9  # trust <- memory * trust + (1 - memory) * (1 if the update was ordinary else 0)
+    outlying: float = 3.0  # an update this many times farther out than the median is evidence
+    suspect_below: float = 0.5
+    quarantine_below: float = 0.2
+    quarantine_rounds: int = 100
+    parole_rounds: int = 50  # aggregated again, but not serving
+
+
+@dataclass(frozen=True, slots=True)
+class CoreSettings:
+    run: bytes
+    lineage: bytes
+    seed: int
+    peers: tuple[PeerId, ...]  # the roster of round 0
+    f: int = 0  # Byzantine peers to tolerate
+    membership: MembershipSettings = field(default_factory=MembershipSettings)
+    rounds: RoundSettings = field(default_factory=RoundSettings)
+    gossip: GossipSettings = field(default_factory=GossipSettings)
+    trust: TrustSettings = field(default_factory=TrustSettings)

@@ -1,0 +1,39 @@
+"""Timers whose tokens are never used again, so that a late or cancelled one cannot hit its successor."""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar
+
+from .events import CancelTimer, SetTimer, Token
+
+What = TypeVar("What")
+
+
+class Timers(Generic[What]):
+    """Hands out tokens and remembers what each stands for until it fires or is cancelled.
+
+    One core has one ``Timers``. ``What`` is plain data that says what to do when the time has come.
+    """
+
+    def __init__(self) -> None:
+        self._next = 1
+        self._pending: dict[Token, What] = {}
+
+    def set(self, at: float, what: What) -> SetTimer:
+        token = self._next
+        self._next += 1
+        self._pending[token] = what
+        return SetTimer(token, at)
+
+    def cancel(self, token: Token | None) -> list[CancelTimer]:
+        """Cancels if it is still pending; asking again, or with None, does nothing."""
+        if token is None or self._pending.pop(token, None) is None:
+            return []
+        return [CancelTimer(token)]
+
+    def fire(self, token: Token) -> What | None:
+        """What the token stood for, or None when it was cancelled or has fired before."""
+        return self._pending.pop(token, None)
+
+    def __len__(self) -> int:
+        return len(self._pending)

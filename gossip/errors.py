@@ -1,0 +1,208 @@
+"""Every error that gossip raises, told apart by who is at fault.
+
+GossipError
+├── ConfigError (ValueError)       the user: an option, a file, a script
+│   ├── UnknownName                a name that nobody registered, with its nearest neighbour
+│   ├── BadFault                   a fault that cannot be parsed or carried out
+│   ├── AggregationError           a rule cannot do what it was asked
+│   │   └── TooFewUpdates          n is too small for f
+│   ├── BadTopology                a plan that is not one
+│   ├── UnsupportedModel           something in the model or the optimizer that cannot be exchanged
+│   └── RunExists                  the run folder is already there
+├── LocalError                     this peer or this machine
+│   ├── NodeLost                   the node died and could not be restarted
+│   ├── OutOfMemory                more peers than the memory holds
+│   └── AddressInUse               somebody else has the port
+├── RemoteError                    a remote peer
+│   ├── Malformed                  bytes that are not a message (never leaves the transport)
+│   └── Refused                    the swarm refuses this peer: another model, version or run
+└── SwarmError                     the swarm or the network between
+    ├── NeverStarted               too few peers came before the start timeout
+    └── QuorumLost                 too few peers are left, and none came back in time
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class GossipError(Exception):
+    """Whatever gossip raises. ``hint`` says what to do, ``exit_code`` what a command line exits with."""
+
+    exit_code = 1
+
+    @property
+    def hint(self) -> str | None:
+        return None
+
+
+class ConfigError(GossipError, ValueError):
+    """Something the user gave us is wrong. The message names it, the value and what is allowed."""
+
+    exit_code = 2
+
+    def __init__(self, message: str, hint: str | None = None) -> None:
+        super().__init__(message, hint)  # args mirror the signature: errors cross processes
+        self.message, self._hint = message, hint
+
+    def __str__(self) -> str:
+        return self.message
+
+    @property
+    def hint(self) -> str | None:
+        return self._hint
+
+
+class UnknownName(ConfigError):
+    """A name that nobody registered; the nearest known one is suggested."""
+
+    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+        self.kind, self.name, self.known = kind, name, tuple(sorted(known))
+        near = difflib.get_close_matches(name, self.known, n=1, cutoff=0.5)
+        suggestion = f" Did you mean {near[0]!r}?" if near else ""
+        super().__init__(f"unknown {kind} {name!r}.{suggestion}", f"known: {', '.join(self.known)}")
+        self.args = (kind, name, self.known)
+
+
+class BadFault(ConfigError):
+    """A fault that cannot be parsed, or that names a peer or a round that does not exist."""
+
+
+class AggregationError(ConfigError):
+    """A rule cannot do what it was asked to."""
+
+
+class TooFewUpdates(AggregationError):
+    """``rule`` needs ``need`` updates to tolerate ``f`` Byzantine peers and got ``got``."""
+
+    def __init__(self, rule: str, f: int, need: int, got: int) -> None:
+        plural = "s" if need != 1 else ""
+        super().__init__(
+            f"{rule} needs {need} update{plural} to tolerate f={f} Byzantine peers, got {got}",
+            f"start at least {need} peers, or lower f",
+        )
+        self.args = (rule, f, need, got)
+        self.rule, self.f, self.need, self.got = rule, f, need, got
+
+
+class BadTopology(ConfigError):
+    """A topology returned something that is not a plan for its roster."""
+
+
+class UnsupportedModel(ConfigError):
+    """The model or the optimizer holds something that gossip cannot exchange."""
+
+
+class RunExists(ConfigError):
+    """The run folder is already there and is not empty."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"the run folder {path} already exists", "choose another --run-dir, or move the old run away")
+        self.args = (path,)
+        self.path = path
+
+
+class LocalError(GossipError):
+    """This peer, or the machine it runs on."""
+
+
+class NodeLost(LocalError):
+    """The node process died and could not be restarted."""
+
+    def __init__(self, peer: int, restarts: int, last_words: str) -> None:
+        super().__init__(peer, restarts, last_words)
+        self.peer, self.restarts, self.last_words = peer, restarts, last_words
+
+    def __str__(self) -> str:
+        return f"the node of peer {self.peer} died {self.restarts + 1} times: {self.last_words}"
+
+
+class OutOfMemory(LocalError):
+    """More peers than the memory of this machine holds."""
+
+    exit_code = 2
+
+    def __init__(self, peers: int, need_bytes: int, have_bytes: int) -> None:
+        super().__init__(peers, need_bytes, have_bytes)
+        self.peers, self.need_bytes, self.have_bytes = peers, need_bytes, have_bytes
+
+    def __str__(self) -> str:
+        return (
+            f"{self.peers} peers need about {self.need_bytes / 2**30:.1f} GiB of memory, "
+            f"{self.have_bytes / 2**30:.1f} GiB are available"
+        )
+
+    @property
+    def hint(self) -> str:
+        return f"start at most {max(1, self.peers * self.have_bytes // max(1, self.need_bytes))} peers on this machine"
+
+
+class AddressInUse(LocalError):
+    """Somebody else has the port."""
+
+    exit_code = 2
+
+    def __init__(self, address: str, holder: str | None = None) -> None:
+        super().__init__(address, holder)
+        self.address, self.holder = address, holder
+
+    def __str__(self) -> str:
+        return f"{self.address} is taken" + (f" by {self.holder}" if self.holder else "")
+
+    @property
+    def hint(self) -> str:
+        return "leave the port out: a free one is chosen"
+
+
+class RemoteError(GossipError):
+    """A remote peer is at fault."""
+
+
+class Malformed(RemoteError):
+    """Bytes that are not a message. Counted and dropped by the transport, never raised out of it."""
+
+
+class Refused(RemoteError):
+    """The swarm refuses this peer, and says why: another model, another version, another run."""
+
+    exit_code = 6
+
+
+class SwarmError(GossipError):
+    """The swarm, or the network between its peers."""
+
+
+class NeverStarted(SwarmError):
+    """Too few peers came before the start timeout."""
+
+    exit_code = 4
+
+    def __init__(self, need: int, present: tuple[int, ...], missing: tuple[int, ...], waited_s: float) -> None:
+        super().__init__(need, present, missing, waited_s)
+        self.need, self.present, self.missing, self.waited_s = need, present, missing, waited_s
+
+    def __str__(self) -> str:
+        missing = ", ".join(map(str, self.missing))
+        return f"{len(self.present)} of {self.need} needed peers came in {self.waited_s:.0f} s; missing: {missing}"
+
+    @property
+    def hint(self) -> str:
+        return "look at the log of the first missing peer, or raise --start-timeout"
+
+
+class QuorumLost(SwarmError):
+    """Too few peers are left to commit a round, and none came back in time."""
+
+    exit_code = 5
+
+    def __init__(self, need: int, alive: tuple[int, ...], waited_s: float) -> None:
+        super().__init__(need, alive, waited_s)
+        self.need, self.alive, self.waited_s = need, alive, waited_s
+
+    def __str__(self) -> str:
+        return f"{len(self.alive)} peers are left, a round needs {self.need}; waited {self.waited_s:.0f} s"
+
+    @property
+    def hint(self) -> str:
+        return "restart the lost peers, or choose --quorum available"

@@ -1,0 +1,65 @@
+"""What every transport promises. The behaviour suite in ``gossip.testing`` holds each one to it.
+
+A transport moves envelopes and payloads between peers that it knows by address. It is driven by one thread and never blocks:
+``send`` queues or drops, ``poll`` returns what has come. It checks sizes before it stores a byte, and turns whatever is
+malformed into a count, never into an exception.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from gossip.core.events import LinkDown, LinkUp, Payload, Received
+from gossip.core.messages import Message, PeerId
+
+Arrival = Received | LinkUp | LinkDown
+
+PayloadLimit = Callable[[PeerId, Message], int]
+"""Bytes that a message's payload must have, by what is known locally; -1 when none may come. A payload of any other size
+is dropped before it is stored. ``StateOffer`` is the one message whose ``nbytes`` may be anything up to the limit."""
+
+
+@dataclass
+class Traffic:
+    """Counts since the start. Units: messages and bytes."""
+
+    sent_messages: int = 0
+    sent_bytes: int = 0
+    received_messages: int = 0
+    received_bytes: int = 0
+    dropped: dict[str, int] = field(default_factory=dict)  # by reason: malformed, foreign_run, too_large, no_link, full, ...
+
+    def drop(self, reason: str) -> None:
+        self.dropped[reason] = self.dropped.get(reason, 0) + 1
+
+
+class Transport(Protocol):
+    control: str
+    """Address of the control lane, as others must be told it."""
+    bulk: str
+    """Address of the bulk lane."""
+    traffic: Traffic
+
+    def connect(self, peer: PeerId, control: str, bulk: str) -> None:
+        """Opens both lanes to a peer, closing former ones at another address. ``LinkUp`` follows when they stand."""
+
+    def disconnect(self, peer: PeerId) -> None:
+        """Closes the lanes to a peer and forgets what is queued for it."""
+
+    def send(self, peer: PeerId, message: Message, payload: Payload | None = None) -> bool:
+        """Queues a message. False when it was dropped: no link, or a full queue.
+
+        The payload's memory is not copied when it is large: the caller keeps it unchanged until ``in_flight`` no longer
+        counts it, which the transport ensures by holding a reference.
+        """
+
+    def poll(self, timeout_s: float) -> list[Arrival]:
+        """Waits up to ``timeout_s`` for something to come, returns all that has, in order for each sender and lane."""
+
+    def in_flight(self, data: object) -> bool:
+        """Whether a send still reads the memory of this payload's ``data``."""
+
+    def close(self, linger_s: float = 0.0) -> None:
+        """Sends what is queued for at most ``linger_s``, then closes everything."""

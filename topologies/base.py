@@ -1,0 +1,92 @@
+"""What a topology is: a pure function from (roster, round, seed) to a plan, the same on every peer, so that no plan is ever sent."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any
+
+from gossip.errors import BadTopology
+
+
+@dataclass(frozen=True, slots=True)
+class Roster:
+    """The agreed members of a round, ascending, and the lineage they belong to."""
+
+    peers: tuple[int, ...]
+    lineage: bytes = b""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.peers)
+
+    def __len__(self) -> int:
+        return len(self.peers)
+
+    def __contains__(self, peer: object) -> bool:
+        return peer in self.peers
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Who does what in one round. A rolling plan has ``servers``, a gossip plan has ``pushes``; never both.
+
+    Attributes:
+        servers: One tuple a shard: the peers in the order in which they serve it. Attempt a is served by the a-th, modulo length.
+        pushes: For each peer those it sends to.
+    """
+
+    servers: tuple[tuple[int, ...], ...] = ()
+    pushes: Mapping[int, tuple[int, ...]] | None = None
+
+    def sources(self, peer: int) -> tuple[int, ...]:
+        """Whom ``peer`` must expect something from, ascending."""
+        assert self.pushes is not None
+        return tuple(sorted(sender for sender, targets in self.pushes.items() if peer in targets))
+
+
+class Topology:
+    """A named topology. Called with a roster, a round and a seed it returns a checked ``Plan``."""
+
+    def __init__(self, function: Callable[..., Plan], name: str, rolling: bool) -> None:
+        functools.update_wrapper(self, function)
+        self.function, self.name, self.rolling = function, name, rolling
+        self.parameters = inspect.signature(function).parameters
+
+    def __call__(self, roster: Roster, round_id: int, seed: int, **options: Any) -> Plan:
+        plan = self.function(roster, round_id, seed, **options)
+        check_plan(self.name, plan, roster)
+        return plan
+
+    def __repr__(self) -> str:
+        return f"<topology {self.name}>"
+
+
+def topology(function: Callable[..., Plan] | None = None, *, name: str | None = None, rolling: bool = False) -> Any:
+    """Makes a pure function ``(roster, round_id, seed, *, ...) -> Plan`` a topology."""
+
+    def decorate(function: Callable[..., Plan]) -> Topology:
+        return Topology(function, name or function.__name__, rolling)
+
+    return decorate(function) if function is not None else decorate
+
+
+def check_plan(name: str, plan: Plan, roster: Roster) -> None:
+    """Raises ``BadTopology`` when a plan names strangers, lets a peer push to itself, or is empty in both senses."""
+    if bool(plan.servers) == (plan.pushes is not None):
+        raise BadTopology(f"topology {name} must return servers or pushes, and not both")
+    members = set(roster.peers)
+    for order in plan.servers:
+        if not order or not members.issuperset(order) or len(set(order)) != len(order):
+            raise BadTopology(f"topology {name}: {order} is not an order of peers of {roster.peers}")
+    for sender, targets in (plan.pushes or {}).items():
+        if sender not in members or sender in targets or not members.issuperset(targets) or len(set(targets)) != len(targets):
+            raise BadTopology(f"topology {name}: peer {sender} cannot push to {targets} in {roster.peers}")
+
+
+def draw(*words: object) -> int:
+    """A 64-bit number that is the same on every peer for the same words (blake2b, so no peer can choose its own luck)."""
+    text = "/".join(word.hex() if isinstance(word, bytes) else str(word) for word in words)
+    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big")
