@@ -49,7 +49,7 @@ class Rule:
 
     @property
     def needs(self) -> frozenset[str]:
-        """What it asks for beside updates and options: any of ``f``, ``center``, ``evaluate``, ``gradient``, ``learning_rate``."""
+        """What it asks for beside updates: any of ``f``, ``center``, ``evaluate``, ``gradient``, ``learning_rate``."""
         return frozenset(self.parameters) & {"f", "center", "evaluate", "gradient", "learning_rate"}
 
     @property
@@ -132,5 +132,5 @@ def relative(distances: Tensor) -> Tensor:
     """Distances in units of their median; all ones when the median is zero and nobody stands out."""
     typical = float(distances.quantile(0.5)) if len(distances) else 0.0
     if typical > 0:
-        return distances / typical
+        return torch.div(distances, typical)
     return torch.where(distances > 0, torch.full_like(distances, torch.finfo(torch.float32).max), torch.ones_like(distances))

@@ -1,4 +1,4 @@
-"""What a topology is: a pure function from (roster, round, seed) to a plan, the same on every peer, so that no plan is ever sent."""
+"""What a topology is: a pure function (roster, round, seed) -> plan, the same on every peer, so that no plan is ever sent."""
 
 from __future__ import annotations
 

@@ -99,6 +99,8 @@ class Contributed:
     loss: float | None = None
     parameters: Payload | None = None
     sketch: bytes = b""
+    own: Payload | None = None  # a liar's true update, which it keeps for itself in gossip rounds; None: payloads[0]
+    own_parameters: Payload | None = None  # likewise
 
 
 @dataclass(frozen=True, slots=True)

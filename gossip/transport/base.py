@@ -7,7 +7,7 @@ malformed into a count, never into an exception.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -55,8 +55,11 @@ class Transport(Protocol):
         counts it, which the transport ensures by holding a reference.
         """
 
-    def poll(self, timeout_s: float) -> list[Arrival]:
-        """Waits up to ``timeout_s`` for something to come, returns all that has, in order for each sender and lane."""
+    def poll(self, timeout_s: float, wake: Sequence[int] = ()) -> list[Arrival]:
+        """Waits up to ``timeout_s`` for something to come, returns all that has, in order for each sender and lane.
+
+        Returns at once, perhaps with nothing, when one of the file descriptors ``wake`` becomes readable.
+        """
 
     def in_flight(self, data: object) -> bool:
         """Whether a send still reads the memory of this payload's ``data``."""

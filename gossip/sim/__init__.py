@@ -1,0 +1,1 @@
+"""The virtual world: the real core under a virtual clock."""

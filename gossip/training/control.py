@@ -1,0 +1,167 @@
+"""What a trainer and its node say to each other over their one local socket. Plain data, packed by ``transport.codec``.
+
+The socket is a Unix SOCK_SEQPACKET pair: message boundaries are kept, memory travels as a file descriptor beside a message
+(SCM_RIGHTS), and either side sees the other's death as end of file at once. Several messages may share one packet.
+
+A life, seen from the trainer:
+
+    Prepare  ->            the model is known; the arena's memory comes along
+             <- Restore?   the swarm's state, when it is ahead or began with other weights
+    Restored ->
+             <- Go(r)      compute round r into update slot ``slot``
+    Shard    ->            (once) data is read through us: Go(r) comes again, with this peer's samples
+    Contribute(r) ->
+             <- Judge*     (rules that need the loss) rate these updates
+    Judged   ->
+             <- Apply(r)   the aggregate is in result slot ``slot``; also rounds that were committed without us
+    Applied(r) ->
+             <- Go(r + 1)
+    Close    ->            polite end; the node drains and answers Halted
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+UPDATE_SLOTS = 4
+RESULT_SLOTS = 4
+
+
+# --- trainer to node ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Prepare:
+    """The descriptor of the arena travels with it."""
+
+    elements: int  # float32 elements of the flat vector
+    layout: bytes
+    state: bytes  # digest of the packed state
+    state_bytes: int  # size of the packed state
+    learning_rate: float
+    has_judge: bool  # there is a loss to ask for
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    samples_total: int
+    batch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Contribute:
+    """The update is in update slot ``slot``; with ``parameters`` the arena's parameter slot of the same number is filled too."""
+
+    round_id: int
+    slot: int
+    samples: int  # 0: no update, only taking part
+    loss: float | None
+    learning_rate: float
+    parameters: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    round_id: int
+    slot: int  # free again; -1 when the round changed nothing
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """The aggregate is in the judging memory's last row. ``reason`` says why there is none."""
+
+    ticket: int
+    weights: tuple[float, ...]
+    outlyingness: tuple[float, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The packed state before ``round_id``; its memory travels with it. ``error`` says why there is none."""
+
+    round_id: int
+    nbytes: int
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    round_id: int
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """A line for metrics.jsonl: a JSON object of numbers and short strings."""
+
+    metrics: str
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    reason: str  # "finished", "stopped", "raised"
+
+
+# --- node to trainer ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Go:
+    round_id: int
+    slot: int  # update slot to write to
+    sharded: bool  # whether ``epoch`` and ``ranges`` mean anything
+    epoch: int
+    ranges: tuple[tuple[int, int], ...]
+    want_parameters: bool
+    peers: int  # roster size
+    alive: int
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """``slot`` is -1 when the round changes nothing. With ``mix_scale != 0`` mix slot ``slot`` holds a parameter difference."""
+
+    round_id: int
+    slot: int
+    mix_scale: float
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """Run the rule over the first ``rows`` rows of the judging memory, write the aggregate into row ``rows``.
+
+    The descriptor of that memory, float32 ``(capacity, elements)``, travels along when ``capacity`` is not zero: it replaces
+    the one before. ``own`` is -1 when there is no own row.
+    """
+
+    ticket: int
+    rows: int
+    capacity: int
+    f: int
+    own: int
+    mix: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TakeSnapshot:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Restore:
+    """A packed state; its memory travels along."""
+
+    round_id: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Halted:
+    reason: str
+    exit_code: int
+
+
+FromTrainer: TypeAlias = Prepare | Shard | Contribute | Applied | Judged | Snapshot | Restored | Log | Close
+FromNode: TypeAlias = Go | Apply | Judge | TakeSnapshot | Restore | Halted
