@@ -76,6 +76,8 @@ class Prepared:
     layout: bytes
     state: bytes
     sizes: tuple[int, ...]
+    state_bytes: int = 0  # of the packed state: bounds what a donor may send
+    round_id: int = 0  # the next round to run on this state; not 0 when the node was started again beside a living trainer
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,6 +302,10 @@ class Committed:
     commit: Any  # messages.Commit
     chain: bytes
     made: bool
+    trust: dict[PeerId, float] = field(default_factory=dict)  # after this commit
+    slices: dict[PeerId, list[tuple[int, int]]] | None = None  # what each peer of the roster was to read; None: not through us
+    epoch: int = 0
+    samples_total: int = 0  # in an epoch; 0: not through us
 
 
 @dataclass(frozen=True, slots=True)

@@ -152,13 +152,14 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class NotMe:
-    """I do not serve that attempt, or my round is another. ``round_id`` is where I am."""
+    """I do not serve that attempt, or my round is another. ``round_id`` is where I am, ``chain`` the H of the round before."""
 
     lineage: bytes
     asked_round: int
     shard: int
     attempt: int
     round_id: int
+    chain: bytes
 
 
 @dataclass(frozen=True, slots=True)

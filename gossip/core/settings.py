@@ -35,6 +35,10 @@ class RoundSettings:
     start_timeout_s: float = 60.0
     quorum_timeout_s: float = 60.0
     grace_mads: float = 4.0  # k in median + k * MAD of past arrivals
+    grace_floor_s: float = 0.05  # never less than this, so that a busy machine's hiccups exclude nobody
+    query_after_s: float = 0.003  # the server of a later attempt asks those it has not heard of
+    behind_after_s: float = 0.02  # a round that others have left behind: ask for its commit
+    drain_timeout_s: float = 5.0  # one that leaves helps those behind it for this long at most
     commit_log: int = 64  # commits kept for those who are behind
     commit_log_bytes: int = 256 * 2**20
 
@@ -66,6 +70,7 @@ class CoreSettings:
     seed: int
     peers: tuple[PeerId, ...]  # the roster of round 0
     f: int = 0  # Byzantine peers to tolerate
+    updates_min: int = 1  # what the rule needs for f: a round is not closed with fewer while more may come
     membership: MembershipSettings = field(default_factory=MembershipSettings)
     rounds: RoundSettings = field(default_factory=RoundSettings)
     gossip: GossipSettings = field(default_factory=GossipSettings)

@@ -1,0 +1,46 @@
+"""Peers that are not where we are: in a later round, or on another branch of history."""
+
+from __future__ import annotations
+
+from .events import Received
+from .messages import PeerId
+
+STASH_ROUNDS = 8
+"""How far ahead of us others may be and still be listened to."""
+
+
+class Elsewhere:
+    """What later rounds have sent us already, and which branch each peer is on in this round."""
+
+    def __init__(self) -> None:
+        self._stash: dict[int, dict[tuple[PeerId, type, int], Received]] = {}
+        self._branches: dict[PeerId, bytes] = {}
+        self.seen: dict[PeerId, int] = {}
+        """The latest round that each peer was heard in."""
+
+    def heard(self, peer: PeerId, round_id: int) -> None:
+        self.seen[peer] = max(self.seen.get(peer, 0), round_id)
+
+    def stash(self, now_round: int, round_id: int, event: Received, shard: int) -> None:
+        """Keeps a message for later. One of each kind a peer, shard and round: nobody can fill our memory with them."""
+        if now_round <= round_id <= now_round + STASH_ROUNDS:
+            self._stash.setdefault(round_id, {})[event.sender, type(event.message), shard] = event
+
+    def take(self, round_id: int) -> list[Received]:
+        """What was kept for ``round_id``, which begins now. Forgets whatever is older, and who was on which branch."""
+        self._branches.clear()
+        due = list(self._stash.pop(round_id, {}).values())
+        for old in [known for known in self._stash if known < round_id]:
+            del self._stash[old]
+        return due
+
+    def clear(self) -> None:
+        self._stash.clear()
+        self._branches.clear()
+
+    def on_branch(self, peer: PeerId, theirs: bytes, ours: bytes) -> tuple[int, int]:
+        """Notes the branch of a peer. Returns how many peers are known to be on its branch, and on ours (us included)."""
+        self._branches[peer] = theirs
+        with_us = 1 + sum(1 for branch in self._branches.values() if branch == ours)
+        with_them = sum(1 for branch in self._branches.values() if branch == theirs)
+        return with_them, with_us

@@ -1,0 +1,472 @@
+"""One peer: membership, rounds and recovery put together. ``handle(event, now) -> effects`` is all there is to it.
+
+A peer's life:
+
+    unprepared --Prepared--> gathering --everybody here--> running --Stop--> draining --> halted
+                                 |                          ^   |
+                                 +--the swarm is ahead--> recovering (also from running, when it has lost track)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from random import Random
+from typing import Any, Literal, TypeAlias, assert_never
+
+from gossip.errors import ConfigError
+from gossip.topologies.base import Topology
+
+from . import gathering
+from .events import (
+    Aggregated,
+    Applied,
+    ClockJumped,
+    Contributed,
+    Effect,
+    Event,
+    Halt,
+    LinkDown,
+    LinkUp,
+    Prepared,
+    Received,
+    Report,
+    Restored,
+    Send,
+    Sharded,
+    SnapshotTaken,
+    Started,
+    Stop,
+    TimerFired,
+    TrainerLost,
+    TrainerProgress,
+)
+from .gathering import Gathering
+from .gossiping import GossipRounds, GossipTimer
+from .membership import Change, Membership, MembershipTimer
+from .messages import (
+    Ack,
+    Commit,
+    CommitRequest,
+    Gossip,
+    Hello,
+    Message,
+    Nack,
+    NotMe,
+    PeerId,
+    Ping,
+    PingRequest,
+    Progress,
+    Push,
+    PushPull,
+    Query,
+    StateOffer,
+    StateRequest,
+    Update,
+)
+from .recovery import AskAnother, Recovery
+from .rolling import RollingRounds, RoundTimer, StillBehind
+from .settings import CoreSettings
+from .timers import Timers
+
+HELLO_INTERVAL_S = 0.25
+WAITING_REPORT_S = 5.0
+RETURN_INTERVAL_S = 0.02  # how often one that returns asks for the commits made meanwhile
+WATCH_INTERVAL_S = 0.5
+STATE_SLACK = 2**20  # a donor's packed state may be this much, and half, larger than ours
+
+Phase: TypeAlias = Literal["unprepared", "gathering", "running", "recovering", "draining", "halted"]
+
+
+@dataclass(frozen=True, slots=True)
+class Housekeeping:
+    """``hello``: say hello again; ``return``: ask to be in the roster; ``watch``: is there a quorum; ``drain``: leave now."""
+
+    what: Literal["hello", "return", "watch", "drain"]
+
+
+class Peer:
+    """The sans-IO core of one peer.
+
+    Args:
+        local: Its id, one of ``settings.peers``.
+        incarnation: Higher than in any earlier life of this id.
+        topology: Rolling or gossip; must be the same on every peer.
+        control, bulk: Addresses that others reach this peer's lanes at.
+        seeds: Addresses of others, as far as they are known at the start.
+    """
+
+    def __init__(
+        self,
+        local: PeerId,
+        incarnation: int,
+        settings: CoreSettings,
+        topology: Topology,
+        *,
+        control: str,
+        bulk: str,
+        seeds: Mapping[PeerId, tuple[str, str]] | None = None,
+    ) -> None:
+        self.local, self.settings, self.topology = local, settings, topology
+        self.timers: Timers[Any] = Timers()
+        rng = Random(f"{settings.seed}/{local}/{incarnation}")
+        allowed = frozenset(settings.peers)
+        self.membership = Membership(local, incarnation, settings.membership, self.timers, rng, allowed, control, bulk)
+        self.rounds: RollingRounds | GossipRounds
+        if topology.rolling:
+            self.rounds = RollingRounds(local, settings, topology, self.membership, self.timers)
+        else:
+            self.rounds = GossipRounds(local, settings, topology, self.membership, self.timers, rng)
+        self.recovery = Recovery(settings, self.rounds, self.timers, self._donors)
+        self.gathering = Gathering(local, settings.peers, _quorum_of(settings))
+        self.phase: Phase = "unprepared"
+        self.layout = b""
+        self._state = b""
+        self._state_bytes = 0
+        self._address = (control, bulk)
+        self._seeds = dict(seeds or {})
+        self._started_at = 0.0
+        self._waiting_reported_at = 0.0
+        self._data: tuple[int, int] | None = None
+        self._without_quorum_since: float | None = None
+        self._return_turn = 0
+        self._stop_reason = ""
+
+    def handle(self, event: Event, now: float) -> list[Effect]:
+        """Takes an event, returns what to do about it, in order. Nothing that a remote peer says raises."""
+        if self.phase == "halted":
+            return []
+        effects = self._dispatch(event, now)
+        for change in self.membership.drain():
+            effects += self._on_change(change, now)
+        if isinstance(self.rounds, RollingRounds) and self.rounds.lost_track is not None:
+            donor, reason = self.rounds.lost_track
+            self.rounds.lost_track = None
+            if self.phase == "running":
+                effects += self._recover(donor, reason, now)
+        if self.phase == "draining" and self._nobody_needs_us():
+            effects += self._leave(now)
+        return effects
+
+    def learn(self, peer: PeerId, control: str, bulk: str, incarnation: int, now: float) -> list[Effect]:
+        """Somebody outside the protocol (a folder of addresses) says where a peer is."""
+        return self.membership.learn(peer, control, bulk, incarnation, now)
+
+    def payload_limit(self, sender: PeerId, message: Message) -> int:
+        """Bytes that the payload of ``message`` must have; -1 when none may come. Of a state: the most it may have."""
+        if sender not in self.settings.peers or self.phase in ("unprepared", "halted"):
+            return -1
+        match message:
+            case Update() | Commit() | Push():
+                return self.rounds.payload_bytes(message)
+            case StateOffer():
+                if not message.digest:
+                    return 0
+                return self._state_bytes * 3 // 2 + STATE_SLACK if self.recovery.stage == "asking" else -1
+            case _:
+                return -1
+
+    # --- events -----------------------------------------------------------------------------------------------------------
+
+    def _dispatch(self, event: Event, now: float) -> list[Effect]:
+        match event:
+            case Received():
+                return self._on_received(event, now)
+            case Contributed():
+                return self.rounds.on_contributed(event, now)
+            case Aggregated():
+                return self.rounds.on_aggregated(event, now)
+            case Applied():
+                return self.rounds.on_applied(event, now)
+            case TimerFired():
+                return self._on_timer(event, now)
+            case LinkUp():
+                effects = self.membership.on_link(event.peer, True, "", now)
+                return effects + ([] if self.phase == "unprepared" else [Send(event.peer, self._hello())])
+            case LinkDown():
+                return self.membership.on_link(event.peer, False, event.reason, now)
+            case TrainerProgress():
+                self.membership.set_progress(Progress(event.step, round(event.age_s * 1000)))
+                return []
+            case ClockJumped():
+                return self.membership.on_clock_jump(event.late_s, now)
+            case Started():
+                return self._on_started(now)
+            case Prepared():
+                return self._on_prepared(event, now)
+            case Sharded():
+                return self._on_sharded(event)
+            case SnapshotTaken():
+                return self.recovery.on_snapshot(event)
+            case Restored():
+                return self._on_restored(event, now)
+            case TrainerLost():
+                self.phase = "halted"
+                lost = Report("error", {"message": f"the trainer is gone: {event.reason}"})
+                return [lost, *self.membership.announce_own_death(event.reason, now), Halt(event.reason, 1)]
+            case Stop():
+                return self._on_stop(event, now)
+            case _:
+                assert_never(event)
+
+    def _on_received(self, event: Received, now: float) -> list[Effect]:
+        if event.sender == self.local or not self.membership.heard(event.sender, event.incarnation, now):
+            return []
+        message = event.message
+        match message:
+            case Ping() | PingRequest() | Ack() | Nack() | PushPull() | Gossip():
+                return self.membership.on_message(event.sender, event.incarnation, message, now)
+            case Update() | Query() | Commit() | NotMe() | CommitRequest() | Push():
+                if self.phase == "unprepared" or isinstance(message, Push) == self.topology.rolling:
+                    return []
+                return self.rounds.on_message(event, now)
+            case Hello():
+                return self._on_hello(event.sender, message, now)
+            case StateRequest():
+                return self.recovery.on_request(event.sender, message, self.phase in ("running", "draining"))
+            case StateOffer():
+                return self.recovery.on_offer(event.sender, message, event.payload, now)
+            case _:
+                assert_never(message)
+
+    def _on_timer(self, event: TimerFired, now: float) -> list[Effect]:
+        what = self.timers.fire(event.token)
+        match what:
+            case None:
+                return []  # cancelled, or fired before
+            case RoundTimer() | StillBehind():
+                assert isinstance(self.rounds, RollingRounds)
+                return self.rounds.on_timer(what, now)
+            case AskAnother():
+                return self.recovery.on_timer(what, now)
+            case Housekeeping():
+                return self._on_housekeeping(what, now)
+            case _ if isinstance(what, GossipTimer):
+                assert isinstance(self.rounds, GossipRounds)
+                return self.rounds.on_timer(what, now)
+            case _:
+                assert isinstance(what, MembershipTimer)
+                return self.membership.on_timer(what, now)
+
+    def _on_housekeeping(self, timer: Housekeeping, now: float) -> list[Effect]:
+        match timer.what:
+            case "hello":
+                return self._gather(now) if self.phase == "gathering" else []
+            case "return":
+                return self._ask_to_return(now)
+            case "watch":
+                return self._watch_quorum(now)
+            case "drain":
+                return self._leave(now) if self.phase == "draining" else []
+
+    def _again(self, what: Literal["hello", "return", "watch", "drain"], at: float) -> Effect:
+        return self.timers.set(at, Housekeeping(what))
+
+    # --- gathering --------------------------------------------------------------------------------------------------------
+
+    def _on_started(self, now: float) -> list[Effect]:
+        self._started_at = self._waiting_reported_at = now
+        effects = self.membership.start(now)
+        for peer, (control, bulk) in sorted(self._seeds.items()):
+            if peer != self.local:
+                effects += self.membership.learn(peer, control, bulk, 0, now)
+        return effects
+
+    def _on_prepared(self, event: Prepared, now: float) -> list[Effect]:
+        self.layout, self._state, self._state_bytes = event.layout, event.state, event.state_bytes
+        self.rounds.sizes = event.sizes
+        if self.phase != "unprepared":
+            return [Report("error", {"message": "the trainer prepared twice"})]
+        self.phase = "gathering"
+        return self._gather(now)
+
+    def _hello(self) -> Hello:
+        """``ready`` is false when we are done: then nobody expects anything of us any more."""
+        return Hello(
+            lineage=self.settings.lineage,
+            layout=self.layout,
+            state=self._state if self.rounds.round_id == 0 else b"",
+            round_id=self.rounds.round_id,
+            ready=self.phase != "draining",
+            address=self._address[0],
+            bulk=self._address[1],
+        )
+
+    def _say_hello(self) -> list[Effect]:
+        hello = self._hello()
+        return [Send(peer, hello) for peer in self.membership.alive() if peer != self.local]
+
+    def _gather(self, now: float) -> list[Effect]:
+        effects = self._say_hello()
+        self.gathering.hear(self.local, self._hello())
+        effects += self._decide(now)
+        if self.phase == "gathering":
+            effects.append(self._again("hello", now + HELLO_INTERVAL_S))
+        return effects
+
+    def _decide(self, now: float) -> list[Effect]:
+        waited_s = now - self._started_at
+        gone = {peer for peer in self.settings.peers if self.membership.is_gone(peer)}
+        decision = self.gathering.decide(gone, waited_s > self.settings.rounds.start_timeout_s)
+        match decision:
+            case gathering.Wait(missing):
+                if now - self._waiting_reported_at < WAITING_REPORT_S:
+                    return []
+                self._waiting_reported_at = now
+                return [Report("waiting", {"missing": list(missing), "waited_s": round(waited_s, 1)})]
+            case gathering.Begin(present):
+                self.phase = "running"
+                ready = Report("ready", {"present": list(present), "waited_s": round(waited_s, 3)})
+                return [ready, *self._configured(), *self.rounds.start(now), self._again("watch", now + WATCH_INTERVAL_S)]
+            case gathering.Follow(donor, reason):
+                return [*self._recover(donor, reason, now), self._again("watch", now + WATCH_INTERVAL_S)]
+            case gathering.Refuse(reason):
+                self.phase = "halted"
+                return [Report("error", {"message": f"refused: {reason}"}), Halt(f"refused by the swarm: {reason}", 6)]
+            case gathering.TooFew(present, missing):
+                self.phase = "halted"
+                need = self.gathering.quorum
+                text = f"{len(present)} of {need} needed peers came in {waited_s:.0f} s; missing: {_listed(missing)}"
+                return [Report("error", {"message": text}), Halt(text, 4)]
+            case _:
+                assert_never(decision)
+
+    def _on_hello(self, sender: PeerId, hello: Hello, now: float) -> list[Effect]:
+        if hello.lineage != self.settings.lineage:
+            return []
+        effects = self.membership.learn(sender, hello.address, hello.bulk, 0, now)
+        if self.phase == "unprepared":
+            self.gathering.hear(sender, hello)
+            return effects
+        if self.phase == "gathering":
+            new = sender not in self.gathering.hellos
+            self.gathering.hear(sender, hello)
+            return effects + ([Send(sender, self._hello())] if new else []) + self._decide(now)
+        self.rounds.on_hello(sender, hello)
+        if hello.round_id == 0 or hello.layout != self.layout:
+            effects.append(Send(sender, self._hello()))  # it has just come: tell it where we are
+        return effects
+
+    # --- data -------------------------------------------------------------------------------------------------------------
+
+    def _on_sharded(self, event: Sharded) -> list[Effect]:
+        self._data = (event.samples_total, event.batch)
+        return self._configured() if self.phase == "running" else []
+
+    def _configured(self) -> list[Effect]:
+        if self._data is None:
+            return []
+        try:
+            return self.rounds.configure_data(*self._data)
+        except ConfigError as error:
+            self.phase = "halted"
+            return [Report("error", {"message": str(error)}), Halt(str(error), error.exit_code)]
+
+    # --- returning --------------------------------------------------------------------------------------------------------
+
+    def _donors(self) -> tuple[PeerId, ...]:
+        """Who may have the state: alive, prepared, and not behind us."""
+        heard = self.gathering.hellos
+        usable = [p for p in self.membership.alive() if p != self.local and not self.membership.skip_reason(p)]
+        seen = self.rounds.elsewhere.seen
+        return tuple(
+            sorted(usable, key=lambda peer: (-max(seen.get(peer, 0), heard[peer].round_id if peer in heard else 0), peer))
+        )
+
+    def _recover(self, donor: PeerId | None, reason: str, now: float) -> list[Effect]:
+        self.phase = "recovering"
+        return self.rounds.stop() + self.recovery.begin(donor, reason, now)
+
+    def _on_restored(self, event: Restored, now: float) -> list[Effect]:
+        effects, done = self.recovery.on_restored(event, now)
+        if done and self.phase == "recovering":
+            self.phase = "running"
+            effects += self._configured() + self.rounds.start(now) + self._ask_to_return(now)
+        return effects
+
+    def _ask_to_return(self, now: float) -> list[Effect]:
+        """Until a commit names us in the roster: follow the commits, and say that we are ready."""
+        if self.phase != "running" or not isinstance(self.rounds, RollingRounds) or self.rounds.mode == "active":
+            return []
+        donors = self._donors()
+        effects = self._say_hello()
+        if donors:
+            self._return_turn += 1
+            donor = donors[self._return_turn % len(donors)]
+            effects.append(Send(donor, CommitRequest(self.settings.lineage, self.rounds.round_id)))
+        return [*effects, self._again("return", now + RETURN_INTERVAL_S)]
+
+    # --- the view changes -------------------------------------------------------------------------------------------------
+
+    def _on_change(self, change: Change, now: float) -> list[Effect]:
+        fields = {"subject": change.peer, "round": self.rounds.round_id}
+        if change.what in ("skip", "dead", "suspect", "left"):
+            fields |= {"reason": change.reason, "by": change.by}
+        effects: list[Effect] = [Report(change.what, fields)]
+        if change.what == "joined" and self.phase != "unprepared":
+            effects.append(Send(change.peer, self._hello()))
+        if self.phase == "gathering":
+            return effects + self._decide(now)
+        if self.phase == "running":
+            effects += self.rounds.on_view_change(now)
+        elif self.phase == "recovering":
+            effects += self.recovery.on_view_change(now)
+        return effects
+
+    def _watch_quorum(self, now: float) -> list[Effect]:
+        """Says when too few are left for a round, and gives up when none come back in time."""
+        if self.phase not in ("running", "recovering"):
+            return []
+        again = self._again("watch", now + WATCH_INTERVAL_S)
+        need = self.rounds.quorum()
+        here = tuple(p for p in self.rounds.roster if p == self.local or not self.membership.skip_reason(p))
+        if len(here) >= need:
+            effects: list[Effect] = [] if self._without_quorum_since is None else [Report("resumed", {"alive": list(here)})]
+            self._without_quorum_since = None
+            return [*effects, again]
+        if self._without_quorum_since is None:
+            self._without_quorum_since = now
+            return [Report("paused", {"alive": list(here), "need": need, "round": self.rounds.round_id}), again]
+        waited_s = now - self._without_quorum_since
+        if waited_s < self.settings.rounds.quorum_timeout_s:
+            return [again]
+        self.phase = "halted"
+        text = f"quorum lost: {len(here)} peers are left, a round needs {need}; waited {waited_s:.0f} s"
+        return [Report("error", {"message": text}), *self.membership.leave(now), Halt(text, 5)]
+
+    # --- leaving ----------------------------------------------------------------------------------------------------------
+
+    def _on_stop(self, event: Stop, now: float) -> list[Effect]:
+        if self.phase == "draining":
+            return self._leave(now)  # asked twice: now
+        self._stop_reason = event.reason
+        helpful = self.phase == "running"
+        effects = self.rounds.stop()
+        self.phase = "draining"
+        if not helpful:
+            return effects + self._leave(now)
+        drain = self._again("drain", now + self.settings.rounds.drain_timeout_s)
+        return [*effects, *self._say_hello(), drain]
+
+    def _nobody_needs_us(self) -> bool:
+        """Everybody who is still here has come as far as we have."""
+        rounds = self.rounds
+        for peer in rounds.roster:
+            if peer == self.local or self.membership.is_gone(peer) or self.membership.skip_reason(peer):
+                continue
+            if rounds.elsewhere.seen.get(peer, 0) < rounds.round_id:
+                return False
+        return True
+
+    def _leave(self, now: float) -> list[Effect]:
+        self.phase = "halted"
+        return [*self.membership.leave(now), Halt(self._stop_reason, 0)]
+
+
+def _quorum_of(settings: CoreSettings) -> int:
+    n = len(settings.peers)
+    return 1 if n < 3 or settings.rounds.quorum == "available" else n // 2 + 1
+
+
+def _listed(peers: tuple[PeerId, ...]) -> str:
+    return ", ".join(map(str, peers))

@@ -1,0 +1,598 @@
+"""Rolling rounds: collect, reach quorum, aggregate, commit or hand on.
+
+Every peer is a participant of each round, and the server of a shard when its turn comes. A round ends for a peer when it holds a
+commit for every shard; then it applies them all and goes on. Nothing here waits for a peer that is skipped.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol, TypeAlias
+
+from gossip.topologies.base import Plan, Roster
+
+from .commit_log import CommitLog
+from .data_cursor import DataCursor, Ranges
+from .deadline import Deadline
+from .elsewhere import STASH_ROUNDS, Elsewhere
+from .events import (
+    Aggregate,
+    Aggregated,
+    Applied,
+    Apply,
+    Committed,
+    Contributed,
+    Effect,
+    Go,
+    Payload,
+    Received,
+    Report,
+    Send,
+    SetTimer,
+    Slice,
+)
+from .lineage import Lineage
+from .messages import Commit, CommitRequest, Hello, NotMe, PeerId, Push, Query, Update
+from .settings import CoreSettings
+from .shard import ShardRound
+from .timers import Timers
+from .trust import TrustTable
+
+CLOSE_BEFORE_GIVING_UP = 0.7
+"""Of the round timeout: a server closes before its participants give up on it."""
+
+
+class View(Protocol):
+    """What rounds ask of the membership."""
+
+    def skip_reason(self, peer: PeerId) -> str: ...
+
+    def is_gone(self, peer: PeerId) -> bool: ...
+
+
+class RollingTopology(Protocol):
+    def __call__(self, roster: Roster, round_id: int, seed: int, *, shards: int) -> Plan: ...
+
+
+@dataclass(frozen=True, slots=True)
+class RoundTimer:
+    """``give_up`` on the server of an attempt, the ``grace`` of a server is over, ``ask`` those it has not heard of."""
+
+    what: Literal["give_up", "grace", "ask"]
+    round_id: int
+    shard: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class StillBehind:
+    round_id: int
+    peer: PeerId
+
+
+RollingTimer: TypeAlias = RoundTimer | StillBehind
+RollingMessage: TypeAlias = Update | Query | Commit | NotMe | CommitRequest
+Mode: TypeAlias = Literal["off", "following", "active"]
+
+
+class RollingRounds:
+    """The rounds of one peer.
+
+    ``mode``: ``off`` until ``start``, ``following`` while it applies commits without being in the roster, then ``active``.
+    ``lost_track`` names a peer to take the state from, and why, when nothing else can help: too far behind, or on a fork.
+    """
+
+    def __init__(self, local: PeerId, settings: CoreSettings, topology: RollingTopology, view: View, timers: Timers[Any]) -> None:
+        self.local, self.settings, self.topology, self.view, self.timers = local, settings, topology, view, timers
+        rounds = settings.rounds
+        self.lineage = Lineage(settings.run, settings.lineage)
+        self.trust = TrustTable(settings.trust, settings.f)
+        self.cursor = DataCursor(at_least=settings.updates_min)
+        self.deadline = Deadline(rounds.grace_mads, rounds.grace_floor_s, rounds.round_timeout_s)
+        self.log = CommitLog(rounds.commit_log, rounds.commit_log_bytes)
+        self.elsewhere = Elsewhere()
+        self.roster = Roster(settings.peers, settings.lineage)
+        self.mode: Mode = "off"
+        self.round_id = 0
+        self.sizes: tuple[int, ...] = ()
+        self.joining: set[PeerId] = set()  # ready to be in the roster
+        self.finished: set[PeerId] = set()  # done with training: neither expected nor asked to serve
+        self.lost_track: tuple[PeerId, str] | None = None
+        self.snapshots: OrderedDict[int, tuple[Any, ...]] = OrderedDict()  # roster, trust and cursor before each recent round
+        self._shards: list[ShardRound] = []
+        self._own: Contributed | None = None
+        self._tickets: dict[int, tuple[int, int, int]] = {}
+        self._next_ticket = 1
+        self._began_at = 0.0
+        self._sharers: tuple[PeerId, ...] = ()  # those who get samples this round
+        self._slices: dict[PeerId, Ranges] = {}
+        self._applied = -1  # the last round that the trainer has applied
+        self._go_round = -1
+        self._behind_asked = -1
+
+    # --- where we are -----------------------------------------------------------------------------------------------------
+
+    @property
+    def chain(self) -> bytes:
+        """H of the last round applied here."""
+        return self.lineage.head
+
+    def quorum(self) -> int:
+        """Answers without which a round is not closed, by the size of the last committed roster."""
+        n = len(self.roster)
+        return 1 if n < 3 or self.settings.rounds.quorum == "available" else n // 2 + 1
+
+    def start(self, now: float) -> list[Effect]:
+        """Round ``round_id`` begins here: the trainer holds the state before it."""
+        self._applied = self.round_id - 1
+        return self._begin(now)
+
+    def stop(self) -> list[Effect]:
+        """Takes part no more until ``start``; goes on helping those behind."""
+        effects = [effect for shard in self._shards for token in shard.tokens() for effect in self.timers.cancel(token)]
+        self.mode, self._shards, self._own = "off", [], None
+        self._tickets.clear()
+        return list(effects)
+
+    def adopt(self, round_id: int, chain: bytes, snapshot: tuple[Any, ...]) -> None:
+        """Takes over the state of another peer, from which ``round_id`` comes next.
+
+        Raises: ValueError: the snapshot is not one; then nothing has changed that ``start`` would use.
+        """
+        if len(snapshot) != 3 or not isinstance(snapshot[0], list | tuple) or not all(isinstance(p, int) for p in snapshot[0]):
+            raise ValueError("a snapshot holds a roster, the trust table and the data cursor")
+        peers, trust, cursor = tuple(snapshot[0]), snapshot[1], snapshot[2]
+        self.trust.unpack(trust)
+        self.cursor.unpack(cursor)
+        self.roster = Roster(peers, self.settings.lineage)
+        self.lineage.restart(round_id, chain)
+        self.log.clear()
+        self.elsewhere.clear()
+        self.round_id, self._go_round, self._behind_asked = round_id, -1, -1
+
+    def snapshot(self, round_id: int) -> tuple[bytes, tuple[Any, ...]] | None:
+        """H of the round before ``round_id``, and roster, trust and data cursor as they were then; None: not kept any more."""
+        chain, kept = self.lineage.at(round_id - 1), self.snapshots.get(round_id)
+        return None if chain is None or kept is None else (chain, kept)
+
+    def configure_data(self, samples_total: int, batch: int) -> list[Effect]:
+        self.cursor.configure(samples_total, batch)
+        self._slices = self.cursor.assign(self._sharers)
+        return [self._go()] if self._go_round == self.round_id and self._own is None else []
+
+    # --- the trainer --------------------------------------------------------------------------------------------------------
+
+    def on_contributed(self, event: Contributed, now: float) -> list[Effect]:
+        if self.mode != "active" or event.round_id != self.round_id:
+            return []  # committed without us meanwhile: the trainer is told by Apply
+        self._own = event
+        effects: list[Effect] = []
+        for shard in tuple(self._shards):
+            if event.round_id == self.round_id:  # our own update may have ended the round
+                effects += self._offer(shard, now)
+        return effects
+
+    def on_applied(self, event: Applied, now: float) -> list[Effect]:
+        self._applied = max(self._applied, event.round_id)
+        up_to_date = self._applied == self.round_id - 1 and self._go_round < self.round_id
+        return [self._go()] if self.mode == "active" and up_to_date else []
+
+    def on_aggregated(self, event: Aggregated, now: float) -> list[Effect]:
+        round_id, index, attempt = self._tickets.pop(event.ticket, (-1, 0, 0))
+        if self.mode != "active" or round_id != self.round_id:
+            return []
+        shard = self._shards[index]
+        if shard.ticket != event.ticket or shard.commit is not None or attempt < shard.attempt:
+            return []  # we have promised a later attempt meanwhile
+        commit = shard.commit_of(
+            event, self.settings.lineage, self.round_id, self.local, self.lineage.head, self._next_roster()
+        )  # fmt: skip
+        return self._spread(commit, event.payload) + self._hold(shard, commit, event.payload, True, now)
+
+    # --- messages -----------------------------------------------------------------------------------------------------------
+
+    def on_message(self, event: Received, now: float) -> list[Effect]:
+        sender, message = event.sender, event.message
+        assert isinstance(message, Update | Query | Commit | NotMe | CommitRequest)
+        if message.lineage != self.settings.lineage:
+            return []
+        if isinstance(message, CommitRequest):
+            return self._catch_up(sender, message.first)
+        self.elsewhere.heard(sender, message.round_id)
+        if isinstance(message, NotMe):
+            return self._on_not_me(sender, message, now)
+        if message.round_id > self.round_id or not self._shards:
+            return self._on_ahead(event, message, now)
+        if message.round_id < self.round_id:
+            return self._on_behind(sender, message)
+        if message.shard >= len(self._shards):
+            return []
+        shard = self._shards[message.shard]
+        match message:
+            case Update():
+                return self._on_update(sender, shard, message, event.payload, now)
+            case Query():
+                return self._on_query(sender, shard, message, now)
+            case Commit():
+                return self._on_commit(sender, shard, message, event.payload, now)
+
+    def on_hello(self, sender: PeerId, hello: Hello) -> None:
+        """A peer says how far it is: ready to be in the roster, or finished."""
+        self.elsewhere.heard(sender, hello.round_id)
+        close = 0 < hello.round_id and self.round_id - hello.round_id <= self.settings.rounds.commit_log
+        if not hello.ready:
+            self.joining.discard(sender)
+            self.finished.add(sender)
+        elif sender not in self.roster and close:
+            self.finished.discard(sender)
+            self.joining.add(sender)
+
+    def _on_update(self, sender: PeerId, shard: ShardRound, update: Update, payload: Payload | None, now: float) -> list[Effect]:
+        if sender not in self.roster:
+            return []
+        if self._is_elsewhere(sender, update.parent):
+            return [Send(sender, self._not_me(update))]
+        if shard.commit is not None:
+            return [self._reissue(sender, shard.commit, shard.payload, update.attempt)]
+        serves = self.mode == "active" and shard.server(update.attempt) == self.local
+        if not serves or update.attempt < shard.attempt:
+            return [Send(sender, self._not_me(update))]
+        effects: list[Effect] = []
+        if shard.serving is None or update.attempt > shard.serving:
+            effects += self._serve(shard, update.attempt, now)
+        if update.attempt == shard.serving and shard.ticket is None:
+            if not shard.answers:
+                shard.first_at = now
+            shard.answers[sender] = (update, payload)
+            self.deadline.observe(now - shard.first_at)
+            effects += self._maybe_close(shard, now)
+        return effects
+
+    def _on_query(self, sender: PeerId, shard: ShardRound, query: Query, now: float) -> list[Effect]:
+        if shard.commit is not None:
+            return [self._reissue(sender, shard.commit, shard.payload, query.attempt)]
+        if self.mode != "active" or shard.server(query.attempt) != sender or query.attempt < shard.attempt:
+            return []
+        shard.attempt = query.attempt
+        return self._offer(shard, now)
+
+    def _on_commit(self, sender: PeerId, shard: ShardRound, commit: Commit, payload: Payload | None, now: float) -> list[Effect]:
+        fields = {"round": commit.round_id, "shard": commit.shard, "server": commit.server, "from": sender}
+        if shard.commit is not None:
+            if shard.commit.digest == commit.digest or commit.parent != self.lineage.head:
+                return []
+            return [Report("fork", {**fields, "held": shard.commit.digest.hex(), "heard": commit.digest.hex()})]
+        if self._is_elsewhere(sender, commit.parent):
+            return []
+        if commit.digest != (payload.digest if payload is not None else b"") or (payload is not None and not payload.finite):
+            return [Report("bad_commit", fields)]
+        if commit.attempt < shard.attempt:
+            # We have promised not to take it. Who serves our attempt may: then it re-issues it to everybody.
+            server = shard.server(shard.attempt)
+            if server != self.local:
+                return [Send(server, commit, payload)]
+            if shard.ticket is not None:
+                return []
+            commit = replace(commit, attempt=shard.attempt)
+            return self._spread(commit, payload) + self._hold(shard, commit, payload, False, now)
+        return self._hold(shard, commit, payload, False, now)
+
+    def _on_not_me(self, sender: PeerId, notice: NotMe, now: float) -> list[Effect]:
+        if notice.round_id > self.round_id:
+            # It has answered with its round and not with a commit: it does not keep the one that we lack.
+            return self._behind(sender, notice.round_id, now)
+        if self.mode != "active" or notice.asked_round != self.round_id or notice.shard >= len(self._shards):
+            return []
+        if notice.round_id == self.round_id:
+            self._is_elsewhere(sender, notice.chain)
+        shard = self._shards[notice.shard]
+        if shard.commit is None and notice.attempt == shard.attempt and shard.server(shard.attempt) == sender:
+            return self._advance(shard, f"{sender} says that it does not serve", now)
+        return []
+
+    def _not_me(self, update: Update) -> NotMe:
+        where = (update.lineage, update.round_id, update.shard, update.attempt)
+        return NotMe(*where, round_id=self.round_id, chain=self.lineage.head)
+
+    # --- the view changes, time passes -------------------------------------------------------------------------------------
+
+    def on_view_change(self, now: float) -> list[Effect]:
+        """Somebody is skipped or back: hand on what a skipped server had, stop waiting for skipped participants."""
+        effects: list[Effect] = []
+        round_id = self.round_id
+        for shard in tuple(self._shards):
+            if self.mode != "active" or self.round_id != round_id or shard.commit is not None:
+                continue
+            server = shard.server(shard.attempt)
+            if server != self.local and (reason := self._skip_reason(server)):
+                effects += self._advance(shard, f"{server} is skipped: {reason}", now)
+            else:
+                effects += self._maybe_close(shard, now)
+        return effects
+
+    def on_timer(self, timer: RollingTimer, now: float) -> list[Effect]:
+        if timer.round_id != self.round_id:
+            return []
+        if isinstance(timer, StillBehind):
+            self._behind_asked = -1
+            return [Send(timer.peer, CommitRequest(self.settings.lineage, self.round_id))]
+        if self.mode != "active":
+            return []
+        shard = self._shards[timer.shard]
+        if shard.commit is not None:
+            return []
+        match timer.what:
+            case "give_up":
+                shard.give_up = None
+                late = f"no commit from {shard.server(shard.attempt)} in time"
+                return self._advance(shard, late, now) if timer.attempt == shard.attempt else []
+            case "grace":
+                shard.grace = None
+                return self._maybe_close(shard, now) if timer.attempt == shard.serving else []
+            case "ask":
+                shard.query = None
+                if timer.attempt != shard.serving or shard.ticket is not None:
+                    return []
+                query = Query(self.settings.lineage, self.round_id, shard.index, timer.attempt)
+                return [Send(peer, query) for peer in self._expected() if peer not in shard.answers and peer != self.local]
+
+    # --- the participant ----------------------------------------------------------------------------------------------------
+
+    def _begin(self, now: float) -> list[Effect]:
+        self.mode = "active" if self.local in self.roster else "following"
+        plan = self.topology(self._electorate(), self.round_id, self.settings.seed, shards=len(self.sizes))
+        self._shards = [ShardRound(index, order) for index, order in enumerate(plan.servers)]
+        self._own, self._began_at = None, now
+        # The updates of a peer in quarantine would not be used, so it gets no samples.
+        locked = self.trust.quarantined(self.round_id)
+        self._sharers = tuple(peer for peer in self.roster if peer not in locked)
+        self._slices = self.cursor.assign(self._sharers)
+        self.snapshots[self.round_id] = (self.roster.peers, self.trust.pack(), self.cursor.pack())
+        while len(self.snapshots) > STASH_ROUNDS:
+            self.snapshots.popitem(last=False)
+        effects: list[Effect] = []
+        if self.mode == "active":
+            for shard in self._shards:
+                shard.attempt = self._next_attempt(shard, 0)
+                if shard.attempt:
+                    skipped = shard.server(0)
+                    effects.append(self._attempt_report(shard, f"{skipped} is skipped: {self._skip_reason(skipped)}"))
+            if self._applied == self.round_id - 1:
+                effects.append(self._go())
+        for event in self.elsewhere.take(self.round_id):
+            effects += self.on_message(event, now)
+        return effects
+
+    def _electorate(self) -> Roster:
+        """Those who may serve, by what all agree on."""
+        trusted = tuple(peer for peer in self.roster if self.trust.may_serve(peer, self.round_id))
+        return Roster(trusted, self.roster.lineage) if trusted else self.roster
+
+    def _go(self) -> Go:
+        self._go_round = self.round_id
+        samples = Slice(self.cursor.epoch, self._slices.get(self.local, ())) if self.cursor.configured else None
+        return Go(self.round_id, samples)
+
+    def _offer(self, shard: ShardRound, now: float) -> list[Effect]:
+        """Sends our update to whoever serves our attempt, and gives that server its time."""
+        own = self._own
+        if own is None or shard.commit is not None:
+            return []
+        payload = own.payloads[shard.index] if own.samples else None
+        update = Update(
+            self.settings.lineage, self.round_id, shard.index, shard.attempt, self.lineage.head, own.samples, own.loss
+        )  # fmt: skip
+        effects: list[Effect] = [*self.timers.cancel(shard.give_up)]
+        timer = self._timer("give_up", shard, shard.attempt, now + self.deadline.round_timeout_s())
+        shard.give_up = timer.token
+        effects.append(timer)
+        server = shard.server(shard.attempt)
+        if server == self.local:
+            return effects + self._on_update(self.local, shard, update, payload, now)
+        effects.append(Send(server, update, payload))
+        return effects
+
+    def _advance(self, shard: ShardRound, reason: str, now: float) -> list[Effect]:
+        """Hands on to the next server in the order that is not skipped."""
+        shard.attempt = self._next_attempt(shard, shard.attempt + 1)
+        effects: list[Effect] = [self._attempt_report(shard, reason)]
+        if shard.server(shard.attempt) == self.local and (shard.serving is None or shard.serving < shard.attempt):
+            effects += self._serve(shard, shard.attempt, now)
+        return effects + self._offer(shard, now)
+
+    def _next_attempt(self, shard: ShardRound, first: int) -> int:
+        for attempt in range(first, first + len(shard.order)):
+            server = shard.server(attempt)
+            if server == self.local or not self._skip_reason(server):
+                return attempt
+        return first
+
+    def _attempt_report(self, shard: ShardRound, reason: str) -> Report:
+        where = {"round": self.round_id, "shard": shard.index, "attempt": shard.attempt}
+        return Report("attempt", {**where, "server": shard.server(shard.attempt), "reason": reason})
+
+    def _timer(self, what: Literal["give_up", "grace", "ask"], shard: ShardRound, attempt: int, at: float) -> SetTimer:
+        return self.timers.set(at, RoundTimer(what, self.round_id, shard.index, attempt))
+
+    # --- the server ---------------------------------------------------------------------------------------------------------
+
+    def _serve(self, shard: ShardRound, attempt: int, now: float) -> list[Effect]:
+        """Starts to serve an attempt. For a later one we ask around: somebody may hold a commit of an earlier."""
+        effects: list[Effect] = [*self.timers.cancel(shard.grace), *self.timers.cancel(shard.query)]
+        shard.grace = shard.query = None
+        shard.serve(attempt)
+        if attempt > 0:
+            timer = self._timer("ask", shard, attempt, now + self.settings.rounds.query_after_s)
+            shard.query = timer.token
+            effects.append(timer)
+        if attempt > shard.attempt:
+            shard.attempt = attempt
+            effects += self._offer(shard, now)
+        return effects
+
+    def _expected(self) -> list[PeerId]:
+        """Whose updates this round can still bring."""
+        locked = self.trust.quarantined(self.round_id)
+        return [p for p in self.roster if p not in locked and (p == self.local or not self._skip_reason(p))]
+
+    def _maybe_close(self, shard: ShardRound, now: float) -> list[Effect]:
+        """Runs the rule when a quorum is there and everybody has answered or has had the grace."""
+        if shard.serving is None or shard.serving != shard.attempt or shard.ticket is not None or shard.commit is not None:
+            return []
+        if len(shard.answers) < self.quorum():
+            return []
+        expected = self._expected()
+        missing = [peer for peer in expected if peer not in shard.answers]
+        if missing:
+            timeout_s = CLOSE_BEFORE_GIVING_UP * self.deadline.round_timeout_s()
+            usable = sum(1 for update, _ in shard.answers.values() if update.samples)
+            enough = usable >= min(self.settings.updates_min, len(expected))
+            over_at = shard.first_at + (min(self.deadline.grace_s(), timeout_s) if enough else timeout_s)
+            if now < over_at:
+                if shard.grace is not None:
+                    return []
+                timer = self._timer("grace", shard, shard.serving, over_at)
+                shard.grace = timer.token
+                return [timer]
+        return self._close(shard, missing, now)
+
+    def _close(self, shard: ShardRound, missing: list[PeerId], now: float) -> list[Effect]:
+        assert shard.serving is not None
+        ticket = self._next_ticket
+        self._next_ticket += 1
+        self._tickets[ticket] = (self.round_id, shard.index, shard.serving)
+        locked = self.trust.quarantined(self.round_id)
+        shard.close(ticket, locked)
+        if not shard.rows:
+            return self.on_aggregated(Aggregated(ticket, None, reason="nobody had samples"), now)
+        own = next((i for i, row in enumerate(shard.rows) if row.peer == self.local), None)
+        # Who is proven faulty is out of n and out of f (Guerraoui's bound holds for those who remain).
+        f = max(0, self.settings.f - len(locked.intersection(self.roster)) - len(set(shard.faulty) - locked))
+        effects: list[Effect] = [Aggregate(ticket, self.round_id, shard.index, shard.rows, f, own)]
+        if missing:
+            fields = {"round": self.round_id, "shard": shard.index, "missing": missing}
+            effects.append(Report("late", {**fields, "waited_s": round(now - shard.first_at, 4)}))
+        return effects
+
+    def _next_roster(self) -> tuple[PeerId, ...]:
+        stay = {peer for peer in self.roster if peer == self.local or not self.view.is_gone(peer)}
+        come = {peer for peer in self.joining if not self.view.skip_reason(peer)}
+        return tuple(sorted(stay | come))
+
+    def _spread(self, commit: Commit, payload: Payload | None) -> list[Effect]:
+        everybody = sorted(set(self.roster.peers) | set(commit.roster))
+        return [Send(peer, commit, payload) for peer in everybody if peer != self.local and not self.view.is_gone(peer)]
+
+    def _reissue(self, peer: PeerId, commit: Commit, payload: Payload | None, attempt: int) -> Send:
+        return Send(peer, replace(commit, attempt=max(attempt, commit.attempt)), payload)
+
+    # --- the end of a round -------------------------------------------------------------------------------------------------
+
+    def _hold(self, shard: ShardRound, commit: Commit, payload: Payload | None, made: bool, now: float) -> list[Effect]:
+        effects: list[Effect] = [effect for token in shard.tokens() for effect in self.timers.cancel(token)]
+        shard.hold(commit, payload, made)
+        if all(each.commit is not None for each in self._shards):
+            effects += self._finish(now)
+        return effects
+
+    def _finish(self, now: float) -> list[Effect]:
+        """Every shard is committed: this round is history."""
+        held = tuple((shard.commit, shard.payload) for shard in self._shards if shard.commit is not None)
+        commits = [commit for commit, _ in held]
+        lost = next((commit for commit in commits if not commit.digest), None)
+        chain = self.lineage.append(commits)
+        self.log.append(self.round_id, held)
+        used = set() if lost else set.intersection(*({c.peer for c in commit.contributors} for commit in commits))
+        effects: list[Effect] = [
+            Report(t.change, {"subject": t.peer, "trust": round(t.trust, 3), "reasons": list(t.reasons), "round": t.round_id})
+            for t in self.trust.observe_round(commits)
+        ]
+        scores = {peer: round(score, 3) for peer, score in self.trust.scores().items()}
+        data: dict[str, Any] = {"epoch": self.cursor.epoch, "samples_total": self.cursor.samples_total}
+        data["slices"] = self._slices if self.cursor.configured else None
+        effects += [Committed(shard.commit, chain, shard.made_here, trust=scores, **data) for shard in self._shards]
+        if lost is None:
+            effects.append(Apply(self.round_id, tuple(payload for _, payload in held if payload is not None)))
+        else:
+            effects.append(Apply(self.round_id, ()))
+            if lost.rejected or any(self._slices.values()) or not self.cursor.configured:
+                effects.append(Report("lost_round", {"round": self.round_id, "reason": lost.reason}))
+        self.deadline.observe_round(now - self._began_at)
+        self.cursor.commit(self._sharers, used)
+        effects.append(self._round_report(commits[0], scores))
+        self.joining.difference_update(commits[0].roster)
+        self.roster = Roster(commits[0].roster, self.roster.lineage)
+        if self._own is not None and self._applied == self.round_id - 1:
+            self._applied = self.round_id  # it will have, before it reads the Go behind it
+        self.round_id += 1
+        return effects + self._begin(now)
+
+    def _round_report(self, commit: Commit, scores: dict[PeerId, float]) -> Report:
+        alive = sum(1 for peer in commit.roster if peer == self.local or not self._skip_reason(peer))
+        served = {"server": commit.server, "attempt": commit.made_at, "contributors": [c.peer for c in commit.contributors]}
+        return Report("round", {"round": commit.round_id, "loss": commit.loss, **served, "alive": alive, "trust": scores})
+
+    # --- others are elsewhere -----------------------------------------------------------------------------------------------
+
+    def _catch_up(self, peer: PeerId, first: int) -> list[Effect]:
+        """One that is behind asks for commits: send what we have, or say that it is too far behind for that."""
+        rounds = self.log.since(first)
+        if not rounds and first < self.round_id:
+            where = NotMe(self.settings.lineage, first, 0, 0, self.round_id, self.lineage.head)
+            return [Send(peer, where)]
+        return [self._reissue(peer, commit, payload, 0) for held in rounds for commit, payload in held]
+
+    def _on_behind(self, sender: PeerId, message: Update | Query | Commit) -> list[Effect]:
+        """A message of a round that is over here. Most often it crossed our commit on the way, and needs no answer."""
+        held = self.log.get(message.round_id)
+        if isinstance(message, Commit):
+            return []
+        if held is not None and message.shard < len(held):
+            commit, payload = held[message.shard]
+            if message.attempt > commit.attempt:
+                return [self._reissue(sender, commit, payload, message.attempt)]
+        if message.round_id == self.round_id - 1:
+            return []
+        where = NotMe(message.lineage, message.round_id, message.shard, message.attempt, self.round_id, self.lineage.head)
+        return [Send(sender, where)]
+
+    def _on_ahead(self, event: Received, message: Update | Query | Commit, now: float) -> list[Effect]:
+        """A message of a later round: keep it. The commits between may be on their way; if not, ask for them."""
+        if event.sender not in self.settings.peers:
+            return []
+        self.elsewhere.stash(self.round_id, message.round_id, event, message.shard)
+        return self._behind(event.sender, message.round_id, now) if message.round_id > self.round_id else []
+
+    def _behind(self, peer: PeerId, round_id: int, now: float) -> list[Effect]:
+        if self.mode == "off" or peer not in self.settings.peers:
+            return []
+        if round_id > self.round_id + self.settings.rounds.commit_log:
+            self.lost_track = (peer, f"round {round_id} is under way, this peer is in round {self.round_id}")
+            return []
+        if self._behind_asked == self.round_id:
+            return []
+        self._behind_asked = self.round_id
+        return [self.timers.set(now + self.settings.rounds.behind_after_s, StillBehind(self.round_id, peer))]
+
+    def _is_elsewhere(self, peer: PeerId, parent: bytes) -> bool:
+        """Whether ``peer`` is on another branch. When more peers are on that branch than on ours, we change over."""
+        ours = self.lineage.head
+        if peer == self.local:
+            return False
+        with_them, with_us = self.elsewhere.on_branch(peer, parent, ours)
+        if parent == ours:
+            return False
+        if with_them > with_us or (with_them == with_us and parent < ours):
+            self.lost_track = (peer, f"{with_them} peers are on another branch at round {self.round_id}, {with_us} on ours")
+        return True
+
+    def _skip_reason(self, peer: PeerId) -> str:
+        return "it has finished" if peer in self.finished else self.view.skip_reason(peer)
+
+    def payload_bytes(self, message: Update | Commit | Push) -> int:
+        """What the payload of ``message`` must measure, by our own layout; -1 when there is no such shard."""
+        if isinstance(message, Push) or message.shard >= len(self.sizes):
+            return -1
+        empty = message.samples == 0 if isinstance(message, Update) else not message.digest
+        return 0 if empty else 4 * self.sizes[message.shard]

@@ -1,0 +1,93 @@
+"""One shard of one rolling round, as one peer sees it: which attempt it is at, what it has collected if it serves it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from .events import Aggregated, Payload, Row, Token
+from .messages import Commit, Contribution, PeerId, Rejection, Update
+
+
+@dataclass(slots=True)
+class ShardRound:
+    """Attempt a is served by ``order[a % len(order)]``. Attempts only grow: having moved on is a promise to take no result
+    of an earlier attempt, unless a server of this attempt or a later one re-issues it."""
+
+    index: int
+    order: tuple[PeerId, ...]
+    attempt: int = 0
+    give_up: Token | None = None  # fires when the server of ``attempt`` has had its time
+
+    # As a server: what has come for the attempt served.
+    serving: int | None = None
+    answers: dict[PeerId, tuple[Update, Payload | None]] = field(default_factory=dict)
+    rows: tuple[Row, ...] = ()
+    first_at: float = 0.0
+    grace: Token | None = None
+    query: Token | None = None
+    ticket: int | None = None  # the rule is running
+
+    commit: Commit | None = None
+    payload: Payload | None = None
+    made_here: bool = False
+
+    def server(self, attempt: int) -> PeerId:
+        return self.order[attempt % len(self.order)]
+
+    def serve(self, attempt: int) -> None:
+        """Starts collecting for ``attempt``; what came for an earlier one was sent under a promise that no longer binds."""
+        self.serving, self.answers, self.rows, self.ticket = attempt, {}, (), None
+
+    def close(self, ticket: int, quarantined: Collection[PeerId]) -> None:
+        """Fixes which updates go into the rule: finite ones with samples, of peers that are not in quarantine."""
+        self.ticket = ticket
+        self.rows = tuple(
+            Row(peer, payload, update.samples)
+            for peer, (update, payload) in sorted(self.answers.items())
+            if payload is not None and payload.finite and update.samples and peer not in quarantined
+        )
+
+    @property
+    def faulty(self) -> tuple[PeerId, ...]:
+        """Who sent something that is proof of a fault."""
+        return tuple(sorted(p for p, (_, payload) in self.answers.items() if payload is not None and not payload.finite))
+
+    def commit_of(
+        self, result: Aggregated, lineage: bytes, round_id: int, local: PeerId, parent: bytes, roster: tuple[PeerId, ...]
+    ) -> Commit:
+        """The commit that the rule's answer makes of this shard."""
+        assert self.serving is not None
+        contributors: tuple[Contribution, ...] = ()
+        if result.payload is not None:
+            facts = zip(self.rows, result.weights, result.outlyingness, strict=True)
+            contributors = tuple(Contribution(row.peer, row.samples, weight, far) for row, weight, far in facts)
+        return Commit(
+            lineage=lineage,
+            round_id=round_id,
+            shard=self.index,
+            attempt=self.serving,
+            made_at=self.serving,
+            server=local,
+            parent=parent,
+            digest=result.payload.digest if result.payload is not None else b"",
+            contributors=contributors,
+            rejected=tuple(Rejection(peer, "non_finite") for peer in self.faulty),
+            roster=roster,
+            loss=self._mean_loss(),
+            reason=result.reason if result.payload is None else "",
+        )
+
+    def _mean_loss(self) -> float | None:
+        told = [(self.answers[row.peer][0].loss, row.samples) for row in self.rows]
+        known = [(loss, samples) for loss, samples in told if loss is not None]
+        samples = sum(count for _, count in known)
+        return sum(loss * count for loss, count in known) / samples if samples else None
+
+    def hold(self, commit: Commit, payload: Payload | None, made_here: bool) -> None:
+        self.commit, self.payload, self.made_here = commit, payload, made_here
+        self.answers, self.rows = {}, ()
+        self.give_up = self.grace = self.query = None
+
+    def tokens(self) -> tuple[Token | None, ...]:
+        return self.give_up, self.grace, self.query
