@@ -3,20 +3,30 @@
 ``@rule`` turns a function ``(updates, *, f, ...) -> Tensor`` into a ``Rule``. Called, it returns the aggregate; ``explain``
 returns a ``Verdict`` with the weight and the outlyingness of each update. A function may return a ``Verdict`` itself
 when it knows them better than the distance to the aggregate does.
+
+Rules take finite updates: who receives one from a peer drops it when it is not finite, and counts that as evidence.
+A rule does not look again. From finite updates, however large, no rule makes a NaN.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, overload
 
 import torch
 from torch import Tensor
 
-from gossip.errors import ConfigError, TooFewUpdates
+from gossip.errors import AggregationError, TooFewUpdates
+
+from .arithmetic import distances_to, relative, resolution
+
+__all__ = ["Rule", "Verdict", "distances_to", "relative", "require", "rule"]
+
+AVAILABLE = frozenset({"f", "center", "evaluate", "gradient", "learning_rate"})
+"""What the runtime can hand to a rule that names it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +36,8 @@ class Verdict:
     Attributes:
         aggregate: ``(d,)``, dtype and device of the updates.
         weights: ``(n,)`` float64, the share of each update in the aggregate; coordinate rules: the fraction of its coordinates
-            that survived, divided by their sum. Sums to 1.
-        outlyingness: ``(n,)`` float64, >= 0, how far each update stands out; 1.0 is typical (the median over the updates).
+            that survived, divided by their sum. Sums to 1, or is all zero when a scorer accepted no update at all.
+        outlyingness: ``(n,)`` float64, >= 0, finite, how far each stands out; 1.0 is typical (the median over the updates).
             All ones when the rule never tells one update from another (the mean): then it is evidence against nobody.
     """
 
@@ -37,20 +47,39 @@ class Verdict:
 
 
 class Rule:
-    """A robust aggregation rule with a name, the least n for a given f, and what it needs beside the updates."""
+    """A robust aggregation rule with a name, the least n for a given f, and what it needs beside the updates.
 
-    def __init__(self, function: Callable[..., Any], name: str, at_least: Callable[[int], int], discerning: bool) -> None:
+    ``translation`` and ``scale`` declare F(X + c) = F(X) + c and F(aX) = aF(X) for a > 0; ``robust`` that f liars of any size
+    move the aggregate by no more than a constant times the spread of the honest. ``gossip.testing.check_aggregator`` holds
+    a rule to what it declares.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        name: str,
+        at_least: Callable[..., int],
+        discerning: bool,
+        *,
+        at_least_centered: Callable[..., int] | None = None,
+        translation: bool = True,
+        scale: bool = True,
+        robust: bool | None = None,
+    ) -> None:
         functools.update_wrapper(self, function)
         self.function = function
         self.name = name
         self.at_least = at_least
+        self.at_least_centered = at_least_centered or at_least
         self.discerning = discerning
+        self.translation, self.scale = translation, scale
+        self.robust = discerning if robust is None else robust
         self.parameters = inspect.signature(function).parameters
 
     @property
     def needs(self) -> frozenset[str]:
         """What it asks for beside updates: any of ``f``, ``center``, ``evaluate``, ``gradient``, ``learning_rate``."""
-        return frozenset(self.parameters) & {"f", "center", "evaluate", "gradient", "learning_rate"}
+        return frozenset(self.parameters) & AVAILABLE
 
     @property
     def needs_trainer(self) -> bool:
@@ -59,6 +88,15 @@ class Rule:
 
     whole_vector = True
     """False for rules that work coordinate by coordinate: those may be cut in shards."""
+
+    def least(self, f: int, *, centered: bool = False, options: Mapping[str, Any] | None = None) -> int:
+        """The least number of updates for ``f``; ``centered`` when one's own row is trusted and given as ``center``.
+
+        Options that the bound depends on (zeno's ``b``) are handed to ``at_least`` by name.
+        """
+        bound = self.at_least_centered if centered and "center" in self.parameters else self.at_least
+        named = inspect.signature(bound).parameters
+        return max(1, bound(f, **{key: value for key, value in (options or {}).items() if key in named and key != "f"}))
 
     def __call__(self, updates: Tensor, **options: Any) -> Tensor:
         result = self.function(updates, **options)
@@ -78,59 +116,91 @@ class Rule:
             return result
         if not isinstance(result, Tensor) or result.shape != updates.shape[1:]:
             shape = tuple(result.shape) if isinstance(result, Tensor) else type(result).__name__
-            raise ConfigError(f"rule {self.name} returned {shape}, not a tensor of shape {tuple(updates.shape[1:])}")
+            raise AggregationError(f"rule {self.name} returned {shape}, not a tensor of shape {tuple(updates.shape[1:])}")
         n = len(updates)
         weights = torch.full((n,), 1.0 / n, dtype=torch.float64)
-        outlyingness = distances_to(updates, result) if self.discerning else torch.zeros(n, dtype=torch.float64)
-        return Verdict(result, weights, relative(outlyingness))
+        return Verdict(result, weights, standing_out(updates, result) if self.discerning else torch.ones_like(weights))
 
     def __repr__(self) -> str:
         return f"<rule {self.name}>"
 
 
+def plain_bound(f: int) -> int:
+    """n >= 2f + 1: the honest outnumber the liars, which any rule without a trusted reference needs."""
+    return 2 * f + 1
+
+
+@overload
+def rule(function: Callable[..., Any]) -> Rule: ...
+@overload
+def rule(
+    *,
+    name: str | None = None,
+    at_least: Callable[..., int] = plain_bound,
+    at_least_centered: Callable[..., int] | None = None,
+    coordinatewise: bool = False,
+    discerning: bool = True,
+    translation: bool = True,
+    scale: bool = True,
+    robust: bool | None = None,
+) -> Callable[[Callable[..., Any]], Rule]: ...
 def rule(
     function: Callable[..., Any] | None = None,
     *,
     name: str | None = None,
-    at_least: Callable[[int], int] = lambda f: 2 * f + 1,
+    at_least: Callable[..., int] = plain_bound,
+    at_least_centered: Callable[..., int] | None = None,
     coordinatewise: bool = False,
     discerning: bool = True,
+    translation: bool = True,
+    scale: bool = True,
+    robust: bool | None = None,
 ) -> Any:
     """Makes a function a rule.
 
     Args:
         name: As people will type it; the function's own name by default.
         at_least: The least number of updates for a given f.
+        at_least_centered: The same when a trusted ``center`` is given (gossip: one's own row); the same bound by default.
         coordinatewise: It treats each coordinate alone, so a vector may be cut in shards.
         discerning: False when it treats all updates alike (the mean), and so can be evidence against nobody.
+        translation: F(X + c) = F(X) + c holds.
+        scale: F(aX) = aF(X) holds for a > 0.
+        robust: f liars of any size cannot carry the aggregate away; by default what ``discerning`` says.
     """
 
     def decorate(function: Callable[..., Any]) -> Rule:
-        made = Rule(function, name or function.__name__, at_least, discerning)
+        made = Rule(
+            function,
+            name or str(getattr(function, "__name__", "rule")),
+            at_least,
+            discerning,
+            at_least_centered=at_least_centered,
+            translation=translation,
+            scale=scale,
+            robust=robust,
+        )
         made.whole_vector = not coordinatewise
         return made
 
     return decorate(function) if function is not None else decorate
 
 
-def require(updates: Tensor, name: str, f: int, at_least: int) -> None:
-    """Raises unless ``updates`` is ``(n, d)`` floating point with enough rows and ``f >= 0``."""
-    if updates.ndim != 2 or not updates.is_floating_point():
-        raise ConfigError(f"{name} takes an (n, d) floating point tensor, got {tuple(updates.shape)} {updates.dtype}")
+def require(updates: Tensor, name: str, f: int, at_least: int, **vectors: Tensor | None) -> None:
+    """Raises unless ``updates`` is ``(n, d)`` floating point with enough rows, ``f >= 0`` and each of ``vectors`` is ``(d,)``."""
+    if updates.ndim != 2 or not updates.is_floating_point() or updates.shape[1] == 0:
+        raise AggregationError(f"{name} takes an (n, d) floating point tensor, got {tuple(updates.shape)} {updates.dtype}")
     if f < 0:
-        raise ConfigError(f"{name}: f counts Byzantine peers and cannot be {f}")
+        raise AggregationError(f"{name}: f counts Byzantine peers and cannot be {f}")
     if len(updates) < max(1, at_least):
         raise TooFewUpdates(name, f, max(1, at_least), len(updates))
+    for what, vector in vectors.items():
+        if vector is not None and vector.shape != updates.shape[1:]:
+            raise AggregationError(
+                f"{name}: {what} must have the shape ({updates.shape[1]},) of one update, got {tuple(vector.shape)}"
+            )
 
 
-def distances_to(updates: Tensor, center: Tensor) -> Tensor:
-    """``(n,)`` float64: Euclidean distance of each row to ``center``."""
-    return torch.linalg.vector_norm(updates - center, dim=1, dtype=torch.float64)
-
-
-def relative(distances: Tensor) -> Tensor:
-    """Distances in units of their median; all ones when the median is zero and nobody stands out."""
-    typical = float(distances.quantile(0.5)) if len(distances) else 0.0
-    if typical > 0:
-        return torch.div(distances, typical)
-    return torch.where(distances > 0, torch.full_like(distances, torch.finfo(torch.float32).max), torch.ones_like(distances))
+def standing_out(updates: Tensor, aggregate: Tensor) -> Tensor:
+    """``(n,)`` float64: distance of each update to the aggregate, in units of the median distance."""
+    return relative(distances_to(updates, aggregate), floor=resolution(aggregate))

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any
+from typing import Any, overload
 
-from gossip.errors import BadTopology
+from gossip.errors import BadTopology, ConfigError
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,21 +51,51 @@ class Plan:
 class Topology:
     """A named topology. Called with a roster, a round and a seed it returns a checked ``Plan``."""
 
-    def __init__(self, function: Callable[..., Plan], name: str, rolling: bool) -> None:
+    def __init__(self, function: Callable[..., Plan], name: str, rolling: bool, bound: Mapping[str, Any] | None = None) -> None:
         functools.update_wrapper(self, function)
         self.function, self.name, self.rolling = function, name, rolling
         self.parameters = inspect.signature(function).parameters
+        self.bound: Mapping[str, Any] = dict(bound or {})
+        """Options that every call gets."""
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """Names of the options it takes."""
+        return tuple(name for name, parameter in self.parameters.items() if parameter.kind is inspect.Parameter.KEYWORD_ONLY)
+
+    def bind(self, **options: Any) -> Topology:
+        """The same topology with some options fixed. Raises ``ConfigError`` for one that it does not take."""
+        for name in options:
+            if name not in self.options:
+                raise unknown_option(f"topology {self.name}", name, self.options)
+        return Topology(self.function, self.name, self.rolling, {**self.bound, **options})
 
     def __call__(self, roster: Roster, round_id: int, seed: int, **options: Any) -> Plan:
-        plan = self.function(roster, round_id, seed, **options)
+        plan = self.function(roster, round_id, seed, **{**self.bound, **options})
         check_plan(self.name, plan, roster)
         return plan
 
     def __repr__(self) -> str:
-        return f"<topology {self.name}>"
+        bound = "".join(f" {name}={value}" for name, value in self.bound.items())
+        return f"<topology {self.name}{bound}>"
 
 
-def topology(function: Callable[..., Plan] | None = None, *, name: str | None = None, rolling: bool = False) -> Any:
+def unknown_option(what: str, name: str, known: Sequence[str]) -> ConfigError:
+    """The error for an option that ``what`` does not take, with its nearest neighbour."""
+    if not known:
+        return ConfigError(f"{what} takes no options, got {name!r}")
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    suggestion = f" Did you mean {near[0]!r}?" if near else ""
+    return ConfigError(f"{what} has no option {name!r}.{suggestion}", f"its options: {', '.join(known)}")
+
+
+@overload
+def topology(function: Callable[..., Plan]) -> Topology: ...
+@overload
+def topology(*, name: str | None = None, rolling: bool = False) -> Callable[[Callable[..., Plan]], Topology]: ...
+def topology(
+    function: Callable[..., Plan] | None = None, *, name: str | None = None, rolling: bool = False
+) -> Topology | Callable[[Callable[..., Plan]], Topology]:
     """Makes a pure function ``(roster, round_id, seed, *, ...) -> Plan`` a topology."""
 
     def decorate(function: Callable[..., Plan]) -> Topology:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from dataclasses import replace
 from typing import TypeAlias
 
-from .events import Payload
-from .messages import Commit
+from .events import Effect, Payload, Send
+from .messages import Commit, CommitRequest, NotMe, PeerId, Query, Update
 
 Held: TypeAlias = tuple[tuple[Commit, Payload | None], ...]
 """The commits of one round with their payloads, one a shard."""
@@ -38,9 +39,34 @@ class CommitLog:
             return []
         return [held for round_id, held in self._rounds.items() if round_id >= first]
 
+    def catch_up(self, peer: PeerId, request: CommitRequest, round_id: int, chain: bytes) -> list[Effect]:
+        """One that is behind asks: send what we have, or say where we are when it is too far behind for that."""
+        rounds = self.since(request.first)
+        if not rounds and request.first < round_id:
+            return [Send(peer, NotMe(request.lineage, request.first, 0, 0, round_id, chain))]
+        return [reissue(peer, commit, payload, 0) for held in rounds for commit, payload in held]
+
+    def answer_late(self, peer: PeerId, message: Update | Query | Commit, round_id: int, chain: bytes) -> list[Effect]:
+        """A message of a round that is over here. Most often it crossed the commit on the way, and needs no answer."""
+        if isinstance(message, Commit):
+            return []
+        held = self.get(message.round_id)
+        if held is not None and message.shard < len(held):
+            commit, payload = held[message.shard]
+            if message.attempt > commit.attempt:
+                return [reissue(peer, commit, payload, message.attempt)]
+        if message.round_id == round_id - 1:
+            return []
+        return [Send(peer, NotMe(message.lineage, message.round_id, message.shard, message.attempt, round_id, chain))]
+
     def clear(self) -> None:
         self._rounds.clear()
         self._bytes = 0
+
+
+def reissue(peer: PeerId, commit: Commit, payload: Payload | None, attempt: int) -> Send:
+    """Hands a commit on to one that is at ``attempt`` already, and would not take it under an earlier one."""
+    return Send(peer, replace(commit, attempt=max(attempt, commit.attempt)), payload)
 
 
 def _weight(held: Held) -> int:

@@ -107,6 +107,7 @@ class Query:
     round_id: int
     shard: int
     attempt: int
+    parent: bytes  # H of the round before: nobody follows a server on another branch
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ from .events import (
 )
 from .gathering import Gathering
 from .gossiping import GossipRounds, GossipTimer
-from .membership import Change, Membership, MembershipTimer
+from .membership import TIMERS, Change, Membership
 from .messages import (
     Ack,
     Commit,
@@ -65,7 +65,8 @@ from .messages import (
     Update,
 )
 from .recovery import AskAnother, Recovery
-from .rolling import RollingRounds, RoundTimer, StillBehind
+from .rolling import RollingRounds, StillBehind
+from .serving import RoundTimer
 from .settings import CoreSettings
 from .timers import Timers
 
@@ -215,7 +216,10 @@ class Peer:
         message = event.message
         match message:
             case Ping() | PingRequest() | Ack() | Nack() | PushPull() | Gossip():
-                return self.membership.on_message(event.sender, event.incarnation, message, now)
+                effects = self.membership.on_message(event.sender, event.incarnation, message, now)
+                if isinstance(message, Ack) and self.phase == "running":
+                    effects += self.rounds.on_progress(message.target, message.progress.step, now)
+                return effects
             case Update() | Query() | Commit() | NotMe() | CommitRequest() | Push():
                 if self.phase == "unprepared" or isinstance(message, Push) == self.topology.rolling:
                     return []
@@ -241,11 +245,11 @@ class Peer:
                 return self.recovery.on_timer(what, now)
             case Housekeeping():
                 return self._on_housekeeping(what, now)
-            case _ if isinstance(what, GossipTimer):
+            case GossipTimer():
                 assert isinstance(self.rounds, GossipRounds)
                 return self.rounds.on_timer(what, now)
             case _:
-                assert isinstance(what, MembershipTimer)
+                assert isinstance(what, TIMERS)
                 return self.membership.on_timer(what, now)
 
     def _on_housekeeping(self, timer: Housekeeping, now: float) -> list[Effect]:
@@ -399,7 +403,7 @@ class Peer:
     # --- the view changes -------------------------------------------------------------------------------------------------
 
     def _on_change(self, change: Change, now: float) -> list[Effect]:
-        fields = {"subject": change.peer, "round": self.rounds.round_id}
+        fields: dict[str, Any] = {"subject": change.peer, "round": self.rounds.round_id}
         if change.what in ("skip", "dead", "suspect", "left"):
             fields |= {"reason": change.reason, "by": change.by}
         effects: list[Effect] = [Report(change.what, fields)]

@@ -12,12 +12,11 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 from gossip.topologies.base import Plan, Roster
 
-from .commit_log import CommitLog
+from .commit_log import CommitLog, reissue
 from .data_cursor import DataCursor, Ranges
 from .deadline import Deadline
 from .elsewhere import STASH_ROUNDS, Elsewhere
 from .events import (
-    Aggregate,
     Aggregated,
     Applied,
     Apply,
@@ -29,18 +28,15 @@ from .events import (
     Received,
     Report,
     Send,
-    SetTimer,
     Slice,
 )
 from .lineage import Lineage
 from .messages import Commit, CommitRequest, Hello, NotMe, PeerId, Push, Query, Update
+from .serving import RoundTimer, Server
 from .settings import CoreSettings
 from .shard import ShardRound
 from .timers import Timers
 from .trust import TrustTable
-
-CLOSE_BEFORE_GIVING_UP = 0.7
-"""Of the round timeout: a server closes before its participants give up on it."""
 
 
 class View(Protocol):
@@ -53,16 +49,6 @@ class View(Protocol):
 
 class RollingTopology(Protocol):
     def __call__(self, roster: Roster, round_id: int, seed: int, *, shards: int) -> Plan: ...
-
-
-@dataclass(frozen=True, slots=True)
-class RoundTimer:
-    """``give_up`` on the server of an attempt, the ``grace`` of a server is over, ``ask`` those it has not heard of."""
-
-    what: Literal["give_up", "grace", "ask"]
-    round_id: int
-    shard: int
-    attempt: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +77,7 @@ class RollingRounds:
         self.cursor = DataCursor(at_least=settings.updates_min)
         self.deadline = Deadline(rounds.grace_mads, rounds.grace_floor_s, rounds.round_timeout_s)
         self.log = CommitLog(rounds.commit_log, rounds.commit_log_bytes)
+        self.server = Server(local, settings, timers, self.deadline, self._skip_reason)
         self.elsewhere = Elsewhere()
         self.roster = Roster(settings.peers, settings.lineage)
         self.mode: Mode = "off"
@@ -102,8 +89,6 @@ class RollingRounds:
         self.snapshots: OrderedDict[int, tuple[Any, ...]] = OrderedDict()  # roster, trust and cursor before each recent round
         self._shards: list[ShardRound] = []
         self._own: Contributed | None = None
-        self._tickets: dict[int, tuple[int, int, int]] = {}
-        self._next_ticket = 1
         self._began_at = 0.0
         self._sharers: tuple[PeerId, ...] = ()  # those who get samples this round
         self._slices: dict[PeerId, Ranges] = {}
@@ -119,9 +104,8 @@ class RollingRounds:
         return self.lineage.head
 
     def quorum(self) -> int:
-        """Answers without which a round is not closed, by the size of the last committed roster."""
-        n = len(self.roster)
-        return 1 if n < 3 or self.settings.rounds.quorum == "available" else n // 2 + 1
+        """Answers without which a round is not closed."""
+        return self.server.quorum()
 
     def start(self, now: float) -> list[Effect]:
         """Round ``round_id`` begins here: the trainer holds the state before it."""
@@ -132,7 +116,6 @@ class RollingRounds:
         """Takes part no more until ``start``; goes on helping those behind."""
         effects = [effect for shard in self._shards for token in shard.tokens() for effect in self.timers.cancel(token)]
         self.mode, self._shards, self._own = "off", [], None
-        self._tickets.clear()
         return list(effects)
 
     def adopt(self, round_id: int, chain: bytes, snapshot: tuple[Any, ...]) -> None:
@@ -179,15 +162,12 @@ class RollingRounds:
         return [self._go()] if self.mode == "active" and up_to_date else []
 
     def on_aggregated(self, event: Aggregated, now: float) -> list[Effect]:
-        round_id, index, attempt = self._tickets.pop(event.ticket, (-1, 0, 0))
-        if self.mode != "active" or round_id != self.round_id:
+        if self.mode != "active":
             return []
-        shard = self._shards[index]
-        if shard.ticket != event.ticket or shard.commit is not None or attempt < shard.attempt:
-            return []  # we have promised a later attempt meanwhile
-        commit = shard.commit_of(
-            event, self.settings.lineage, self.round_id, self.local, self.lineage.head, self._next_roster()
-        )  # fmt: skip
+        made = self.server.finish(event, self._next_roster())
+        if made is None:
+            return []
+        shard, commit = made
         return self._spread(commit, event.payload) + self._hold(shard, commit, event.payload, True, now)
 
     # --- messages -----------------------------------------------------------------------------------------------------------
@@ -198,14 +178,14 @@ class RollingRounds:
         if message.lineage != self.settings.lineage:
             return []
         if isinstance(message, CommitRequest):
-            return self._catch_up(sender, message.first)
+            return self.log.catch_up(sender, message, self.round_id, self.lineage.head)
         self.elsewhere.heard(sender, message.round_id)
         if isinstance(message, NotMe):
             return self._on_not_me(sender, message, now)
         if message.round_id > self.round_id or not self._shards:
             return self._on_ahead(event, message, now)
         if message.round_id < self.round_id:
-            return self._on_behind(sender, message)
+            return self.log.answer_late(sender, message, self.round_id, self.lineage.head)
         if message.shard >= len(self._shards):
             return []
         shard = self._shards[message.shard]
@@ -220,7 +200,7 @@ class RollingRounds:
     def on_hello(self, sender: PeerId, hello: Hello) -> None:
         """A peer says how far it is: ready to be in the roster, or finished."""
         self.elsewhere.heard(sender, hello.round_id)
-        close = 0 < hello.round_id and self.round_id - hello.round_id <= self.settings.rounds.commit_log
+        close = hello.round_id > 0 and self.round_id - hello.round_id <= self.settings.rounds.commit_log
         if not hello.ready:
             self.joining.discard(sender)
             self.finished.add(sender)
@@ -228,31 +208,34 @@ class RollingRounds:
             self.finished.discard(sender)
             self.joining.add(sender)
 
+    def on_progress(self, peer: PeerId, step: int, now: float) -> list[Effect]:
+        """An ack tells how many rounds a peer's trainer has applied: more than we know of means that we have missed some."""
+        return self._behind(peer, step, now) if step > self.round_id else []
+
     def _on_update(self, sender: PeerId, shard: ShardRound, update: Update, payload: Payload | None, now: float) -> list[Effect]:
         if sender not in self.roster:
             return []
         if self._is_elsewhere(sender, update.parent):
             return [Send(sender, self._not_me(update))]
         if shard.commit is not None:
-            return [self._reissue(sender, shard.commit, shard.payload, update.attempt)]
+            return [reissue(sender, shard.commit, shard.payload, update.attempt)]
         serves = self.mode == "active" and shard.server(update.attempt) == self.local
         if not serves or update.attempt < shard.attempt:
             return [Send(sender, self._not_me(update))]
         effects: list[Effect] = []
         if shard.serving is None or update.attempt > shard.serving:
-            effects += self._serve(shard, update.attempt, now)
-        if update.attempt == shard.serving and shard.ticket is None:
-            if not shard.answers:
-                shard.first_at = now
-            shard.answers[sender] = (update, payload)
-            self.deadline.observe(now - shard.first_at)
-            effects += self._maybe_close(shard, now)
-        return effects
+            effects += self.server.serve(shard, update.attempt, now)
+            if update.attempt > shard.attempt:
+                shard.attempt = update.attempt
+                effects += self._offer(shard, now)
+        return effects + self.server.take(shard, sender, update, payload, now)
 
     def _on_query(self, sender: PeerId, shard: ShardRound, query: Query, now: float) -> list[Effect]:
         if shard.commit is not None:
-            return [self._reissue(sender, shard.commit, shard.payload, query.attempt)]
-        if self.mode != "active" or shard.server(query.attempt) != sender or query.attempt < shard.attempt:
+            return [reissue(sender, shard.commit, shard.payload, query.attempt)]
+        if self._is_elsewhere(sender, query.parent) or self.mode != "active":
+            return []
+        if shard.server(query.attempt) != sender or query.attempt < shard.attempt:
             return []
         shard.attempt = query.attempt
         return self._offer(shard, now)
@@ -267,16 +250,18 @@ class RollingRounds:
             return []
         if commit.digest != (payload.digest if payload is not None else b"") or (payload is not None and not payload.finite):
             return [Report("bad_commit", fields)]
-        if commit.attempt < shard.attempt:
+        serves = shard.serving is not None and shard.serving == shard.attempt
+        if commit.attempt < shard.attempt and not serves:
             # We have promised not to take it. Who serves our attempt may: then it re-issues it to everybody.
-            server = shard.server(shard.attempt)
-            if server != self.local:
-                return [Send(server, commit, payload)]
-            if shard.ticket is not None:
-                return []
-            commit = replace(commit, attempt=shard.attempt)
-            return self._spread(commit, payload) + self._hold(shard, commit, payload, False, now)
-        return self._hold(shard, commit, payload, False, now)
+            return [Send(shard.server(shard.attempt), commit, payload)]
+        effects: list[Effect] = []
+        if serves and commit.server != self.local:
+            if shard.ticket is not None and commit.attempt < shard.attempt:
+                return []  # too late: those whose updates are in the rule have promised not to take it
+            # A server that hears of a commit spreads that one, and does not aggregate again.
+            commit = replace(commit, attempt=max(commit.attempt, shard.attempt))
+            effects = self._spread(commit, payload)
+        return effects + self._hold(shard, commit, payload, False, now)
 
     def _on_not_me(self, sender: PeerId, notice: NotMe, now: float) -> list[Effect]:
         if notice.round_id > self.round_id:
@@ -284,10 +269,12 @@ class RollingRounds:
             return self._behind(sender, notice.round_id, now)
         if self.mode != "active" or notice.asked_round != self.round_id or notice.shard >= len(self._shards):
             return []
-        if notice.round_id == self.round_id:
-            self._is_elsewhere(sender, notice.chain)
+        if notice.round_id == self.round_id and self._is_elsewhere(sender, notice.chain):
+            return []
         shard = self._shards[notice.shard]
-        if shard.commit is None and notice.attempt == shard.attempt and shard.server(shard.attempt) == sender:
+        refused = shard.commit is None and notice.attempt == shard.attempt and shard.server(shard.attempt) == sender
+        # Once round the order at the speed of the network; after that only time can help.
+        if refused and shard.attempt < len(shard.order):
             return self._advance(shard, f"{sender} says that it does not serve", now)
         return []
 
@@ -308,7 +295,7 @@ class RollingRounds:
             if server != self.local and (reason := self._skip_reason(server)):
                 effects += self._advance(shard, f"{server} is skipped: {reason}", now)
             else:
-                effects += self._maybe_close(shard, now)
+                effects += self.server.maybe_close(shard, now)
         return effects
 
     def on_timer(self, timer: RollingTimer, now: float) -> list[Effect]:
@@ -329,13 +316,9 @@ class RollingRounds:
                 return self._advance(shard, late, now) if timer.attempt == shard.attempt else []
             case "grace":
                 shard.grace = None
-                return self._maybe_close(shard, now) if timer.attempt == shard.serving else []
+                return self.server.maybe_close(shard, now) if timer.attempt == shard.serving else []
             case "ask":
-                shard.query = None
-                if timer.attempt != shard.serving or shard.ticket is not None:
-                    return []
-                query = Query(self.settings.lineage, self.round_id, shard.index, timer.attempt)
-                return [Send(peer, query) for peer in self._expected() if peer not in shard.answers and peer != self.local]
+                return self.server.ask(shard, timer.attempt)
 
     # --- the participant ----------------------------------------------------------------------------------------------------
 
@@ -347,6 +330,7 @@ class RollingRounds:
         # The updates of a peer in quarantine would not be used, so it gets no samples.
         locked = self.trust.quarantined(self.round_id)
         self._sharers = tuple(peer for peer in self.roster if peer not in locked)
+        self.server.begin(self.round_id, self.roster, locked, self.lineage.head)
         self._slices = self.cursor.assign(self._sharers)
         self.snapshots[self.round_id] = (self.roster.peers, self.trust.pack(), self.cursor.pack())
         while len(self.snapshots) > STASH_ROUNDS:
@@ -384,7 +368,8 @@ class RollingRounds:
             self.settings.lineage, self.round_id, shard.index, shard.attempt, self.lineage.head, own.samples, own.loss
         )  # fmt: skip
         effects: list[Effect] = [*self.timers.cancel(shard.give_up)]
-        timer = self._timer("give_up", shard, shard.attempt, now + self.deadline.round_timeout_s())
+        give_up = RoundTimer("give_up", self.round_id, shard.index, shard.attempt)
+        timer = self.timers.set(now + self.deadline.round_timeout_s(), give_up)
         shard.give_up = timer.token
         effects.append(timer)
         server = shard.server(shard.attempt)
@@ -398,7 +383,7 @@ class RollingRounds:
         shard.attempt = self._next_attempt(shard, shard.attempt + 1)
         effects: list[Effect] = [self._attempt_report(shard, reason)]
         if shard.server(shard.attempt) == self.local and (shard.serving is None or shard.serving < shard.attempt):
-            effects += self._serve(shard, shard.attempt, now)
+            effects += self.server.serve(shard, shard.attempt, now)
         return effects + self._offer(shard, now)
 
     def _next_attempt(self, shard: ShardRound, first: int) -> int:
@@ -412,68 +397,7 @@ class RollingRounds:
         where = {"round": self.round_id, "shard": shard.index, "attempt": shard.attempt}
         return Report("attempt", {**where, "server": shard.server(shard.attempt), "reason": reason})
 
-    def _timer(self, what: Literal["give_up", "grace", "ask"], shard: ShardRound, attempt: int, at: float) -> SetTimer:
-        return self.timers.set(at, RoundTimer(what, self.round_id, shard.index, attempt))
-
-    # --- the server ---------------------------------------------------------------------------------------------------------
-
-    def _serve(self, shard: ShardRound, attempt: int, now: float) -> list[Effect]:
-        """Starts to serve an attempt. For a later one we ask around: somebody may hold a commit of an earlier."""
-        effects: list[Effect] = [*self.timers.cancel(shard.grace), *self.timers.cancel(shard.query)]
-        shard.grace = shard.query = None
-        shard.serve(attempt)
-        if attempt > 0:
-            timer = self._timer("ask", shard, attempt, now + self.settings.rounds.query_after_s)
-            shard.query = timer.token
-            effects.append(timer)
-        if attempt > shard.attempt:
-            shard.attempt = attempt
-            effects += self._offer(shard, now)
-        return effects
-
-    def _expected(self) -> list[PeerId]:
-        """Whose updates this round can still bring."""
-        locked = self.trust.quarantined(self.round_id)
-        return [p for p in self.roster if p not in locked and (p == self.local or not self._skip_reason(p))]
-
-    def _maybe_close(self, shard: ShardRound, now: float) -> list[Effect]:
-        """Runs the rule when a quorum is there and everybody has answered or has had the grace."""
-        if shard.serving is None or shard.serving != shard.attempt or shard.ticket is not None or shard.commit is not None:
-            return []
-        if len(shard.answers) < self.quorum():
-            return []
-        expected = self._expected()
-        missing = [peer for peer in expected if peer not in shard.answers]
-        if missing:
-            timeout_s = CLOSE_BEFORE_GIVING_UP * self.deadline.round_timeout_s()
-            usable = sum(1 for update, _ in shard.answers.values() if update.samples)
-            enough = usable >= min(self.settings.updates_min, len(expected))
-            over_at = shard.first_at + (min(self.deadline.grace_s(), timeout_s) if enough else timeout_s)
-            if now < over_at:
-                if shard.grace is not None:
-                    return []
-                timer = self._timer("grace", shard, shard.serving, over_at)
-                shard.grace = timer.token
-                return [timer]
-        return self._close(shard, missing, now)
-
-    def _close(self, shard: ShardRound, missing: list[PeerId], now: float) -> list[Effect]:
-        assert shard.serving is not None
-        ticket = self._next_ticket
-        self._next_ticket += 1
-        self._tickets[ticket] = (self.round_id, shard.index, shard.serving)
-        locked = self.trust.quarantined(self.round_id)
-        shard.close(ticket, locked)
-        if not shard.rows:
-            return self.on_aggregated(Aggregated(ticket, None, reason="nobody had samples"), now)
-        own = next((i for i, row in enumerate(shard.rows) if row.peer == self.local), None)
-        # Who is proven faulty is out of n and out of f (Guerraoui's bound holds for those who remain).
-        f = max(0, self.settings.f - len(locked.intersection(self.roster)) - len(set(shard.faulty) - locked))
-        effects: list[Effect] = [Aggregate(ticket, self.round_id, shard.index, shard.rows, f, own)]
-        if missing:
-            fields = {"round": self.round_id, "shard": shard.index, "missing": missing}
-            effects.append(Report("late", {**fields, "waited_s": round(now - shard.first_at, 4)}))
-        return effects
+    # --- as a server ---------------------------------------------------------------------------------------------------------
 
     def _next_roster(self) -> tuple[PeerId, ...]:
         stay = {peer for peer in self.roster if peer == self.local or not self.view.is_gone(peer)}
@@ -483,9 +407,6 @@ class RollingRounds:
     def _spread(self, commit: Commit, payload: Payload | None) -> list[Effect]:
         everybody = sorted(set(self.roster.peers) | set(commit.roster))
         return [Send(peer, commit, payload) for peer in everybody if peer != self.local and not self.view.is_gone(peer)]
-
-    def _reissue(self, peer: PeerId, commit: Commit, payload: Payload | None, attempt: int) -> Send:
-        return Send(peer, replace(commit, attempt=max(attempt, commit.attempt)), payload)
 
     # --- the end of a round -------------------------------------------------------------------------------------------------
 
@@ -534,28 +455,6 @@ class RollingRounds:
         return Report("round", {"round": commit.round_id, "loss": commit.loss, **served, "alive": alive, "trust": scores})
 
     # --- others are elsewhere -----------------------------------------------------------------------------------------------
-
-    def _catch_up(self, peer: PeerId, first: int) -> list[Effect]:
-        """One that is behind asks for commits: send what we have, or say that it is too far behind for that."""
-        rounds = self.log.since(first)
-        if not rounds and first < self.round_id:
-            where = NotMe(self.settings.lineage, first, 0, 0, self.round_id, self.lineage.head)
-            return [Send(peer, where)]
-        return [self._reissue(peer, commit, payload, 0) for held in rounds for commit, payload in held]
-
-    def _on_behind(self, sender: PeerId, message: Update | Query | Commit) -> list[Effect]:
-        """A message of a round that is over here. Most often it crossed our commit on the way, and needs no answer."""
-        held = self.log.get(message.round_id)
-        if isinstance(message, Commit):
-            return []
-        if held is not None and message.shard < len(held):
-            commit, payload = held[message.shard]
-            if message.attempt > commit.attempt:
-                return [self._reissue(sender, commit, payload, message.attempt)]
-        if message.round_id == self.round_id - 1:
-            return []
-        where = NotMe(message.lineage, message.round_id, message.shard, message.attempt, self.round_id, self.lineage.head)
-        return [Send(sender, where)]
 
     def _on_ahead(self, event: Received, message: Update | Query | Commit, now: float) -> list[Effect]:
         """A message of a later round: keep it. The commits between may be on their way; if not, ask for them."""

@@ -41,6 +41,7 @@ class Prepare:
     state_bytes: int  # size of the packed state
     learning_rate: float
     has_judge: bool  # there is a loss to ask for
+    round_id: int = 0  # the next round to run on this state: not 0 when a node is started again beside a living trainer
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +134,8 @@ class Judge:
     """Run the rule over the first ``rows`` rows of the judging memory, write the aggregate into row ``rows``.
 
     The descriptor of that memory, float32 ``(capacity, elements)``, travels along when ``capacity`` is not zero: it replaces
-    the one before. ``own`` is -1 when there is no own row.
+    the one before. ``own`` is -1 when there is no own row. With ``mix`` the rows are parameters: the trainer runs the rule over
+    their differences to row ``own``, and the aggregate is a difference too.
     """
 
     ticket: int

@@ -23,13 +23,21 @@ is dropped before it is stored. ``StateOffer`` is the one message whose ``nbytes
 
 @dataclass
 class Traffic:
-    """Counts since the start. Units: messages and bytes."""
+    """Counts since the start. Units: messages and bytes.
+
+    ``dropped`` counts by reason. On the way out: ``no_link`` (unknown peer, or no connection), ``full`` (too much is queued
+    for that peer), ``bad_address``. On the way in: ``malformed`` (not a message), ``foreign_run`` (of another run),
+    ``own_name`` (somebody else who claims to be us), ``wrong_lane``, ``unexpected`` (a payload where none may come),
+    ``wrong_size``, ``too_large``, ``gap`` (a chunk that does not follow, or a payload that was never finished),
+    ``unknown_transfer`` (a chunk of no payload), ``crowded`` (too many unfinished payloads of one sender), ``corrupt``
+    (the checksum does not fit).
+    """
 
     sent_messages: int = 0
     sent_bytes: int = 0
     received_messages: int = 0
     received_bytes: int = 0
-    dropped: dict[str, int] = field(default_factory=dict)  # by reason: malformed, foreign_run, too_large, no_link, full, ...
+    dropped: dict[str, int] = field(default_factory=dict)
 
     def drop(self, reason: str) -> None:
         self.dropped[reason] = self.dropped.get(reason, 0) + 1
@@ -43,10 +51,16 @@ class Transport(Protocol):
     traffic: Traffic
 
     def connect(self, peer: PeerId, control: str, bulk: str) -> None:
-        """Opens both lanes to a peer, closing former ones at another address. ``LinkUp`` follows when they stand."""
+        """Opens both lanes to a peer, closing former ones at another address. ``LinkUp`` follows when they stand.
+
+        Lanes that are open at these addresses already stay as they are, and nothing follows. An address that cannot be one
+        is counted (``bad_address``): it may be a peer's word.
+        """
+        ...
 
     def disconnect(self, peer: PeerId) -> None:
-        """Closes the lanes to a peer and forgets what is queued for it."""
+        """Closes the lanes to a peer and forgets what is queued for it. No ``LinkDown`` follows."""
+        ...
 
     def send(self, peer: PeerId, message: Message, payload: Payload | None = None) -> bool:
         """Queues a message. False when it was dropped: no link, or a full queue.
@@ -54,15 +68,19 @@ class Transport(Protocol):
         The payload's memory is not copied when it is large: the caller keeps it unchanged until ``in_flight`` no longer
         counts it, which the transport ensures by holding a reference.
         """
+        ...
 
     def poll(self, timeout_s: float, wake: Sequence[int] = ()) -> list[Arrival]:
         """Waits up to ``timeout_s`` for something to come, returns all that has, in order for each sender and lane.
 
         Returns at once, perhaps with nothing, when one of the file descriptors ``wake`` becomes readable.
         """
+        ...
 
     def in_flight(self, data: object) -> bool:
         """Whether a send still reads the memory of this payload's ``data``."""
+        ...
 
     def close(self, linger_s: float = 0.0) -> None:
         """Sends what is queued for at most ``linger_s``, then closes everything."""
+        ...

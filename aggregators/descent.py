@@ -1,0 +1,145 @@
+"""Scorers: rules that ask the loss which updates descend. They need no honest majority, only an honest judge.
+
+Outlyingness of a scorer says how far a score falls short of the typical kept one: 1 + 1.5 (m - score) / u, at least 1, where m is
+the median of the kept scores and u the larger of |m| and five times their median deviation from m. So a zero update
+(score 0) is at 2.5, the opposite of a typical one at 4 or more, and honest ones seldom above 2. It does not depend on the
+unit of the loss.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from gossip.errors import AggregationError
+
+from .arithmetic import OUTLYING_MAX, distance_list, distances_to, projections, relative, weighted_sum
+from .arithmetic import norm as norm_of
+from .base import Verdict, require, rule
+
+
+@rule(at_least=lambda f, b=None: (f if b is None else b) + 1, translation=False, scale=False)
+def zeno(
+    updates: Tensor,
+    *,
+    f: int,
+    evaluate: Callable[[Tensor], float],
+    learning_rate: float,
+    b: int | None = None,
+    rho_over_lr: float = 1 / 20,
+    norm: Literal["sum", "mean"] = "sum",
+) -> Verdict:
+    """The mean of all but the b updates with the lowest stochastic descendant score f(x) - f(x - lr g) - rho |g|^2.
+
+    Args:
+        updates: ``(n, d)``, one row per peer.
+        f: Byzantine peers to tolerate.
+        evaluate: ``evaluate(step)`` is the loss at x - step, ``step`` a ``(d,)`` tensor, on one fresh mini-batch of the judge:
+            the same for all calls, and drawn after the updates came. Called with zeros first.
+        learning_rate: lr, > 0.
+        b: How many are left out; f by default, and never less than the liars there are.
+        rho_over_lr: rho / lr, the price of size; 1/20 with the sum did best in our trials, 0 to 1/20 hardly differ.
+        norm: |g|^2 is the sum of the squares (paper) or their mean (the authors' code).
+    Returns: ``(d,)``; zeros when every score is absurd. An update whose loss is not finite is never averaged.
+    Raises:
+        TooFewUpdates: Fewer than b + 1 updates.
+        AggregationError: The judge's own loss is not finite; an option is out of range.
+    Source: Xie, Koyejo, Gupta 2019, "Zeno: Distributed SGD with Suspicion-based Fault-tolerance", arXiv:1805.10032.
+    """
+    left_out = f if b is None else b
+    if left_out < 0 or rho_over_lr < 0 or norm not in ("sum", "mean"):
+        raise AggregationError(f"zeno: b={left_out} and rho_over_lr={rho_over_lr} cannot be negative, norm is 'sum' or 'mean'")
+    require(updates, "zeno", f, at_least=left_out + 1)
+    _check_rate("zeno", learning_rate)
+    n, d = updates.shape
+    here = float(evaluate(torch.zeros_like(updates[0])))
+    if not math.isfinite(here):
+        raise AggregationError(f"zeno cannot rank updates: the judge's own loss is {here}", "lower the learning rate")
+    rho = learning_rate * rho_over_lr / (d if norm == "mean" else 1)
+    scores = []
+    for update, size in zip(updates, distance_list(updates), strict=True):
+        # A large size squared may leave float64; the loss of an absurd step may be anything.
+        score = here - float(evaluate(learning_rate * update)) - rho * min(size, 1e150) ** 2
+        scores.append(score if math.isfinite(score) else -math.inf)
+    best = sorted(range(n), key=lambda row: (-scores[row], row))[: n - left_out]
+    kept = frozenset(row for row in best if math.isfinite(scores[row]))
+    weights = [1.0 / len(kept) if row in kept else 0.0 for row in range(n)]
+    outlyingness = _shortfall(scores, kept, floor=1e-6 * abs(here))
+    return Verdict(weighted_sum(updates, weights), torch.tensor(weights, dtype=torch.float64), outlyingness)
+
+
+@rule(at_least=lambda f: f + 1, translation=False, scale=False)
+def zeno_pp(
+    updates: Tensor,
+    *,
+    f: int,
+    gradient: Tensor | Callable[[], Tensor],
+    learning_rate: float,
+    rho_over_lr: float = 0.01,
+    epsilon: float = 0.0,
+) -> Verdict:
+    """The mean of the updates that agree with a validation gradient v, each rescaled to its norm.
+
+    Rescaled g' = |v| / |g| g; first-order score lr <v, g'> - rho |g'|^2; accepted when it is at least -lr epsilon. The penalty
+    is on the rescaled norm, as in the paper; the authors' code takes the norm from before. In other words: an update is
+    accepted when its cosine to v is at least rho/lr - epsilon / |v|^2.
+
+    Args:
+        updates: ``(n, d)``, one row per peer.
+        f: Byzantine peers to tolerate; only says how many updates are needed.
+        gradient: ``(d,)``, the judge's own v on fresh samples, of the kind that the updates are; or a function that returns it.
+        learning_rate: lr, > 0; scales score and threshold alike.
+        rho_over_lr: rho / lr: 0.001 / 0.1 in the authors' scripts.
+        epsilon: How much ascent is forgiven.
+    Returns: ``(d,)``; zeros, and all weights zero, when no update is accepted: a round without a step is better than one in a
+        direction that the judge refutes. A zero update has no direction and is not accepted. Outlyingness is the larger of
+        the shortfall of the score and the norm over the median norm, because rescaling hides a liar who only shouts.
+    Raises:
+        TooFewUpdates: Fewer than f + 1 updates.
+        AggregationError: ``gradient`` is not finite or of another shape; an option is out of range.
+    Source: Xie, Koyejo, Gupta 2020, "Zeno++: Robust Fully Asynchronous SGD", arXiv:1903.07020.
+    """
+    require(updates, "zeno_pp", f, at_least=f + 1)
+    _check_rate("zeno_pp", learning_rate)
+    direction = gradient() if callable(gradient) else gradient
+    require(updates, "zeno_pp", f, at_least=f + 1, gradient=direction)
+    size = norm_of(direction)
+    if not bool(torch.isfinite(direction).all()):
+        raise AggregationError("zeno_pp cannot rank updates: the judge's own gradient is not finite", "lower the learning rate")
+    n = len(updates)
+    norms = distances_to(updates)
+    along = projections(updates, direction, norms).tolist()
+    scores = [learning_rate * (size * cosine_length - rho_over_lr * size**2) for cosine_length in along]
+    accepted = frozenset(
+        row for row in range(n) if scores[row] >= -learning_rate * epsilon and (float(norms[row]) > 0 or size == 0)
+    )
+    share = 1.0 / max(1, len(accepted))
+    weights = [share if row in accepted else 0.0 for row in range(n)]
+    factors = [share * size / float(norms[row]) if row in accepted and float(norms[row]) > 0 else 0.0 for row in range(n)]
+    shortfall = _shortfall(scores, accepted, floor=1e-6 * learning_rate * size**2)
+    outlyingness = torch.maximum(shortfall, relative(norms, floor=float(torch.finfo(updates.dtype).tiny)))
+    return Verdict(weighted_sum(updates, factors), torch.tensor(weights, dtype=torch.float64), outlyingness)
+
+
+def _shortfall(scores: Sequence[float], kept: frozenset[int], floor: float) -> Tensor:
+    """``(n,)`` outlyingness by score, as the top of this file has it. Ones when nothing was kept: the judge knows no better."""
+    if not kept:
+        return torch.ones(len(scores), dtype=torch.float64)
+    good = [scores[row] for row in kept]
+    typical = statistics.median(good)
+    deviation = statistics.median([abs(score - typical) for score in good])
+    unit = max(abs(typical), 5 * deviation, floor)
+    if unit == 0.0:
+        return torch.tensor([OUTLYING_MAX if score < typical else 1.0 for score in scores], dtype=torch.float64)
+    shortfalls = [min(OUTLYING_MAX, 1 + 1.5 * max(0.0, typical - score) / unit) for score in scores]
+    return torch.tensor(shortfalls, dtype=torch.float64)
+
+
+def _check_rate(name: str, learning_rate: float) -> None:
+    if not (math.isfinite(learning_rate) and learning_rate > 0):
+        raise AggregationError(f"{name} needs a learning rate above 0, got {learning_rate}")

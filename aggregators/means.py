@@ -1,0 +1,31 @@
+"""The mean: what everybody uses, and what one liar breaks."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from .arithmetic import working_dtype
+from .base import Verdict, require, rule
+
+
+@rule(at_least=lambda f: 1, coordinatewise=True, discerning=False)
+def mean(updates: Tensor) -> Verdict:
+    """Average the updates. Tolerates crashes, not lies, whatever f is.
+
+    Args:
+        updates: ``(n, d)``, one row per peer.
+    Returns: ``(d,)``; every weight 1/n and every outlyingness 1: it is evidence against nobody.
+    Raises: TooFewUpdates: There is no update at all.
+    """
+    require(updates, "mean", 0, at_least=1)
+    n = len(updates)
+    aggregate = updates.mean(dim=0, dtype=working_dtype(updates))
+    if not math.isfinite(float(aggregate.sum())):
+        # The sum left the range of its dtype; the mean itself never does.
+        aggregate = (updates.to(torch.float64) / n).sum(dim=0)
+    return Verdict(
+        aggregate.to(updates.dtype), torch.full((n,), 1.0 / n, dtype=torch.float64), torch.ones(n, dtype=torch.float64)
+    )

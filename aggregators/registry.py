@@ -1,0 +1,269 @@
+"""Rules by name: built in, registered, of an entry point, of a module, of a file.
+
+    suspicion                       a name from ``names()``; trimmed-mean and trimmed_mean are the same
+    multi_krum:m=3,f=1              with options, typed by the rule's signature
+    my_rules.py:my_rule             a function in a file, relative to the working directory
+    package.module:my_rule:k=2      a function in an importable module
+
+Names are known without importing torch, so that ``--help`` stays quick.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from gossip.errors import ConfigError, UnknownName
+
+from .options import parse_options
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from .base import Rule, Verdict
+
+ENTRY_POINTS = "gossip.aggregators"
+
+_BUILT_IN = {
+    "mean": "means",
+    "median": "coordinates",
+    "trimmed_mean": "coordinates",
+    "krum": "distances",
+    "multi_krum": "distances",
+    "suspicion": "reweighting",
+    "suspicion_literal": "reweighting",
+    "zeno": "descent",
+    "zeno_pp": "descent",
+}
+_registered: dict[str, Rule] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class BoundRule:
+    """A rule with its options: what a node runs.
+
+    Attributes:
+        name: The rule's name, without options.
+        spec: What ``load`` was given; loading it again, in any process with the same files, gives the same rule.
+        options: Fixed by the spec; they win over what the runtime has (``f=1``).
+    """
+
+    name: str
+    rule: Rule
+    options: Mapping[str, Any] = field(default_factory=dict)
+    spec: str = ""
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """What the runtime must hand over: ``Rule.needs`` without what the options fix."""
+        return self.rule.needs - frozenset(self.options)
+
+    @property
+    def needs_trainer(self) -> bool:
+        return self.rule.needs_trainer
+
+    @property
+    def whole_vector(self) -> bool:
+        return self.rule.whole_vector
+
+    @property
+    def discerning(self) -> bool:
+        return self.rule.discerning
+
+    def at_least(self, f: int, *, centered: bool = False) -> int:
+        """The least number of updates for f liars (or for the ``f`` of the options); ``centered`` with a trusted own row."""
+        return self.rule.least(int(self.options.get("f", f)), centered=centered, options=self.options)
+
+    def explain(self, updates: Tensor, **available: Any) -> Verdict:
+        """Runs the rule with whatever of ``available`` it names.
+
+        Args:
+            updates: ``(n, d)``, one row per peer, all finite.
+            available: What the caller has of ``f``, ``center``, ``learning_rate``, ``evaluate``, ``gradient``; None: it has not.
+        Raises: ConfigError: The rule needs something that the caller does not have.
+        """
+        chosen = {key: value for key, value in available.items() if key in self.rule.needs and value is not None}
+        chosen.update(self.options)
+        for need in sorted(self.rule.needs - frozenset(chosen)):
+            if self.rule.parameters[need].default is inspect.Parameter.empty:
+                raise ConfigError(f"rule {self.name} needs {need}, and there is none here", _WHERE_FROM.get(need))
+        return self.rule.explain(updates, **chosen)
+
+    def __call__(self, updates: Tensor, **available: Any) -> Tensor:
+        return self.explain(updates, **available).aggregate
+
+    def __repr__(self) -> str:
+        return f"<rule {self.spec or self.name}>"
+
+
+_WHERE_FROM = {
+    "center": "only gossip topologies have an own update to start from; use one of them, or another rule",
+    "evaluate": "the trainer has no loss to evaluate: give one to peer.prepare, or use a rule that needs none",
+    "gradient": "the trainer has no loss to evaluate: give one to peer.prepare, or use a rule that needs none",
+}
+
+
+def names() -> tuple[str, ...]:
+    """All rules that ``load`` knows by name alone, ascending."""
+    return tuple(sorted({*_BUILT_IN, *_registered, *_entry_points()}))
+
+
+def register(rule: Rule) -> Rule:
+    """Makes a rule known by its name in this process. Returns it, so it may decorate ``@rule``.
+
+    Raises: ConfigError: Another rule has that name.
+    """
+    name = _plain(rule.name)
+    if name in _BUILT_IN or _registered.get(name, rule) is not rule:
+        raise ConfigError(f"there is a rule {name!r} already", "give yours another: @rule(name=...)")
+    _registered[name] = rule
+    return rule
+
+
+def load(spec: str) -> BoundRule:
+    """The rule that a spec names, with its options.
+
+    A name is looked up among the registered and built-in rules first, then among entry points.
+
+    Raises:
+        UnknownName: No such rule or option; the nearest is suggested.
+        ConfigError: The file, module or function cannot be had, or an option has a wrong value.
+    """
+    place, function, options_text = _split(spec)
+    if not function:
+        name = _plain(place)
+        rule = _by_name(name, spec)
+    elif place.endswith(".py") or "/" in place:
+        rule = _from_module(_load_file(place), function, place)
+    else:
+        rule = _from_module(_import_module(place), function, place)
+    return BoundRule(rule.name, rule, parse_options(rule, options_text), spec)
+
+
+def _split(spec: str) -> tuple[str, str, str]:
+    """``place[:function][:options]``; what has an ``=`` in it is options."""
+    place, *rest = (part.strip() for part in spec.strip().split(":", 2))
+    by_name = not (place.endswith(".py") or "/" in place or "." in place)
+    if not place:
+        raise ConfigError(f"{spec!r} does not name a rule", f"known: {', '.join(names())}")
+    if not by_name and (not rest or not rest[0] or "=" in rest[0]):
+        raise ConfigError(f"{spec!r} does not say which function of {place} is the rule", f"write {place}:name_of_the_function")
+    if not rest:
+        return place, "", ""
+    if "=" in rest[0] or not rest[0]:
+        if len(rest) > 1:
+            raise ConfigError(f"{spec!r}: options are separated by commas", f"write {place}:{rest[0]},{rest[1]}")
+        return place, "", rest[0]
+    if by_name and _plain(place) in names():
+        raise ConfigError(f"{spec!r}: option {rest[0]!r} has no value", f"write {place}:{rest[0]}=...")
+    return place, rest[0], rest[1] if len(rest) > 1 else ""
+
+
+def _plain(name: str) -> str:
+    return name.strip().replace("-", "_")
+
+
+def _entry_points() -> dict[str, importlib.metadata.EntryPoint]:
+    return {_plain(point.name): point for point in importlib.metadata.entry_points(group=ENTRY_POINTS)}
+
+
+def _by_name(name: str, spec: str) -> Rule:
+    if name in _registered:
+        return _registered[name]
+    if name in _BUILT_IN:
+        module = importlib.import_module(f".{_BUILT_IN[name]}", __package__)
+        built_in: Rule = getattr(module, name)
+        return built_in
+    point = _entry_points().get(name)
+    if point is None:
+        raise UnknownName("aggregator", name, names())
+    try:
+        found = point.load()
+    except Exception as error:
+        raise ConfigError(f"aggregator {name!r} comes from {point.value}, which cannot be imported: {_words(error)}") from error
+    return _as_rule(found, name, spec)
+
+
+def _load_file(place: str) -> ModuleType:
+    path = Path(place).expanduser().resolve()
+    if not path.is_file():
+        near = sorted(p.name for p in path.parent.glob("*.py"))[:10] if path.parent.is_dir() else []
+        raise ConfigError(
+            f"there is no file {path} to take a rule from",
+            f"in that folder: {', '.join(near)}" if near else "the path is relative to the working directory",
+        )
+    # A name that nothing else can have: the file may be called aggregators.py, or like an installed package.
+    name = f"_gossip_rules_{path.stem}_{blake2b(str(path).encode(), digest_size=6).hexdigest()}"
+    module_spec = importlib.util.spec_from_file_location(name, path)
+    if module_spec is None or module_spec.loader is None:
+        raise ConfigError(f"{path} is not a Python file", "give a file that ends in .py")
+    module = importlib.util.module_from_spec(module_spec)
+    sys.modules[name] = module  # dataclasses and type hints of the file look it up there
+    try:
+        module_spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        raise ConfigError(f"{path} cannot be loaded: {_words(error)}", "run it with python to see where") from error
+    return module
+
+
+def _import_module(place: str) -> ModuleType:
+    try:
+        return importlib.import_module(place)
+    except Exception as error:
+        raise ConfigError(
+            f"module {place} cannot be imported: {_words(error)}",
+            f"install it, or name the file: path/to/{place.rsplit('.', 1)[-1]}.py:function",
+        ) from error
+
+
+def _from_module(module: ModuleType, function: str, place: str) -> Rule:
+    found = getattr(module, function, None)
+    if found is None:
+        found = getattr(module, _plain(function), None)
+    if found is None:
+        candidates = [
+            name
+            for name, value in vars(module).items()
+            if not name.startswith("_") and _looks_like_a_rule(value) and getattr(value, "__module__", "") == module.__name__
+        ]
+        raise UnknownName(f"rule of {place}", function, candidates)
+    return _as_rule(found, function, place)
+
+
+def _looks_like_a_rule(value: Any) -> bool:
+    return callable(value) and not isinstance(value, type)
+
+
+def _as_rule(found: Any, name: str, place: str) -> Rule:
+    from .base import Rule, rule
+
+    if isinstance(found, Rule):
+        return found
+    if not _looks_like_a_rule(found):
+        raise ConfigError(
+            f"{name} of {place} is no rule but {type(found).__name__}",
+            "a rule is a function (updates, *, f) -> Tensor, decorated with @rule or not",
+        )
+    _check_signature(found, name, place)
+    return rule(name=_plain(name))(found)
+
+
+def _check_signature(function: Callable[..., Any], name: str, place: str) -> None:
+    parameters = list(inspect.signature(function).parameters.values())
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD, p.VAR_POSITIONAL)]
+    if not positional:
+        raise ConfigError(f"{name} of {place} takes no updates", "a rule is a function (updates, *, f) -> Tensor")
+
+
+def _words(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"

@@ -1,0 +1,272 @@
+"""The settings of a run: read from flags, the environment, a file and defaults, in that order; the same on every peer.
+
+The launcher resolves them once (``resolve``), writes ``config.toml`` for people and a JSON file for its peers, and every peer
+reads that file (``RunConfig.load``) and nothing else.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, field_validator
+
+from gossip import faults as fault_plans
+from gossip.core.settings import CoreSettings, GossipSettings, MembershipSettings, RoundSettings, TrustSettings
+from gossip.errors import ConfigError, UnknownName
+from gossip.faults import FaultPlan
+
+PEERS_MAX = 4096
+NEVER = -1.0  # a trust score is never below this
+NOT_OPTIONS = ("peer", "incarnation", "config", "status_fd", "node_fd", "launcher", "test_data", "debug")
+"""Names of GOSSIP_* variables that are no options of a run."""
+
+Seconds = Annotated[float, Field(gt=0, le=86400 * 30)]
+
+
+class RunConfig(BaseModel):
+    """Everything that the peers of a run agree on. Resolved, its ``run``, ``name``, ``run_dir`` and ``f`` are set."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    run: str = Field(default="", pattern=r"^([0-9a-f]{16})?$", description="id of the run, 8 bytes in hex; drawn when empty")
+    name: str = Field(default="", max_length=80, description="name of the run; drawn when empty")
+    peers: int = Field(default=4, ge=1, le=PEERS_MAX, description="how many peers start")
+    topology: str = Field(default="rolling", min_length=1, description="who exchanges with whom")
+    aggregator: str = Field(default="suspicion", min_length=1, description="how updates become one")
+    f: int | None = Field(
+        default=None, ge=0, description="Byzantine peers to tolerate; what rule and peers allow, at most a quarter"
+    )
+    seed: int = Field(default=0, ge=0, lt=2**63, description="of servers, data order and attacks")
+    rounds: int | None = Field(default=None, ge=1, le=2**40, description="rounds to train; the script decides when empty")
+    run_dir: str = Field(default="", description="folder of the run; runs/NAME when empty")
+    faults: tuple[str, ...] = Field(default=(), description="faults to inject, as for --fault")
+    quorum: Literal["majority", "available"] = Field(default="majority", description="how many peers a round needs")
+    round_timeout_s: Seconds = Field(default=10.0, description="how long a round may wait at most")
+    start_timeout_s: Seconds = Field(default=60.0, description="how long peers wait for each other at the start")
+    quorum_timeout_s: Seconds = Field(default=60.0, description="how long a run without quorum waits for peers to come back")
+    host: str = Field(default="127.0.0.1", description="address that the peers bind to")
+    node: Literal["process", "thread"] = Field(default="process", description="where a peer's node runs")
+    trust: bool = Field(default=True, description="quarantine peers that keep standing out")
+    suspect_below: float = Field(
+        default=TrustSettings().suspect_below, ge=0, le=1, description="trust below which a peer is suspected"
+    )
+    quarantine_below: float = Field(
+        default=TrustSettings().quarantine_below, ge=0, le=1, description="trust below which it is left out"
+    )
+    mix_every: int = Field(default=GossipSettings().mix_every, ge=1, description="gossip: rounds between exchanges of parameters")
+    mixing: float = Field(default=GossipSettings().mixing, gt=0, le=1, description="gossip: how far to move towards the others")
+    staleness_max: int = Field(
+        default=GossipSettings().staleness_max, ge=0, description="gossip: rounds; older updates are dropped"
+    )
+    probe_interval_s: Seconds = Field(default=MembershipSettings().probe_interval_s, description="between two probes of a peer")
+    probe_timeout_s: Seconds = Field(default=MembershipSettings().probe_timeout_s, description="a probe waits for its answer")
+
+    @field_validator("faults", mode="before")
+    @classmethod
+    def _split_faults(cls, value: Any) -> Any:
+        return tuple(value.split()) if isinstance(value, str) else value
+
+    @property
+    def run_id(self) -> bytes:
+        """8 bytes."""
+        return bytes.fromhex(self.run)
+
+    @property
+    def lineage(self) -> bytes:
+        """8 bytes: the hash chain that the run starts with."""
+        return blake2b(b"lineage" + self.run_id, digest_size=8).digest()
+
+    @property
+    def plan(self) -> FaultPlan:
+        """The fault plan, checked against peers and rounds."""
+        return fault_plans.parse(self.faults).checked(self.peers, self.rounds)
+
+    def settings(self, updates_min: int = 1) -> CoreSettings:
+        """What the core needs to know. Only of a resolved config: run id and f are set.
+
+        Args:
+            updates_min: What the rule needs for f (``rule.at_least(f)``): a round is not closed with fewer while more may come.
+        """
+        assert self.run, "a config has its run id once it is resolved"
+        assert self.f is not None, "a config has its f once it is resolved"
+        trust = TrustSettings(
+            suspect_below=self.suspect_below if self.trust else NEVER,
+            quarantine_below=self.quarantine_below if self.trust else NEVER,
+        )
+        return CoreSettings(
+            run=self.run_id,
+            lineage=self.lineage,
+            seed=self.seed,
+            peers=tuple(range(self.peers)),
+            f=self.f,
+            updates_min=updates_min,
+            membership=MembershipSettings(probe_interval_s=self.probe_interval_s, probe_timeout_s=self.probe_timeout_s),
+            rounds=RoundSettings(
+                quorum=self.quorum,
+                round_timeout_s=self.round_timeout_s,
+                start_timeout_s=self.start_timeout_s,
+                quorum_timeout_s=self.quorum_timeout_s,
+            ),
+            gossip=GossipSettings(mix_every=self.mix_every, mixing=self.mixing, staleness_max=self.staleness_max),
+            trust=trust,
+        )
+
+    def dump(self, path: Path | str) -> None:
+        """Writes the JSON file that peers read, whole or not at all."""
+        scratch = Path(f"{path}.new")
+        scratch.write_text(self.model_dump_json(indent=1) + "\n", "utf-8")
+        scratch.replace(path)
+
+    @classmethod
+    def load(cls, path: Path | str) -> RunConfig:
+        """Reads what ``dump`` wrote.
+
+        Raises: ConfigError: It cannot be read, or something in it is wrong.
+        """
+        try:
+            return cls.model_validate_json(Path(path).read_bytes())
+        except OSError as error:
+            raise ConfigError(f"cannot read the run's settings {path}: {error}") from error
+        except ValidationError as error:
+            raise _explained(error, {}) from error
+
+
+OPTIONS: tuple[str, ...] = tuple(RunConfig.model_fields)
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """A config, and where each of its values comes from: ``flag``, ``GOSSIP_X``, a file's path, ``default`` or a reason."""
+
+    config: RunConfig
+    sources: Mapping[str, str]
+
+    def with_values(self, source: str, **values: Any) -> Resolved:
+        """The same with some values replaced (validated anew)."""
+        sources = {**self.sources, **dict.fromkeys(values, source)}
+        return Resolved(_validated({**self.config.model_dump(), **values}, sources), sources)
+
+    def to_toml(self) -> str:
+        """``config.toml``: one line a value, its source behind it. ``gossip run --config`` reads it back."""
+        rows = []
+        for key, value in self.config.model_dump().items():
+            if key == "run":
+                rows.append(f"# run {value}")  # the next run has an id of its own
+            elif value is None:
+                rows.append(f"# {key} is not set  # {RunConfig.model_fields[key].description}")
+            else:
+                rows.append(f"{key} = {_toml(value)}  # {self.sources.get(key, 'default')}")
+        return "\n".join(rows) + "\n"
+
+
+def resolve(
+    flags: Mapping[str, Any],
+    file: Path | str | None = None,
+    defaults: Mapping[str, Any] | None = None,
+) -> Resolved:
+    """Flag over ``GOSSIP_*`` variable over file over default. Nothing is checked here that needs torch or the machine.
+
+    Args:
+        flags: Option -> value; None when it was not given.
+        file: A TOML file with options at its top level.
+        defaults: Replace some of ``RunConfig``'s own.
+    Raises: ConfigError: An unknown option, or a value that it cannot have, with where it came from.
+    """
+    values: dict[str, Any] = dict(defaults or {})
+    sources: dict[str, str] = dict.fromkeys(OPTIONS, "default")
+    from_file, from_environment = _outside(file)
+    values.update(from_file)
+    sources.update(dict.fromkeys(from_file, str(file)))
+    values.update(from_environment)
+    sources.update({key: f"GOSSIP_{key.upper()}" for key in from_environment})
+    given = {key: value for key, value in flags.items() if value is not None}
+    _check_names(given, "the command line")
+    values.update(given)
+    sources.update(dict.fromkeys(given, "flag"))
+    return Resolved(_validated(values, sources), sources)
+
+
+def _outside(file: Path | str | None) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What the file says, and what the environment says, both unchecked but for their names."""
+    # Here and not at the top: it takes 0.3 s to import, and only launchers need it.
+    from pydantic_settings import BaseSettings, EnvSettingsSource, TomlConfigSettingsSource
+
+    fields: dict[str, Any] = {name: (info.annotation, info) for name, info in RunConfig.model_fields.items()}
+    settings: type[BaseSettings] = create_model("Settings", __base__=BaseSettings, **fields)
+
+    class Environment(EnvSettingsSource):
+        def decode_complex_value(self, field_name: str, field: Any, value: Any) -> Any:
+            return value  # a list is words, not JSON
+
+    from_file: dict[str, Any] = {}
+    if file is not None:
+        try:
+            from_file = TomlConfigSettingsSource(settings, toml_file=Path(file))()
+            if not Path(file).is_file():
+                raise FileNotFoundError(f"there is no file {file}")
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise ConfigError(f"cannot read the settings {file}: {error}") from error
+        _check_names(from_file, str(file))
+    for name in os.environ:
+        key = name[len("GOSSIP_") :].lower()
+        if name.startswith("GOSSIP_") and key not in OPTIONS and key not in NOT_OPTIONS:
+            near = difflib.get_close_matches(key, OPTIONS, n=1, cutoff=0.8)
+            if near:
+                raise ConfigError(f"unknown variable {name}. Did you mean GOSSIP_{near[0].upper()}?")
+    return from_file, Environment(settings, env_prefix="GOSSIP_")()
+
+
+def _check_names(values: Mapping[str, Any], where: str) -> None:
+    for key in values:
+        if key not in OPTIONS:
+            unknown = UnknownName("option", key, OPTIONS)
+            raise ConfigError(f"{where}: {unknown}", unknown.hint)
+
+
+def _validated(values: Mapping[str, Any], sources: Mapping[str, str]) -> RunConfig:
+    try:
+        return RunConfig.model_validate(values)
+    except ValidationError as error:
+        raise _explained(error, sources) from error
+
+
+def _explained(error: ValidationError, sources: Mapping[str, str]) -> ConfigError:
+    """The first thing that pydantic found wrong, in one line: option, value, source, what is allowed."""
+    first = error.errors()[0]
+    if not first["loc"]:
+        return ConfigError(f"the run's settings are not readable: {first['msg']}")
+    key = str(first["loc"][0])
+    if first["type"] == "extra_forbidden":
+        unknown = UnknownName("option", key, OPTIONS)
+        return ConfigError(str(unknown), unknown.hint)
+    source = sources.get(key, "")
+    where = f" (from {source})" if source and source != "flag" else ""
+    message = re.sub(r"^Input should be", "it should be", first["msg"])
+    about = RunConfig.model_fields[key].description if key in RunConfig.model_fields else None
+    return ConfigError(f"{key} = {first['input']!r}{where}: {message}", f"{key}: {about}" if about else None)
+
+
+def _toml(value: Any) -> str:
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case str():
+            escaped = "".join(
+                f"\\u{ord(char):04x}" if char in '"\\' or (not char.isprintable() and ord(char) < 0x10000) else char
+                for char in value
+            )
+            return f'"{escaped}"'
+        case int() | float():
+            return repr(value)
+        case Iterable():
+            return "[" + ", ".join(map(_toml, value)) + "]"
+        case _:
+            raise AssertionError(f"no option is a {type(value).__name__}")

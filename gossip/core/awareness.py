@@ -1,0 +1,20 @@
+"""Local health (Lifeguard): who fails to hear from many had better doubt itself."""
+
+from __future__ import annotations
+
+
+class Awareness:
+    """A score from 0 (healthy) to ``maximum - 1``. One's own probes are made slower and more patient by ``score + 1``."""
+
+    def __init__(self, maximum: int) -> None:
+        self.maximum = maximum
+        self.score = 0
+
+    def worsen(self, by: int = 1) -> None:
+        self.score = min(self.maximum - 1, self.score + by)
+
+    def improve(self) -> None:
+        self.score = max(0, self.score - 1)
+
+    def scale(self, duration_s: float) -> float:
+        return duration_s * (self.score + 1)

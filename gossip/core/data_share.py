@@ -1,0 +1,26 @@
+"""Samples in gossip rounds, where no commit says who has used what: every peer has its own share of each epoch.
+
+A weaker promise than the data cursor's: nothing is used twice, but what a crashed peer would have read, or a peer that jumped
+ahead passed over, is not read by anybody in that epoch.
+"""
+
+from __future__ import annotations
+
+from .events import Slice
+
+
+def rounds_per_epoch(peers: int, samples_total: int, batch: int) -> int:
+    """The same for every peer: as many as the largest share needs."""
+    largest = -(-samples_total // peers)
+    return -(-largest // batch)
+
+
+def share_of(rank: int, peers: int, samples_total: int, batch: int, round_id: int) -> Slice:
+    """What the ``rank``-th of ``peers`` reads in a round: the next part of its own contiguous share of the epoch.
+
+    Empty in the last round of an epoch for those whose share is one sample smaller than the largest, when that falls so.
+    """
+    epoch, step = divmod(round_id, rounds_per_epoch(peers, samples_total, batch))
+    first, end = rank * samples_total // peers, (rank + 1) * samples_total // peers
+    start, stop = first + step * batch, min(first + (step + 1) * batch, end)
+    return Slice(epoch, ((start, stop),) if start < stop else ())

@@ -1,0 +1,128 @@
+"""The hash chain of commits: H_r binds everything that was ever committed, so two histories that differ show it at once.
+
+``H_r = blake2b(H_{r-1} || header and payload digest of every shard, in order)``. A header covers every field of a commit but
+``attempt``, which changes when a later server hands the same commit on.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections import OrderedDict
+from collections.abc import Sequence
+from hashlib import blake2b
+from typing import Literal
+
+from .messages import DIGEST_BYTES, Commit
+
+HISTORY_ROUNDS = 1024
+
+Stance = Literal["same", "fork", "unknown"]
+
+_NOT_A_NUMBER = struct.pack(">d", math.nan)
+
+
+def _text(value: str) -> bytes:
+    return _blob(value.encode("utf-8", "surrogatepass"))
+
+
+def _blob(value: bytes) -> bytes:
+    return struct.pack(">I", len(value)) + value
+
+
+def _real(value: float) -> bytes:
+    # There are many bit patterns that are no number: whoever decodes one may hold another, so all hash alike.
+    return _NOT_A_NUMBER if math.isnan(value) else struct.pack(">d", value)
+
+
+def _whole(value: int) -> bytes:
+    return struct.pack(">q", value)
+
+
+def header_bytes(commit: Commit) -> bytes:
+    """The canonical bytes of a commit's header: every field except ``attempt``, each with its length where it varies."""
+    parts = [
+        _blob(commit.lineage),
+        _whole(commit.round_id),
+        _whole(commit.shard),
+        _whole(commit.made_at),
+        _whole(commit.server),
+        _blob(commit.parent),
+        _blob(commit.digest),
+        _whole(len(commit.contributors)),
+    ]
+    for contribution in commit.contributors:
+        parts += [_whole(contribution.peer), _whole(contribution.samples)]
+        parts += [_real(contribution.weight), _real(contribution.outlyingness)]
+    parts.append(_whole(len(commit.rejected)))
+    for rejection in commit.rejected:
+        parts += [_whole(rejection.peer), _text(rejection.reason)]
+    parts.append(_whole(len(commit.roster)))
+    parts += [_whole(peer) for peer in commit.roster]
+    parts += [b"\0"] if commit.loss is None else [b"\1", _real(commit.loss)]
+    parts.append(_text(commit.reason))
+    return b"".join(parts)
+
+
+def genesis(run: bytes, lineage: bytes) -> bytes:
+    """H_{-1}: what the commits of round 0 name as their parent."""
+    return blake2b(_blob(run) + _blob(lineage), digest_size=DIGEST_BYTES, person=b"gossip-genesis").digest()
+
+
+def chain_hash(parent: bytes, commits: Sequence[Commit]) -> bytes:
+    """H_r from H_{r-1} and the commits of round r, one a shard, in order of their shards."""
+    chain = blake2b(parent, digest_size=DIGEST_BYTES)
+    for commit in commits:
+        chain.update(_blob(header_bytes(commit)))
+        chain.update(_blob(commit.digest))
+    return chain.digest()
+
+
+class Lineage:
+    """The chain as far as this peer has followed it, with the hashes of the last ``HISTORY_ROUNDS`` rounds."""
+
+    def __init__(self, run: bytes, lineage: bytes) -> None:
+        self.run, self.id = run, lineage
+        self.next_round = 0
+        """The round whose commits come next."""
+        self.head = genesis(run, lineage)
+        """H of the round before ``next_round``: the parent of the next commits."""
+        self._history: OrderedDict[int, bytes] = OrderedDict({-1: self.head})
+
+    def append(self, commits: Sequence[Commit]) -> bytes:
+        """Follows one round: ``commits`` of round ``next_round``, every shard once, in order.
+
+        Returns: the new head H_r. Callers have compared each commit's parent before (``stance``): a wrong one is our bug.
+        """
+        assert commits, "a round has at least one shard"
+        for shard, commit in enumerate(commits):
+            assert commit.lineage == self.id, "a commit of another lineage"
+            assert commit.round_id == self.next_round, f"round {commit.round_id} after {self.next_round - 1}"
+            assert commit.shard == shard, f"shard {commit.shard} in place {shard}"
+            assert commit.parent == self.head, f"round {commit.round_id} has another parent"
+        self.head = chain_hash(self.head, commits)
+        self._remember(self.next_round, self.head)
+        self.next_round += 1
+        return self.head
+
+    def restart(self, next_round: int, head: bytes) -> None:
+        """Goes on elsewhere in the chain: after a state transfer, whose offer names H of the round before ``next_round``."""
+        self.next_round, self.head = next_round, head
+        self._history.clear()
+        self._remember(next_round - 1, head)
+
+    def at(self, round_id: int) -> bytes | None:
+        """H of a round (-1: the genesis), or None when it is not known (any more)."""
+        return self._history.get(round_id)
+
+    def stance(self, round_id: int, parent: bytes) -> Stance:
+        """How somebody stands to us who names ``parent`` as H of the round before ``round_id``."""
+        ours = self.at(round_id - 1)
+        if ours is None:
+            return "unknown"
+        return "same" if ours == parent else "fork"
+
+    def _remember(self, round_id: int, chain: bytes) -> None:
+        self._history[round_id] = chain
+        while len(self._history) > HISTORY_ROUNDS:
+            self._history.popitem(last=False)

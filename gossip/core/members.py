@@ -1,0 +1,124 @@
+"""The table of members as one peer sees it, and what changed in it.
+
+A peer's *incarnation* counts the lives of its process: its launcher raises it, every envelope carries it. Within a life a peer
+must also be able to contradict an accusation. Both are ordered by its *standing*, the number in a ``Rumour``: incarnation
+times ``REFUTATIONS`` plus the refutations in that life. So a restarted peer outranks whatever was said of its former life
+without having to know it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from .messages import PeerId, Progress, Rumour, Status
+from .suspicion import Suspicion
+
+REFUTATIONS = 2**24  # in one life; lives and refutations together stay below ROUND_MAX = 2**48
+
+RANK: dict[Status, int] = {"alive": 0, "suspect": 1, "dead": 2, "left": 3}
+"""At equal standing the higher rank prevails, so that all tables end up alike whatever the order of arrival."""
+
+What: TypeAlias = Literal["joined", "skip", "unskip", "suspect", "dead", "alive_again", "left"]
+
+
+def first_standing(incarnation: int) -> int:
+    """The standing with which a life begins."""
+    return incarnation * REFUTATIONS
+
+
+def incarnation_of(standing: int) -> int:
+    return standing // REFUTATIONS
+
+
+@dataclass(slots=True)
+class Member:
+    """One peer. ``skip`` says why it is not to be waited for or relied on now; "" when it is usable."""
+
+    peer: PeerId
+    standing: int
+    control: str = ""
+    bulk: str = ""
+    status: Status = "alive"
+    skip: str = "connecting"
+    met: bool = False  # it, or a member that knows it, has spoken; until then it is an address in a list, and accused of nothing
+    progress: Progress | None = None
+    heard_at: float = float("-inf")  # last message of its own
+    known_since: float = float("-inf")  # when this life of it was learnt of
+    linked: bool = False
+    was_linked: bool = False  # in this life
+    stalled: bool = False  # its trainer makes no progress
+    silent: bool = False  # it missed a deadline, and nothing has come from it since
+    skip_told: bool = False
+    origin: PeerId = -1  # who said the present status first
+    suspicion: Suspicion | None = None
+    gone_at: float = float("-inf")  # when it died or left
+    told_table_at: float = float("-inf")
+
+    @property
+    def incarnation(self) -> int:
+        """Of its process, as in its envelopes."""
+        return incarnation_of(self.standing)
+
+    @property
+    def gone(self) -> bool:
+        return self.status in ("dead", "left")
+
+    def rumour(self) -> Rumour:
+        return Rumour(self.peer, self.status, self.standing, self.control, self.bulk, max(0, self.origin))
+
+    def why_skipped(self) -> str:
+        if self.gone:
+            return self.status
+        if self.suspicion is not None and not self.suspicion.vouched:
+            return "suspect"
+        if not self.linked:
+            return "disconnected" if self.was_linked else "connecting"
+        return "stalled" if self.stalled else "silent" if self.silent else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Something about a member became different here. ``by`` is who says so: an accuser, or the local peer."""
+
+    peer: PeerId
+    what: What
+    reason: str
+    by: PeerId
+
+
+class View:
+    """All members, the local peer among them, and the changes that nobody has been told of yet."""
+
+    def __init__(self, local: Member) -> None:
+        self.local = local.peer
+        self.members: dict[PeerId, Member] = {local.peer: local}
+        self.changes: list[Change] = []
+
+    def __len__(self) -> int:
+        """Members that were met and are neither dead nor left, the local one included: the n of all formulas."""
+        return sum(1 for _ in self.present())
+
+    def present(self) -> Iterator[Member]:
+        return (m for m in self.members.values() if m.met and not m.gone)
+
+    def others(self) -> Iterator[Member]:
+        return (m for m in self.members.values() if m.peer != self.local)
+
+    def note(self, peer: PeerId, what: What, reason: str = "", by: PeerId | None = None) -> None:
+        self.changes.append(Change(peer, what, reason, self.local if by is None else by))
+
+    def settle(self, member: Member, by: PeerId | None = None) -> None:
+        """Brings ``skip`` up to date and notes when a member becomes usable or stops being so.
+
+        A peer that is only being connected to, or that left of its own will, is nothing to make a noise about.
+        """
+        member.skip = member.why_skipped()
+        if not member.skip:
+            if member.skip_told:
+                self.note(member.peer, "unskip", by=by)
+            member.skip_told = False
+        elif not member.skip_told and member.skip not in ("connecting", "left"):
+            member.skip_told = True
+            self.note(member.peer, "skip", member.skip, by)

@@ -1,0 +1,503 @@
+"""SWIM with the Lifeguard extensions: who is there, who is suspected, who is dead or left, and telling everybody.
+
+*Skip* is local, instant and reversible; *dead* is agreed, slow and refutable. A death takes a failed probe of one's own or two
+accusers, the whole suspicion time, and no answer meanwhile. Source: Das, Gupta, Motivala 2002 (SWIM); Dadgar, Phillips, Currey
+2018 (Lifeguard); formulas and settings as in memberlist, with more retransmissions in small swarms.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, replace
+from math import ceil, log2
+from typing import Any, Literal, TypeAlias, assert_never
+
+from .awareness import Awareness
+from .cases import Cases, Forget, SuspicionExpired
+from .dissemination import Rumours
+from .events import Disconnect, Effect, Send
+from .members import RANK, REFUTATIONS, Change, Member, View, first_standing, incarnation_of
+from .messages import Ack, Gossip, Nack, PeerId, Ping, PingRequest, Progress, PushPull, Rumour
+from .probing import Prober, ProbeStep, RelayExpired, Silence
+from .settings import MembershipSettings
+from .timers import Timers
+
+__all__ = ["TIMERS", "Change", "Member", "Membership", "MembershipMessage", "MembershipTimer"]
+
+MEMBERS_MAX = 4096  # where no list says who may be one
+TABLE_MAX = 500  # members in one PushPull: a header holds about twice as many
+TABLE_EVERY_S = 0.1  # at most one answer in that time to one peer's PushPull
+STRAY_EVERY = 5  # of so many probes and tables, one goes to a peer that is dead or was never met
+
+MembershipMessage: TypeAlias = Ping | PingRequest | Ack | Nack | PushPull | Gossip
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeTick:
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class GossipTick:
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class TableTick:
+    at: float
+
+
+TIMERS = (ProbeTick, GossipTick, TableTick, SuspicionExpired, Forget, ProbeStep, RelayExpired)
+"""What ``Membership.on_timer`` is for."""
+
+MembershipTimer: TypeAlias = ProbeTick | GossipTick | TableTick | SuspicionExpired | Forget | ProbeStep | RelayExpired
+
+
+class Membership:
+    """One peer's view of the swarm. All of it is bounded by the number of peers that are ``allowed``.
+
+    Args:
+        incarnation: of this life of the local peer, from its launcher; higher than in all its former lives.
+        timers: shared with the rest of the core; hand back in ``on_timer`` what is an instance of ``TIMERS``.
+        allowed: whoever may be a member; None: everybody.
+        control, bulk: the local peer's own addresses.
+
+    Attributes:
+        superseded: a later life of the local peer has been seen; this one has to stop.
+        stall_after_s: a trainer that makes no progress for that long gets its peer skipped; set it as rounds are measured.
+    """
+
+    def __init__(
+        self,
+        local: PeerId,
+        incarnation: int,
+        settings: MembershipSettings,
+        timers: Timers[Any],
+        rng: random.Random,
+        allowed: frozenset[PeerId] | None,
+        control: str,
+        bulk: str,
+    ) -> None:
+        self.local, self.incarnation, self.settings = local, incarnation, settings
+        self.timers, self.rng, self.allowed = timers, rng, allowed
+        me = Member(
+            local, first_standing(incarnation), control, bulk, skip="", met=True, linked=True, was_linked=True, origin=local
+        )
+        self.view = View(me)
+        self.me = me
+        self.rumours = Rumours(settings)
+        self.awareness = Awareness(settings.awareness_max)
+        self.prober = Prober(settings, timers, rng, self.view, self.awareness, self._talk)
+        self.cases = Cases(settings, timers, self.view, self.rumours, self.prober)
+        self._voices: dict[PeerId, int] = {}  # who spoke before its address was known, and its incarnation
+        self._awake_since = float("-inf")
+        self.progress = Progress(0, 0)
+        self.stall_after_s = 2.0
+        self.superseded = False
+        self._turns = 0
+        self._shouted_at = float("-inf")
+        self._exchanged = False  # tables, with anybody
+
+    # --- what others read -------------------------------------------------------------------------------------------------
+
+    @property
+    def members(self) -> dict[PeerId, Member]:
+        """Every peer that is known of, the local one included."""
+        return self.view.members
+
+    @property
+    def standing(self) -> int:
+        """Of the local peer: raised by every refutation."""
+        return self.me.standing
+
+    def skip_reason(self, peer: PeerId) -> str:
+        """Why not to wait for or rely on a peer now; "" when it is usable."""
+        member = self.members.get(peer)
+        return "unknown" if member is None else member.skip
+
+    def is_gone(self, peer: PeerId) -> bool:
+        """Known to be dead, or to have left. Of a peer never met nothing is known."""
+        member = self.members.get(peer)
+        return member is not None and member.gone
+
+    def is_gone(self, peer: PeerId) -> bool:
+        """Whether a peer is dead or has left; one that was never seen is not gone."""
+        member = self.members.get(peer)
+        return member is not None and member.gone
+
+    def alive(self) -> tuple[PeerId, ...]:
+        """Members that were met and are neither dead nor left, sorted; a suspect is alive until it is dead."""
+        return tuple(sorted(member.peer for member in self.view.present()))
+
+    def drain(self) -> list[Change]:
+        """The changes since the last call, in order."""
+        changes, self.view.changes = self.view.changes, []
+        return changes
+
+    # --- events -----------------------------------------------------------------------------------------------------------
+
+    def start(self, now: float) -> list[Effect]:
+        self.me.known_since = now
+        self.rumours.add(self.me.rumour())
+        first = (
+            (self.settings.probe_interval_s, ProbeTick),
+            (self.settings.gossip_interval_s, GossipTick),
+            (self.settings.push_pull_interval_s, TableTick),
+        )
+        # A random phase each, or all peers that start together would probe in step for ever.
+        ticks = [(now + self.rng.uniform(0.0, interval_s), kind) for interval_s, kind in first]
+        return [self.timers.set(at, kind(at)) for at, kind in ticks]
+
+    def learn(self, peer: PeerId, control: str, bulk: str, incarnation: int, now: float) -> list[Effect]:
+        """An address, from its owner (``Hello``) or from a list of seeds.
+
+        A peer that nobody has heard yet is connected to, but is neither "joined" nor accused before it has spoken.
+        """
+        if peer == self.local or not self._allows(peer):
+            return []
+        standing = first_standing(incarnation)
+        member = self.members.get(peer)
+        effects: list[Effect] = []
+        if member is None:
+            member = self.cases.enlist(peer, standing, now)
+            effects += self.cases.set_address(member, control, bulk)
+        elif incarnation > member.incarnation and self._plausible(standing, member):
+            effects += self.cases.revive(member, Rumour(peer, "alive", standing, control, bulk, peer), self.local, now)
+        elif incarnation == member.incarnation and not member.control:
+            effects += self.cases.set_address(member, control, bulk)
+        if self._voices.get(peer) == member.incarnation:
+            del self._voices[peer]
+            self.heard(peer, member.incarnation, now)
+        return effects
+
+    def heard(self, sender: PeerId, incarnation: int, now: float) -> bool:
+        """A message came. False when it must be dropped: from a stranger, or from a former life of its sender."""
+        if sender == self.local or not self._allows(sender):
+            return False
+        member = self.members.get(sender)
+        if member is None or incarnation > member.incarnation:
+            # A new life. Its words count, but it becomes a member only when its address is known.
+            if not self._plausible(first_standing(incarnation), member):
+                return False
+            self._voices[sender] = incarnation
+            return True
+        if incarnation < member.incarnation:
+            return False
+        member.heard_at = now
+        member.silent = False
+        self.cases.meet(member)
+        self.view.settle(member)
+        return True
+
+    def on_message(self, sender: PeerId, incarnation: int, message: MembershipMessage, now: float) -> list[Effect]:
+        """``heard`` has been asked before."""
+        effects: list[Effect] = []
+        match message:
+            case Ping(nonce, target, rumours):
+                effects += self._hear(rumours, sender, now)
+                if target == self.local and sender in self.members:
+                    effects.append(Send(sender, Ack(nonce, self.local, self.progress, self._talk(sender))))
+            case PingRequest(nonce, target, rumours):
+                effects += self._hear(rumours, sender, now)
+                if sender in self.members and target == self.local:
+                    effects.append(Send(sender, Ack(nonce, self.local, self.progress, self._talk(sender))))
+                elif sender in self.members:
+                    effects += self.prober.on_request(sender, message, now)
+            case Ack():
+                # The answer first: the rumours may still tell of the suspicion that it clears.
+                answered, answer = self.prober.on_ack(sender, message, now)
+                effects += answered
+                if answer is not None:
+                    self.awareness.improve()
+                    effects += self.cases.on_answer(answer, self.stall_after_s, now)
+                effects += self._hear(message.rumours, sender, now)
+            case Nack():
+                ended, silence = self.prober.on_nack(sender, message)
+                effects += ended + self._conclude(silence, now)
+            case PushPull(rumours, reply):
+                effects += self._hear(rumours[:TABLE_MAX], sender, now, table=True)
+                member = self.members.get(sender)
+                if not reply and member is not None and now - member.told_table_at >= TABLE_EVERY_S:
+                    member.told_table_at = now
+                    effects.append(Send(sender, PushPull(self._table(), reply=True)))
+            case Gossip(rumours):
+                effects += self._hear(rumours, sender, now)
+            case _:
+                assert_never(message)
+        return effects
+
+    def on_link(self, peer: PeerId, up: bool, reason: str, now: float) -> list[Effect]:
+        """A link closed: skip at once, probe at once. A refused reconnect: nothing listens there, suspect at once."""
+        member = self.members.get(peer)
+        if member is None or peer == self.local:
+            return []
+        if up:
+            return self._on_link_up(member, now)
+        member.linked = False
+        self.view.settle(member)
+        if member.gone or not member.was_linked:
+            return []
+        if "refused" in reason:
+            return self.cases.accuse(member, self.local, now, own=True, hurried=True)
+        return self.prober.probe(member, now)
+
+    def _on_link_up(self, member: Member, now: float) -> list[Effect]:
+        member.linked = member.was_linked = True
+        self.view.settle(member)
+        if member.status == "left":
+            return []
+        if member.status == "dead":
+            return self.prober.ping_once(member.peer)  # with the news of its death, which it will refute
+        effects = self.prober.ping_again(member.peer) or self.prober.probe(member, now)
+        if not self._exchanged:
+            self._exchanged = True
+            effects.append(Send(member.peer, PushPull(self._table(), reply=False)))
+        return effects
+
+    def on_timer(self, what: MembershipTimer, now: float) -> list[Effect]:
+        """Call it with what ``timers.fire`` returned, when that is an instance of ``TIMERS``."""
+        effects: list[Effect] = []
+        late_s = now - max(what.at, self._awake_since)
+        if late_s > self.settings.probe_interval_s:
+            # The driver did not notice that it stood still.
+            effects += self.on_clock_jump(late_s, now)
+        match what:
+            case ProbeTick():
+                effects += self._probe_next(now)
+            case GossipTick():
+                effects += self._gossip(now)
+            case TableTick():
+                effects += self._exchange_tables(now)
+            case ProbeStep():
+                stepped, silence = self.prober.on_step(what, now)
+                effects += stepped
+                effects += self._conclude(silence, now)
+            case RelayExpired():
+                effects += self.prober.on_relay_expired(what)
+            case SuspicionExpired():
+                effects += self.cases.on_expiry(what, now)
+            case Forget(peer, standing):
+                if self.members[peer].status == "left" and self.members[peer].standing == standing:
+                    effects.append(Disconnect(peer))
+            case _:
+                assert_never(what)
+        return effects
+
+    def _conclude(self, silence: Silence | None, now: float) -> list[Effect]:
+        if silence is None:
+            return []
+        self.awareness.worsen(silence.unheard)
+        return self.cases.on_silence(silence, now)
+
+    def on_clock_jump(self, late_s: float, now: float) -> list[Effect]:
+        """This process stood still: nobody may be accused for that time, and others may have declared us dead."""
+        self._awake_since = now
+        self.awareness.worsen()
+        return self.prober.drop() + self.cases.postpone(now) + self._send_table(self._random_linked())
+
+    # --- leaving ----------------------------------------------------------------------------------------------------------
+
+    def leave(self, now: float) -> list[Effect]:
+        """Says goodbye to everybody. Pings are still answered, nobody is probed any more."""
+        return self._go("left", now)
+
+    def announce_own_death(self, reason: str, now: float) -> list[Effect]:
+        """Tells everybody that this peer is as good as dead; believed at once, since it says so itself.
+
+        ``reason`` stays here: a rumour has no room for it.
+        """
+        return self._go("dead", now)
+
+    def _go(self, status: Literal["left", "dead"], now: float) -> list[Effect]:
+        if self.me.gone:
+            return []
+        self.me.status, self.me.gone_at = status, now
+        farewell = self.me.rumour()
+        self.rumours.add(farewell)
+        return [*self.prober.drop(), *self._shout(farewell)]
+
+    def _shout(self, rumour: Rumour) -> list[Effect]:
+        """To everybody at once, beside the rumour's usual way."""
+        return [Send(m.peer, Gossip((rumour,))) for m in self.view.others() if m.linked and not m.gone]
+
+    # --- facts from the rest of the core ----------------------------------------------------------------------------------
+
+    def set_progress(self, progress: Progress) -> None:
+        """Of the local trainer; travels in every ack."""
+        self.progress = progress
+
+    def missed_deadline(self, peer: PeerId) -> None:
+        """It did not send what it owed in time: skip it until a message of its own comes."""
+        member = self.members.get(peer)
+        if member is not None and peer != self.local:
+            member.silent = True
+            self.view.settle(member)
+
+    def stall(self, peer: PeerId, stalled: bool) -> None:
+        """Its trainer makes no progress (or does again), though its node answers: skip it, it is not dead."""
+        member = self.members.get(peer)
+        if member is not None and peer != self.local:
+            member.stalled = stalled
+            self.view.settle(member)
+
+    # --- periodic work ----------------------------------------------------------------------------------------------------
+
+    def _probe_next(self, now: float) -> list[Effect]:
+        if self.me.gone:
+            return []
+        at = now + self.awareness.scale(self.settings.probe_interval_s)
+        effects: list[Effect] = [self.timers.set(at, ProbeTick(at))]
+        target = self.prober.next_target()
+        if target is not None:
+            effects += self.prober.probe(target, now)
+        self._turns += 1
+        if self._turns % STRAY_EVERY == 0:
+            # The dead go on being probed: that is how the halves of a partition find each other again.
+            dead = [m.peer for m in self.view.others() if m.status == "dead" and m.linked]
+            if dead:
+                effects += self.prober.ping_once(self.rng.choice(dead))
+        return effects
+
+    def _gossip(self, now: float) -> list[Effect]:
+        at = now + self.settings.gossip_interval_s
+        effects: list[Effect] = [self.timers.set(at, GossipTick(at))]
+        if not len(self.rumours):
+            return [] if self.me.gone else effects
+        patience_s = self.settings.gossip_to_dead_s
+        audience = [
+            m.peer
+            for m in self.view.others()
+            if m.linked and (not m.gone or (m.status == "dead" and now - m.gone_at < patience_s))
+        ]
+        for peer in self.rng.sample(audience, min(self.settings.gossip_fanout, len(audience))):
+            if rumours := self._talk(peer):
+                effects.append(Send(peer, Gossip(rumours)))
+        return effects
+
+    def _exchange_tables(self, now: float) -> list[Effect]:
+        if self.me.gone:
+            return []
+        n = len(self.view)
+        stretch = ceil(log2(n) - 5) + 1 if n > 32 else 1  # every table is as long as n
+        at = now + self.settings.push_pull_interval_s * stretch
+        return [self.timers.set(at, TableTick(at)), *self._send_table(self._random_linked())]
+
+    def _random_linked(self) -> PeerId | None:
+        strays = [m.peer for m in self.view.others() if m.linked and (m.status == "dead" or not m.met)]
+        known = [m.peer for m in self.view.others() if m.linked and m.met and not m.gone]
+        stray = self.rng.random() * STRAY_EVERY < 1.0
+        choice = (strays or known) if stray else (known or strays)
+        return self.rng.choice(choice) if choice else None
+
+    def _send_table(self, peer: PeerId | None) -> list[Effect]:
+        return [] if peer is None else [Send(peer, PushPull(self._table(), reply=False))]
+
+    def _table(self) -> tuple[Rumour, ...]:
+        known = [m.rumour() for m in self.members.values() if m.met]
+        return tuple(known if len(known) <= TABLE_MAX else self.rng.sample(known, TABLE_MAX))
+
+    def _talk(self, peer: PeerId) -> tuple[Rumour, ...]:
+        """Rumours for a message to ``peer``. If it is accused, it hears that first, so that it can refute at once."""
+        member = self.members.get(peer)
+        if member is None or not member.linked:
+            return ()  # the message will be lost, so nothing counts as said
+        buddy = (member.rumour(),) if member.status in ("suspect", "dead") else ()
+        return buddy + self.rumours.pick(len(self.view), self.settings.rumours_per_message - len(buddy), skip=peer)
+
+    # --- hearsay ----------------------------------------------------------------------------------------------------------
+
+    def _hear(self, rumours: tuple[Rumour, ...], sender: PeerId, now: float, table: bool = False) -> list[Effect]:
+        most = TABLE_MAX if table else 2 * self.settings.rumours_per_message
+        effects: list[Effect] = []
+        for rumour in rumours[:most]:
+            effects += (
+                self._about_me(rumour, sender, now) if rumour.peer == self.local else self._about(rumour, sender, now, table)
+            )
+        return effects
+
+    def _about(self, rumour: Rumour, sender: PeerId, now: float, table: bool) -> list[Effect]:
+        if not self._allows(rumour.peer) or not self._allows(rumour.origin):
+            return []
+        member = self.members.get(rumour.peer)
+        if not self._plausible(rumour.incarnation, member):
+            return []
+        effects: list[Effect] = []
+        if member is None:
+            member = self.cases.enlist(rumour.peer, rumour.incarnation, now)
+            effects += self.cases.set_address(member, rumour.control, rumour.bulk)
+        if rumour.incarnation < member.standing:
+            return effects  # old news
+        newer = rumour.incarnation > member.standing
+        if rumour.status == "alive":
+            effects += self._about_living(member, rumour, newer, sender, now)
+        elif rumour.origin == rumour.peer or not member.met:
+            # Its own last word, or one that was gone before we knew of it.
+            effects += self._about_gone(member, rumour, newer, now)
+        elif newer and member.gone and rumour.status == "dead":
+            effects += self.cases.rebury(member, rumour, now)
+        elif newer or not member.gone:
+            if newer:  # the refutation before this accusation passed us by
+                effects += self.cases.revive(member, replace(rumour, status="alive"), sender, now)
+            told_dead = rumour.status == "dead" and not table
+            effects += self.cases.accuse(member, rumour.origin, now, hurried=told_dead)
+            # That others think it dead is one more accusation, and decides only where there was a case already.
+            if told_dead and member.suspicion is not None and member.suspicion.proven:
+                effects += self.cases.bury(member, rumour.origin, now, "told so")
+        return effects
+
+    def _about_living(self, member: Member, rumour: Rumour, newer: bool, sender: PeerId, now: float) -> list[Effect]:
+        effects: list[Effect] = []
+        if newer:
+            effects += self.cases.revive(member, rumour, sender, now)
+        elif not member.control:
+            effects += self.cases.set_address(member, rumour.control, rumour.bulk)
+        self.cases.meet(member)
+        return effects
+
+    def _about_gone(self, member: Member, rumour: Rumour, newer: bool, now: float) -> list[Effect]:
+        if rumour.status == "suspect":  # of a peer that we have not met: it is there, and somebody misses it
+            self.cases.meet(member)
+            return self.cases.accuse(member, rumour.origin, now)
+        if newer:
+            return self.cases.rebury(member, rumour, now)
+        if RANK[rumour.status] <= RANK[member.status]:
+            return []
+        return self.cases.bury(member, rumour.origin, now, "own word", rumour.status)
+
+    def _about_me(self, rumour: Rumour, sender: PeerId, now: float) -> list[Effect]:
+        """Only the accused may raise its own standing; that is what makes a refutation final."""
+        incarnation = incarnation_of(rumour.incarnation)
+        if incarnation > self.incarnation:
+            if incarnation - self.incarnation <= self.settings.incarnation_jump_max:
+                self.superseded = True
+            return []
+        if incarnation < self.incarnation or self.me.gone or not self._plausible(rumour.incarnation, self.me):
+            return []
+        alive = rumour.status == "alive"
+        if alive and rumour.incarnation <= self.standing:
+            return []
+        if rumour.incarnation < self.standing:  # refuted, which the speaker has missed
+            return [Send(sender, Gossip((self.me.rumour(),)))]
+        self.awareness.worsen()
+        self.me.standing = rumour.incarnation + 1
+        denial = self.me.rumour()
+        self.rumours.add(denial)
+        if now - self._shouted_at < self.settings.gossip_interval_s:
+            return []  # whoever keeps accusing us shall not make us flood the others
+        self._shouted_at = now
+        return self._shout(denial)
+
+    # --- the table --------------------------------------------------------------------------------------------------------
+
+    def _allows(self, peer: PeerId) -> bool:
+        if self.allowed is not None:
+            return peer in self.allowed
+        return peer in self.members or len(self.members) < MEMBERS_MAX
+
+    def _plausible(self, standing: int, member: Member | None) -> bool:
+        """Nobody may push another's number so high that it cannot answer any more."""
+        known = 0 if member is None else member.standing
+        lives = incarnation_of(standing) - incarnation_of(known)
+        if lives == 0 and member is not None and member.met:
+            return standing - known <= self.settings.incarnation_jump_max
+        return lives <= self.settings.incarnation_jump_max and standing % REFUTATIONS <= REFUTATIONS // 2

@@ -1,0 +1,88 @@
+"""What others have pushed and no round has used yet. Bounded: a few rounds of each kind and sender."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from .events import Payload
+from .messages import PeerId
+
+Kind: TypeAlias = Literal["gradient", "parameters"]
+
+
+@dataclass(frozen=True, slots=True)
+class Pushed:
+    round_id: int
+    samples: int
+    payload: Payload | None  # None: it had no samples
+
+
+class Pushes:
+    """Keeps the newest ``staleness_max + 1`` pushes of each kind and sender, and how far each sender is."""
+
+    def __init__(self, staleness_max: int) -> None:
+        self._staleness_max = staleness_max
+        self._kept: dict[tuple[Kind, PeerId], dict[int, Pushed]] = {}
+        self._heard: dict[tuple[Kind, PeerId], int] = {}
+        self._incarnations: dict[PeerId, int] = {}
+
+    def meet(self, peer: PeerId, incarnation: int) -> bool:
+        """Notes the life that a push came from; forgets what a former life of the peer has sent. False: it is of a former one."""
+        known = self._incarnations.get(peer, 0)
+        if incarnation < known:
+            return False
+        if incarnation > known:
+            self._incarnations[peer] = incarnation
+            self.forget(peer)
+        return True
+
+    def add(self, kind: Kind, peer: PeerId, pushed: Pushed) -> None:
+        """Keeps it, in place of another of the same round."""
+        kept = self._kept.setdefault((kind, peer), {})
+        kept[pushed.round_id] = pushed
+        while len(kept) > self._staleness_max + 1:
+            del kept[min(kept)]
+        self._heard[kind, peer] = max(self._heard.get((kind, peer), -1), pushed.round_id)
+
+    def heard(self, peer: PeerId) -> int:
+        """The latest round that the peer has pushed in, -1 for none."""
+        return max(self._heard.get(("gradient", peer), -1), self._heard.get(("parameters", peer), -1))
+
+    def has_delivered(self, kind: Kind, peer: PeerId, round_id: int) -> bool:
+        """Whether nothing more of this kind will come from the peer for ``round_id``: pushes arrive in order."""
+        return self._heard.get((kind, peer), -1) >= round_id or self.heard(peer) > round_id
+
+    def take(self, kind: Kind, round_id: int, expected: Collection[PeerId], barred: Collection[PeerId]) -> dict[PeerId, Pushed]:
+        """Removes and returns what ``round_id`` uses, one a sender, by sender.
+
+        That is the newest up to ``round_id``, or for those expected the oldest of later rounds when they are past this one.
+        Everything older than that goes, and all that is too old. Nothing is used twice.
+        """
+        taken = {}
+        for (of_kind, peer), kept in sorted(self._kept.items()):
+            if of_kind != kind:
+                continue
+            due = [at for at in kept if round_id - self._staleness_max <= at <= round_id]
+            later = [at for at in kept if at > round_id] if peer in expected else []
+            chosen = max(due) if due else min(later, default=None)
+            if chosen is not None and peer not in barred:
+                taken[peer] = kept[chosen]
+            for at in [at for at in kept if at <= round_id or at == chosen]:
+                del kept[at]
+        return taken
+
+    def drop_older(self, round_id: int) -> None:
+        """Frees what no round from ``round_id`` on can use."""
+        for kept in self._kept.values():
+            for at in [at for at in kept if at < round_id - self._staleness_max]:
+                del kept[at]
+
+    def forget(self, peer: PeerId) -> None:
+        for kind in ("gradient", "parameters"):
+            self._kept.pop((kind, peer), None)
+            self._heard.pop((kind, peer), None)
+
+    def __len__(self) -> int:
+        return sum(len(kept) for kept in self._kept.values())

@@ -1,0 +1,143 @@
+"""The server's side of a rolling round: collect updates, know when enough have come, run the rule, make the commit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from gossip.topologies.base import Roster
+
+from .deadline import Deadline
+from .events import Aggregate, Aggregated, Effect, Payload, Report, Send, SetTimer
+from .messages import Commit, PeerId, Query, Update
+from .settings import CoreSettings
+from .shard import ShardRound
+from .timers import Timers
+
+CLOSE_BEFORE_GIVING_UP = 0.7
+"""Of the round timeout: a server closes before its participants give up on it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoundTimer:
+    """``give_up`` on the server of an attempt; the ``grace`` of a server is over; ``ask`` those it has not heard of."""
+
+    what: Literal["give_up", "grace", "ask"]
+    round_id: int
+    shard: int
+    attempt: int
+
+
+class Server:
+    """What a peer does for the shards whose turn it is to serve. ``skip_reason`` is "" for a peer that can be expected."""
+
+    def __init__(
+        self,
+        local: PeerId,
+        settings: CoreSettings,
+        timers: Timers[Any],
+        deadline: Deadline,
+        skip_reason: Callable[[PeerId], str],
+    ) -> None:
+        self.local, self.settings, self.timers, self.deadline = local, settings, timers, deadline
+        self.skip_reason = skip_reason
+        self.round_id = 0
+        self.roster = Roster(())
+        self.locked: frozenset[PeerId] = frozenset()
+        self.parent = b""
+        self._tickets: dict[int, tuple[ShardRound, int]] = {}
+        self._next_ticket = 1
+
+    def begin(self, round_id: int, roster: Roster, locked: frozenset[PeerId], parent: bytes) -> None:
+        """A round begins. ``locked`` are those in quarantine: nobody waits for their updates, and no rule sees them."""
+        self.round_id, self.roster, self.locked, self.parent = round_id, roster, locked, parent
+        self._tickets.clear()
+
+    def quorum(self) -> int:
+        """Answers without which a round is not closed, by the size of the last committed roster."""
+        n = len(self.roster)
+        return 1 if n < 3 or self.settings.rounds.quorum == "available" else n // 2 + 1
+
+    def expected(self) -> list[PeerId]:
+        """Whose updates this round can still bring."""
+        return [p for p in self.roster if p not in self.locked and (p == self.local or not self.skip_reason(p))]
+
+    def serve(self, shard: ShardRound, attempt: int, now: float) -> list[Effect]:
+        """Starts to serve an attempt. For a later one we ask around: somebody may hold a commit of an earlier."""
+        effects: list[Effect] = [*self.timers.cancel(shard.grace), *self.timers.cancel(shard.query)]
+        shard.grace = shard.query = None
+        shard.serve(attempt)
+        if attempt > 0:
+            timer = self._timer("ask", shard, now + self.settings.rounds.query_after_s)
+            shard.query = timer.token
+            effects.append(timer)
+        return effects
+
+    def take(self, shard: ShardRound, sender: PeerId, update: Update, payload: Payload | None, now: float) -> list[Effect]:
+        """An update for the attempt that is served here."""
+        if update.attempt != shard.serving or shard.ticket is not None:
+            return []
+        if not shard.answers:
+            shard.first_at = now
+        shard.answers[sender] = (update, payload)
+        self.deadline.observe(now - shard.first_at)
+        return self.maybe_close(shard, now)
+
+    def ask(self, shard: ShardRound, attempt: int) -> list[Effect]:
+        """The others' updates have had their time to come by themselves."""
+        shard.query = None
+        if attempt != shard.serving or shard.ticket is not None:
+            return []
+        query = Query(self.settings.lineage, self.round_id, shard.index, attempt, self.parent)
+        return [Send(peer, query) for peer in self.expected() if peer not in shard.answers and peer != self.local]
+
+    def maybe_close(self, shard: ShardRound, now: float) -> list[Effect]:
+        """Runs the rule when a quorum is there and everybody has answered or has had the grace."""
+        if shard.serving is None or shard.serving != shard.attempt or shard.ticket is not None or shard.commit is not None:
+            return []
+        if len(shard.answers) < self.quorum():
+            return []
+        expected = self.expected()
+        missing = [peer for peer in expected if peer not in shard.answers]
+        if not missing:
+            return self._close(shard, now)
+        over_at = shard.first_at + self._patience_s(shard, len(expected))
+        if now >= over_at:
+            fields = {"round": self.round_id, "shard": shard.index, "missing": missing}
+            late = Report("late", {**fields, "waited_s": round(now - shard.first_at, 4)})
+            return [late, *self._close(shard, now)]
+        if shard.grace is not None:
+            return []
+        timer = self._timer("grace", shard, over_at)
+        shard.grace = timer.token
+        return [timer]
+
+    def _patience_s(self, shard: ShardRound, expected: int) -> float:
+        """How long after the first update the last one may come; longer while the rule has too few to work with."""
+        timeout_s = CLOSE_BEFORE_GIVING_UP * self.deadline.round_timeout_s()
+        usable = sum(1 for update, _ in shard.answers.values() if update.samples)
+        enough = usable >= min(self.settings.updates_min, expected)
+        return min(self.deadline.grace_s(), timeout_s) if enough else timeout_s
+
+    def _close(self, shard: ShardRound, now: float) -> list[Effect]:
+        ticket = self._next_ticket
+        self._next_ticket += 1
+        assert shard.serving is not None
+        self._tickets[ticket] = (shard, shard.serving)
+        shard.close(ticket, self.locked)
+        own = next((i for i, row in enumerate(shard.rows) if row.peer == self.local), None)
+        # Who is proven faulty is out of n and out of f.
+        proven = len(self.locked.intersection(self.roster)) + len(set(shard.faulty) - self.locked)
+        return [Aggregate(ticket, self.round_id, shard.index, shard.rows, max(0, self.settings.f - proven), own)]
+
+    def finish(self, event: Aggregated, roster: tuple[PeerId, ...]) -> tuple[ShardRound, Commit] | None:
+        """The rule has answered. None when that is no longer of use: we have promised a later attempt meanwhile."""
+        shard, attempt = self._tickets.pop(event.ticket, (None, 0))
+        if shard is None or shard.ticket != event.ticket or shard.commit is not None or attempt < shard.attempt:
+            return None
+        return shard, shard.commit_of(event, self.settings.lineage, self.round_id, self.local, self.parent, roster)
+
+    def _timer(self, what: Literal["grace", "ask"], shard: ShardRound, at: float) -> SetTimer:
+        assert shard.serving is not None
+        return self.timers.set(at, RoundTimer(what, self.round_id, shard.index, shard.serving))

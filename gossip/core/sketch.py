@@ -1,0 +1,60 @@
+"""Sketches: small random projections of the parameters, from which every peer knows how far apart the replicas are."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+Sketch: TypeAlias = Sequence[float]
+
+SKETCH_NUMBERS_MAX = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Consensus:
+    """How far apart replicas are.
+
+    Attributes:
+        distance: Root mean square distance of the sketches from their mean; with a projection that keeps norms, of the
+            parameters themselves.
+        norm: Root mean square norm of the sketches.
+    """
+
+    distance: float
+    norm: float
+
+    @property
+    def ratio(self) -> float:
+        return self.distance / self.norm if self.norm > 0 else 0.0
+
+
+def read_sketch(packed: bytes) -> Sketch | None:
+    """Native float32 bytes to numbers; None when they are no such thing, or not all of them are numbers."""
+    if not packed or len(packed) % 4 or len(packed) > 4 * SKETCH_NUMBERS_MAX:
+        return None
+    numbers = array("f", packed)
+    return numbers if math.isfinite(sum(map(abs, numbers))) else None
+
+
+def consensus(sketches: Collection[Sketch], f: int) -> Consensus | None:
+    """From sketches of equal length; None when fewer than two are left.
+
+    The f farthest from the coordinate-wise median are left out, so that liars cannot talk a swarm into mixing more (as far
+    as fewer than half lie).
+    """
+    if len(sketches) - f < 2:
+        return None
+    middle = len(sketches) // 2
+    median = [sorted(column)[middle] for column in zip(*sketches, strict=True)]
+    kept = sorted(sketches, key=lambda sketch: _squared(sketch, median))[: len(sketches) - f]
+    mean = [math.fsum(column) / len(kept) for column in zip(*kept, strict=True)]
+    distance = math.sqrt(math.fsum(_squared(sketch, mean) for sketch in kept) / len(kept))
+    norm = math.sqrt(math.fsum(math.fsum(x * x for x in sketch) for sketch in kept) / len(kept))
+    return Consensus(distance, norm)
+
+
+def _squared(a: Sketch, b: Sketch) -> float:
+    return math.fsum((x - y) ** 2 for x, y in zip(a, b, strict=True))

@@ -1,0 +1,255 @@
+"""One score a peer from evidence with a name: who is suspected, quarantined, on parole, and why.
+
+A pure function of the commits, so all peers whose commits agree hold the same table. Crashes and lateness are no evidence:
+only what a peer has sent is. A peer's life in the table:
+
+    normal --score < quarantine_below--> quarantined --quarantine_rounds--> on parole --parole_rounds--> normal
+                                              ^                               |
+                                              +------score < quarantine_below-+
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+from .messages import Commit, Contribution, PeerId, Rejection
+from .settings import TrustSettings
+
+RECENT = 20
+"""Updates of a peer that its reasons speak of."""
+
+MOST_PEERS = 2**16
+
+Change: TypeAlias = Literal["suspected", "trusted", "quarantined", "parole", "cleared"]
+
+# What counts as evidence, in words for "3 of the last 20 updates ...". Rejections for any other reason say nothing about lying.
+WORDS = {"outlying": "stood out", "non_finite": "were not finite", "wrong_size": "had the wrong size"}
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """Something that changed about a peer with the commit of ``round_id``."""
+
+    peer: PeerId
+    change: Change
+    round_id: int
+    trust: float
+    reasons: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class _Standing:
+    score: float = 1.0
+    suspected: bool = False
+    released_at: int = 0  # first round after the quarantine
+    cleared_at: int = 0  # first round after the parole that follows it
+    phase: Literal["normal", "quarantined", "parole"] = "normal"
+    recent: list[tuple[str, float]] = field(default_factory=list)  # evidence ("" for none) and outlyingness, oldest first
+
+
+class TrustTable:
+    """Scores in [0, 1], 1 at first.
+
+    Args:
+        settings: Thresholds and lengths.
+        f: Byzantine peers to tolerate, and the most that may be quarantined at once. With 0 the table scores and suspects,
+            but quarantines nobody: without a bound on the liars a majority could be locked out by noise.
+    """
+
+    def __init__(self, settings: TrustSettings, f: int) -> None:
+        self.settings, self.f = settings, f
+        self._standings: dict[PeerId, _Standing] = {}
+        # Between falling below suspect_below and being trusted again lies a quarter of what is above it.
+        self._trusted_above = settings.suspect_below + (1.0 - settings.suspect_below) / 4
+        self._parole_score = (settings.suspect_below + settings.quarantine_below) / 2
+
+    # --- what it says -----------------------------------------------------------------------------------------------------
+
+    def score(self, peer: PeerId) -> float:
+        standing = self._standings.get(peer)
+        return 1.0 if standing is None else standing.score
+
+    def scores(self) -> dict[PeerId, float]:
+        """Of every peer that was ever judged, by peer."""
+        return {peer: self._standings[peer].score for peer in sorted(self._standings)}
+
+    def suspected(self) -> tuple[PeerId, ...]:
+        return tuple(sorted(peer for peer, standing in self._standings.items() if standing.suspected))
+
+    def quarantined(self, round_id: int) -> frozenset[PeerId]:
+        """Whose updates round ``round_id`` does not aggregate."""
+        return frozenset(peer for peer, s in self._standings.items() if s.phase == "quarantined" and round_id < s.released_at)
+
+    def may_serve(self, peer: PeerId, round_id: int) -> bool:
+        """False in quarantine and on parole."""
+        standing = self._standings.get(peer)
+        return standing is None or standing.phase == "normal" or round_id >= standing.cleared_at
+
+    def reasons(self, peer: PeerId) -> tuple[str, ...]:
+        """Why the score is what it is, the most frequent first; empty when nothing speaks against the peer."""
+        standing = self._standings.get(peer)
+        if standing is None:
+            return ()
+        counts = {name: sum(evidence == name for evidence, _ in standing.recent) for name in WORDS}
+        total = len(standing.recent)
+        found = []
+        for name in sorted((name for name in WORDS if counts[name]), key=lambda name: (-counts[name], name)):
+            words = f"{counts[name]} of the last {total} updates {WORDS[name]}" if total > 1 else f"the update {_singular(name)}"
+            if name == "outlying":
+                far = sorted(value for evidence, value in standing.recent if evidence == name)
+                words += f", {_times(far[len(far) // 2])} farther out than typical"
+            found.append(words)
+        return tuple(found)
+
+    # --- what it learns ---------------------------------------------------------------------------------------------------
+
+    def observe_round(self, commits: Sequence[Commit]) -> list[Transition]:
+        """Learns from the commits of one round, one a shard. A peer that stands out in one shard stands out."""
+        assert commits, "a round has at least one shard"
+        contributors: dict[PeerId, Contribution] = {}
+        rejected: dict[PeerId, Rejection] = {}
+        for commit in commits:
+            for contribution in commit.contributors:
+                known = contributors.get(contribution.peer)
+                if known is None or contribution.outlyingness > known.outlyingness:
+                    contributors[contribution.peer] = contribution
+            for rejection in commit.rejected:
+                if rejection.peer not in rejected or rejection.reason in WORDS:
+                    rejected[rejection.peer] = rejection
+        return self.observe_commit(
+            commits[0].round_id, contributors.values(), rejected.values(), roster=commits[0].roster or None
+        )
+
+    def observe_commit(
+        self,
+        round_id: int,
+        contributors: Iterable[Contribution],
+        rejected: Iterable[Rejection],
+        *,
+        roster: Sequence[PeerId] | None = None,
+    ) -> list[Transition]:
+        """Learns from one round.
+
+        Args:
+            roster: Whose majority must stay out of quarantine; when None, everybody who was ever judged.
+        Returns: what changed, in the order of the peers.
+        """
+        judged: dict[PeerId, tuple[str, float]] = {}
+        for contribution in contributors:
+            far = contribution.outlyingness
+            judged[contribution.peer] = ("outlying", far) if far > self.settings.outlying else ("", far)
+        for rejection in rejected:
+            if rejection.reason in WORDS:
+                judged[rejection.peer] = (rejection.reason, 0.0)
+        locked = self.quarantined(round_id)
+        for peer, verdict in judged.items():
+            if peer not in locked:
+                self._learn(self._standings.setdefault(peer, _Standing()), verdict)
+        changes = [*self._release(round_id), *self._suspect(round_id, judged), *self._quarantine(round_id, roster)]
+        return sorted(changes, key=lambda change: change.peer)
+
+    def _learn(self, standing: _Standing, verdict: tuple[str, float]) -> None:
+        memory = self.settings.memory
+        standing.score = memory * standing.score + (1.0 - memory) * (0.0 if verdict[0] else 1.0)
+        standing.recent.append(verdict)
+        del standing.recent[:-RECENT]
+
+    def _release(self, round_id: int) -> list[Transition]:
+        """Ends quarantines and paroles whose last round was ``round_id``."""
+        changes = []
+        for peer, standing in sorted(self._standings.items()):
+            if standing.phase == "quarantined" and round_id + 1 >= standing.released_at:
+                standing.phase, standing.score = "parole", self._parole_score
+                # Otherwise the old offences would be told as the reason for what happens from now on.
+                standing.recent.clear()
+                changes.append(self._transition(peer, "parole", round_id))
+            elif standing.phase == "parole" and round_id + 1 >= standing.cleared_at:
+                standing.phase, standing.score = "normal", self.settings.suspect_below
+                changes.append(self._transition(peer, "cleared", round_id))
+        return changes
+
+    def _suspect(self, round_id: int, judged: Iterable[PeerId]) -> list[Transition]:
+        changes = []
+        for peer in judged:
+            standing = self._standings.get(peer)
+            if standing is None or standing.phase == "quarantined":
+                continue
+            if not standing.suspected and standing.score < self.settings.suspect_below:
+                standing.suspected = True
+                changes.append(self._transition(peer, "suspected", round_id))
+            elif standing.suspected and standing.score > self._trusted_above:
+                standing.suspected = False
+                changes.append(self._transition(peer, "trusted", round_id))
+        return changes
+
+    def _quarantine(self, round_id: int, roster: Sequence[PeerId] | None) -> list[Transition]:
+        members = set(self._standings if roster is None else roster)
+        locked = {peer for peer, standing in self._standings.items() if standing.phase == "quarantined"}
+        # Of n members a majority, n // 2 + 1, must stay; those already locked up and still members count.
+        room = min(self.f - len(locked), (len(members) - 1) // 2 - len(locked & members))
+        low = [
+            (standing.score, peer)
+            for peer, standing in self._standings.items()
+            if peer in members and standing.phase != "quarantined" and standing.score < self.settings.quarantine_below
+        ]
+        changes = []
+        for _, peer in sorted(low)[: max(0, room)]:
+            standing = self._standings[peer]
+            standing.phase = "quarantined"
+            standing.released_at = round_id + 1 + self.settings.quarantine_rounds
+            standing.cleared_at = standing.released_at + self.settings.parole_rounds
+            changes.append(self._transition(peer, "quarantined", round_id))
+        return changes
+
+    def _transition(self, peer: PeerId, change: Change, round_id: int) -> Transition:
+        return Transition(peer, change, round_id, self.score(peer), self.reasons(peer))
+
+    # --- as data ----------------------------------------------------------------------------------------------------------
+
+    def pack(self) -> tuple[Any, ...]:
+        """The whole table as plain tuples, for a peer that takes over our state."""
+        return tuple(
+            (peer, s.score, s.suspected, s.phase, s.released_at, s.cleared_at, tuple(s.recent))
+            for peer, s in sorted(self._standings.items())
+        )
+
+    def unpack(self, packed: Any) -> None:
+        """Takes over what ``pack`` gave elsewhere. Raises ``ValueError``, and changes nothing, when it is not that."""
+        self._standings = _standings_of(packed)
+
+
+def _singular(name: str) -> str:
+    return WORDS[name].replace("were ", "was ")
+
+
+def _times(value: float) -> str:
+    return f"{value:.1f}x" if value < 1000 else "over 1000x"
+
+
+def _standings_of(packed: Any) -> dict[PeerId, _Standing]:
+    if not isinstance(packed, tuple | list) or len(packed) > MOST_PEERS:
+        raise ValueError("trust: not a table of peers")
+    standings = {}
+    for row in packed:
+        if not isinstance(row, tuple | list) or len(row) != 7:
+            raise ValueError("trust: a row has 7 fields")
+        peer, score, suspected, phase, released_at, cleared_at, recent = row
+        whole = (peer, released_at, cleared_at)
+        if not all(isinstance(value, int) and not isinstance(value, bool) and value >= 0 for value in whole):
+            raise ValueError("trust: peers and rounds are whole numbers")
+        if not isinstance(score, int | float) or not 0.0 <= score <= 1.0 or not isinstance(suspected, bool):
+            raise ValueError(f"trust: a score of {score!r}")
+        if phase not in ("normal", "quarantined", "parole"):
+            raise ValueError(f"trust: a phase of {phase!r}")
+        if not isinstance(recent, tuple | list) or len(recent) > RECENT:
+            raise ValueError("trust: too long a memory")
+        for item in recent:
+            if not isinstance(item, tuple | list) or len(item) != 2 or item[0] not in ("", *WORDS):
+                raise ValueError("trust: evidence without a name")
+            if not isinstance(item[1], int | float):
+                raise ValueError("trust: evidence without a number")
+        memory = [(str(name), float(far)) for name, far in recent]
+        standings[peer] = _Standing(float(score), suspected, released_at, cleared_at, phase, memory)
+    return standings

@@ -1,0 +1,399 @@
+"""The node: one loop on the real clock that holds the sockets, drives the core and serves one trainer.
+
+Every turn takes in all that has come (peers, trainer, worker), hands it to the core, carries out what the core asks for, and only
+then looks at the clock for timers: a peer that was stopped must read its mail before it accuses anybody.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import os
+import select
+import signal
+import socket
+import struct
+import sys
+import time
+import traceback
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+from typing import assert_never
+
+import torch
+
+from gossip import aggregators, topologies
+from gossip.core import events
+from gossip.core.events import Effect, Event
+from gossip.core.messages import PeerId
+from gossip.core.peer import Peer
+from gossip.core.settings import CoreSettings
+from gossip.errors import ConfigError, LocalError, RemoteError
+from gossip.topologies import Topology
+from gossip.training import control
+from gossip.training.channel import Channel, ChannelClosed
+from gossip.training.layout import shard_sizes
+from gossip.transport.memory import Hub
+
+from .config import RunConfig
+from .node_clock import Alarms, Oversleep
+from .node_faults import Saboteur, Tongue
+from .node_files import Journal, write_error
+from .node_reduce import Judge, Reducer
+from .node_spec import Core, CoreMaker, NodeSpec, TransportMaker, in_memory, over_zeromq
+from .node_trainer import TrainerLink
+from .node_worker import Worker
+from .rendezvous import SeedFolder
+
+__all__ = ["EXIT_CRASHED", "Node", "NodeSpec", "in_memory", "main", "over_zeromq"]
+
+EXIT_CRASHED = 70
+"""The node has a bug, or ran out of something; its trainer starts another."""
+POLL_S = 0.1
+"""The loop looks around this often though nothing calls it."""
+DRAIN_S = 0.02
+DRAIN_TURNS = 10
+LINGER_S = 1.0
+ANNOUNCE_S = 2.0
+"""After its trainer's death a node has this long to tell the others."""
+
+
+class Node:
+    """One peer's node. ``run`` returns when it has halted; it may run in a process or in a thread.
+
+    Args:
+        channel: One end of ``Channel.pair()``; the trainer has the other. It is taken over.
+        transport: Makes one in place of ZeroMQ, or for a swarm of one, of memory.
+        make_core: In place of ``gossip.core.peer.Peer``; takes spec, settings, topology and the two own addresses.
+        seeds: Addresses (control, bulk) of other peers, where there is no folder to find them in.
+    """
+
+    def __init__(
+        self,
+        spec: NodeSpec,
+        channel: socket.socket,
+        transport: TransportMaker | None = None,
+        make_core: CoreMaker | None = None,
+        seeds: Mapping[PeerId, tuple[str, str]] | None = None,
+    ) -> None:
+        self.spec = spec
+        self._channel = Channel(channel)
+        self._make_transport = transport or (in_memory(Hub()) if spec.config.peers == 1 else over_zeromq)
+        self._make_core = make_core or self._peer
+        self._seeds = dict(seeds or {})
+        self._worker = Worker()
+        folder = None if spec.run_dir is None else spec.run_dir / f"peer-{spec.peer}"
+        status = None if spec.status_fd is None else socket.socket(fileno=os.dup(spec.status_fd))
+        self._journal = Journal(spec.peer, folder, status)
+        self._folder = folder
+        self._alarms = Alarms()
+        self._inbox: deque[Event] = deque()
+        self._linked: set[PeerId] = set()
+        self._halt: events.Halt | None = None
+        self._stop_asked = ""
+        self._trainer_gone = False
+        self._lost_deadline = 0.0
+        self._round = -1
+        self._opened = False
+        self._pidfd = -1
+
+    def stop(self, reason: str) -> None:
+        """Asks the node to leave politely. May be called from any thread and from a signal handler."""
+        self._stop_asked = reason
+        self._worker.wake()
+
+    @property
+    def wake_fd(self) -> int:
+        """A byte written here makes the loop look around."""
+        return self._worker.wake_fd
+
+    # --- life -------------------------------------------------------------------------------------------------------------
+
+    def run(self) -> int:
+        """Runs until the core halts. Returns the exit code; what killed the node is in ``node_error.json``."""
+        try:
+            self._open()
+            while self._halt is None:
+                self._turn()
+            code = self._leave(self._halt)
+        except Exception as error:  # noqa: BLE001 - the last stop: it is written down, and the trainer told by our absence
+            code = self._die(error)
+        finally:
+            self._close()
+        return code
+
+    def _open(self) -> None:
+        spec, config = self.spec, self.spec.config
+        rule, topology = aggregators.load(config.aggregator), topologies.load(config.topology)
+        settings = config.settings()
+        settings = dataclasses.replace(settings, updates_min=rule.at_least(settings.f))
+        plan = config.plan
+        self._rule, self._settings = rule, settings
+        self._saboteur = Saboteur(plan, spec.peer, spec.incarnation, spec.run_dir, self._journal)
+        self.transport = self._make_transport(
+            spec, lambda: self.core.membership.incarnation, lambda *what: self.core.payload_limit(*what)
+        )
+        own_control, own_bulk = self.transport.control, self.transport.bulk
+        self.core = self._make_core(spec, settings, topology, own_control, own_bulk)
+        self._reducer = Reducer(rule, self._worker, self._inbox.append, centered=not topology.rolling)
+        self.trainer = TrainerLink(
+            self._channel,
+            self._worker,
+            self._journal,
+            Tongue(plan, spec.peer, config.seed),
+            emit=self._inbox.append,
+            judged=lambda said: self._judge.judged(said),
+            in_flight=self.transport.in_flight,
+            cut=lambda elements: shard_sizes(elements, config.peers, rule.whole_vector or not topology.rolling),
+            sketch_seed=settings.seed,
+            own_apart=not topology.rolling,
+        )
+        self.trainer.peers = self.trainer.alive = config.peers
+        self._judge = Judge(self._ask, self._worker, self._inbox.append)
+        trainer_pid = _pid_behind(self._channel)
+        if trainer_pid != os.getpid():
+            self._pidfd = os.pidfd_open(trainer_pid)
+        self._wake = tuple(fd for fd in (self._worker.fd, self._channel.fileno(), self._pidfd) if fd >= 0)
+        self._seed_folder = None
+        if spec.run_dir is not None and config.peers > 1:
+            self._seed_folder = SeedFolder(spec.run_dir / "seeds", spec.peer, settings.peers)
+            self._seed_folder.announce(own_control, own_bulk, spec.incarnation)
+        addresses = {"control": own_control, "bulk": own_bulk}
+        self._journal.event("started", pid=os.getpid(), trainer_pid=trainer_pid, incarnation=spec.incarnation, **addresses)
+        now = time.monotonic()
+        self._oversleep = Oversleep(settings.membership.probe_interval_s, now)
+        self._next_progress = now
+        self._opened = True
+        self._handle(events.Started(), now)
+        self._settle(now)
+
+    def _peer(self, spec: NodeSpec, settings: CoreSettings, topology: Topology, control: str, bulk: str) -> Core:
+        return Peer(spec.peer, spec.incarnation, settings, topology, control=control, bulk=bulk, seeds=self._seeds)
+
+    def _leave(self, halt: events.Halt) -> int:
+        """The end that the core has asked for."""
+        self.transport.close(LINGER_S)
+        traffic = dataclasses.asdict(self.transport.traffic)
+        self._journal.event("halted", reason=halt.reason, exit_code=halt.exit_code, round=self._round, traffic=traffic)
+        self._journal.flush()
+        if not self._trainer_gone:
+            try:
+                self.trainer.halted(halt.reason, halt.exit_code)
+            except ChannelClosed:
+                self._trainer_gone = True  # It has not waited for the answer to its goodbye.
+        return halt.exit_code
+
+    def _die(self, error: Exception) -> int:
+        """An end that nobody has asked for: leave word of it."""
+        write_error(self._folder, self.spec.peer, self.spec.incarnation, error)
+        message, hint = f"{type(error).__name__}: {error}", getattr(error, "hint", None)
+        traceback.print_exception(error)
+        self._journal.event("error", message=message, hint=hint, peer_part="node", round=self._round)
+        if not isinstance(error, (ConfigError, RemoteError)):
+            return EXIT_CRASHED  # The trainer sees us go without a word, and starts another.
+        try:
+            self._channel.send(control.Halted(f"{error} ({hint})" if hint else str(error), error.exit_code))
+        except LocalError:
+            self._trainer_gone = True  # There is nobody to tell.
+        return error.exit_code
+
+    def _close(self) -> None:
+        self._journal.close()
+        self._worker.close()
+        if self._opened:
+            self.transport.close()
+            self._judge.close()
+            self.trainer.close()
+        self._channel.close()
+        if self._pidfd >= 0:
+            os.close(self._pidfd)
+
+    # --- a turn -----------------------------------------------------------------------------------------------------------
+
+    def _turn(self) -> None:
+        clock = time.monotonic
+        now = clock()
+        late_s = self._oversleep.look(now)  # the last turn took too long
+        next_at = self._alarms.next_at()
+        timeout_s = POLL_S if next_at is None else min(POLL_S, max(0.0, next_at - now))
+        self._oversleep.expect(now + timeout_s)
+        arrivals = self.transport.poll(timeout_s, self._wake)
+        now = clock()
+        late_s += self._oversleep.look(now)
+        self._oversleep.expect(now)
+        self._take(arrivals, now)
+        if late_s:
+            self._drain()
+            now = clock()
+            self._handle(events.ClockJumped(late_s), now)
+            self._oversleep.expect(now)
+        self._receive(now)
+        if self._stop_asked:
+            reason, self._stop_asked = self._stop_asked, ""
+            self._handle(events.Stop(reason), now)
+        self._settle(now)
+        now = clock()
+        for token in self._alarms.due(now):
+            self._handle(events.TimerFired(token), now)
+        self._chores(now)
+        self._settle(now)
+
+    def _drain(self) -> None:
+        """Reads what piled up while we slept. The transport's own threads slept too and need a moment to read it."""
+        for _ in range(DRAIN_TURNS):
+            arrivals = self.transport.poll(DRAIN_S)
+            if not arrivals:
+                return
+            self._take(arrivals, time.monotonic())
+
+    def _take(self, arrivals: list[events.Received | events.LinkUp | events.LinkDown], now: float) -> None:
+        for arrival in arrivals:
+            if isinstance(arrival, events.LinkUp):
+                self._linked.add(arrival.peer)
+            elif isinstance(arrival, events.LinkDown):
+                self._linked.discard(arrival.peer)
+            self._handle(arrival, now)
+
+    def _receive(self, now: float) -> None:
+        """Takes what the worker and the trainer have."""
+        self._worker.finish()
+        if self._lost_deadline or self._trainer_gone:
+            return
+        try:
+            self.trainer.receive()
+            if self._pidfd >= 0 and _readable(self._pidfd):
+                # A forked child of the trainer may hold its end of the channel open: then there is no end of file.
+                self._lose_trainer("its process has ended", now)
+        except ChannelClosed as closed:
+            self._lose_trainer(str(closed), now)
+
+    def _lose_trainer(self, reason: str, now: float) -> None:
+        self._trainer_gone = True
+        self._wake = (self._worker.fd,)
+        if not self.trainer.closed:
+            self._lost_deadline = now + ANNOUNCE_S
+            self._inbox.append(events.TrainerLost(reason))
+
+    def _settle(self, now: float) -> None:
+        """Hands the core what effects have led to, until nothing more comes, then tells the trainer."""
+        while self._inbox:
+            self._handle(self._inbox.popleft(), now)
+        if not self._trainer_gone:
+            try:
+                self.trainer.flush()
+            except ChannelClosed as closed:
+                self._lose_trainer(str(closed), now)
+
+    def _handle(self, event: Event, now: float) -> None:
+        if self._halt is not None:
+            return  # nothing leaves the core after its halt
+        for effect in self.core.handle(event, now):
+            self._carry_out(effect)
+
+    def _carry_out(self, effect: Effect) -> None:
+        match effect:
+            case events.Send(peer, message, payload):
+                self.transport.send(peer, message, payload)
+            case events.SetTimer(token, at):
+                self._alarms.set(token, at)
+            case events.CancelTimer(token):
+                self._alarms.cancel(token)
+            case events.Apply():
+                if not self._trainer_gone:
+                    self.trainer.apply(effect)
+            case events.Go():
+                self._saboteur.reached(effect.round_id)
+                self.trainer.go(effect)
+            case events.Aggregate():
+                if effect.shard == 0:
+                    self._saboteur.serves(effect.round_id)
+                if self._rule.needs_trainer:
+                    self._judge.reduce(effect)
+                else:
+                    self._reducer.reduce(effect)
+            case events.Committed():
+                self.trainer.peers = len(effect.commit.roster)
+                if effect.made:
+                    self._journal.commit(effect)
+            case events.Report():
+                self._report(effect)
+            case events.Connect(peer, control_address, bulk_address):
+                self.transport.connect(peer, control_address, bulk_address)
+            case events.Disconnect(peer):
+                self.transport.disconnect(peer)
+                self._linked.discard(peer)
+            case events.TakeSnapshot():
+                self.trainer.take_snapshot()
+            case events.Restore():
+                self.trainer.restore(effect)
+            case events.Halt():
+                self._halt = effect
+            case _ as never:
+                assert_never(never)
+
+    def _ask(self, question: control.Judge, fd: int | None) -> None:
+        if not self._trainer_gone:
+            try:
+                self.trainer.ask(question, fd)
+            except ChannelClosed as closed:
+                self._lose_trainer(str(closed), time.monotonic())
+
+    def _report(self, report: events.Report) -> None:
+        if report.event == "round":
+            self._round = report.fields.get("round", self._round)
+            self.trainer.alive = report.fields.get("alive", self.trainer.alive)
+        self._journal.event(report.event, **report.fields)
+
+    def _chores(self, now: float) -> None:
+        if now >= self._next_progress:
+            self._next_progress = now + self._settings.membership.probe_interval_s
+            progress = self.trainer.progress()
+            if progress is not None and not self._trainer_gone:
+                self._handle(progress, now)
+        if self._seed_folder is not None:
+            for seed in self._seed_folder.look(now, len(self._linked) >= len(self._settings.peers) - 1):
+                for effect in self.core.learn(seed.peer, seed.control, seed.bulk, seed.incarnation, now):
+                    self._carry_out(effect)
+        self._journal.flush_due(now)
+        if self._lost_deadline and now >= self._lost_deadline and self._halt is None:
+            self._halt = events.Halt("the trainer is gone", 1)
+
+
+def _pid_behind(channel: Channel) -> int:
+    """The process that made the channel: the trainer's."""
+    with socket.socket(fileno=os.dup(channel.fileno())) as same:
+        credentials = same.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    pid: int = struct.unpack("3i", credentials)[0]
+    return pid
+
+
+def _readable(fd: int) -> bool:
+    poller = select.poll()
+    poller.register(fd, select.POLLIN)
+    return bool(poller.poll(0))
+
+
+def main() -> int:
+    """``python -m gossip.node``: a node in a process of its own, described by ``GOSSIP_*`` variables."""
+    given = os.environ
+    run_dir, status_fd = given.get("GOSSIP_RUN_DIR"), given.get("GOSSIP_STATUS_FD")
+    spec = NodeSpec(
+        RunConfig.load(given["GOSSIP_CONFIG"]),
+        int(given["GOSSIP_PEER"]),
+        int(given.get("GOSSIP_INCARNATION", "0")),
+        Path(run_dir) if run_dir else None,
+        int(status_fd) if status_fd else None,
+    )
+    torch.set_num_threads(1)
+    node = Node(spec, socket.socket(fileno=int(given["GOSSIP_NODE_FD"])))
+    # Ctrl-C goes to the whole group, and what becomes of it is the trainer's decision.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda number, frame: node.stop("SIGTERM"))
+    gc.collect()
+    gc.freeze()  # Modules stay for good: no collection need look at them again.
+    return node.run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,122 @@
+"""Carrying out this peer's share of the fault plan: its own crash, hang or restart, and its lies."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+
+from gossip.aggregators.attacks import DATA_ATTACKS, make
+from gossip.errors import BadFault
+from gossip.faults import ATTACKS, Crash, FaultPlan, Hang, Restart
+
+from .node_files import Journal
+
+Blow: TypeAlias = Crash | Restart | Hang
+
+
+class Saboteur:
+    """Stops or kills this peer's processes, node and trainer, when the plan says so.
+
+    Each fault strikes once in the life of a run: whoever carries it out first makes a file of its own for it. So a restarted
+    peer is not killed again, and of two who serve a round only the first dies, unless the plan names two.
+    """
+
+    def __init__(self, plan: FaultPlan, peer: int, incarnation: int, run_dir: Path | None, journal: Journal) -> None:
+        self._peer, self._journal = peer, journal
+        self._claims = None if run_dir is None else run_dir / "faults"
+        self._own: list[tuple[int, Blow]] = []
+        self._server: list[tuple[int, Crash]] = []
+        for index, fault in enumerate(plan):
+            if not isinstance(fault, (Crash, Restart, Hang)) or (self._claims is None and incarnation > 0):
+                continue
+            if fault.peer == peer:
+                self._own.append((index, fault))
+            elif fault.peer == "server" and isinstance(fault, Crash):
+                self._server.append((index, fault))
+        if self._own or self._server:
+            _refuse_unless_alone(self._own[0][1] if self._own else self._server[0][1])
+
+    def reached(self, round_id: int) -> None:
+        """The trainer is about to start the round."""
+        if self._own:
+            self._strike(self._own, lambda fault: fault.round <= round_id, round_id)
+
+    def serves(self, round_id: int) -> None:
+        """This peer has what it needs to aggregate the round, and has told nobody the result yet."""
+        if self._server:
+            self._strike(self._server, lambda fault: fault.round == round_id, round_id)
+
+    def _strike(self, faults: list[tuple[int, Any]], applies: Callable[[Any], bool], round_id: int) -> None:
+        for entry in [entry for entry in faults if applies(entry[1])]:
+            faults.remove(entry)
+            if self._claim(*entry):
+                self._carry_out(entry[1], round_id)
+
+    def _claim(self, index: int, fault: Blow) -> bool:
+        """Whether this peer is the first to carry it out."""
+        if self._claims is None:
+            return True
+        self._claims.mkdir(parents=True, exist_ok=True)
+        try:
+            fd = os.open(self._claims / str(index), os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o644)
+        except FileExistsError:
+            return False
+        with open(fd, "w", encoding="utf-8") as file:
+            json.dump({"fault": str(fault), "peer": self._peer, "wall": time.time()}, file)
+        return True
+
+    def _carry_out(self, fault: Blow, round_id: int) -> None:
+        kind = type(fault).__name__.lower()
+        match fault:
+            case Restart(after_s=seconds) | Hang(for_s=seconds):
+                extra = {"seconds": seconds}
+            case Crash():
+                extra = {}
+        # The line must be out before the blow: nobody could write it afterwards.
+        self._journal.event("fault", kind=kind, round=round_id, fault=str(fault), **extra)
+        self._journal.flush(wait_s=0.2)
+        os.killpg(os.getpgrp(), signal.SIGSTOP if isinstance(fault, Hang) else signal.SIGKILL)
+
+
+def _refuse_unless_alone(fault: Blow) -> None:
+    """Raises BadFault unless the process group that would be hit is this peer's alone: trainer and node."""
+    in_thread = threading.current_thread() is not threading.main_thread()
+    leader = os.getpgrp()
+    if in_thread or leader != os.getsid(0) or leader not in (os.getpid(), os.getppid()):
+        raise BadFault(
+            f"fault {fault} cannot be carried out: this peer shares its process group with others, who would be hit too",
+            "start the peers with `gossip run`, which gives each a session of its own",
+        )
+
+
+class Tongue:
+    """What this peer says instead of its update, when it is a liar."""
+
+    def __init__(self, plan: FaultPlan, peer: int, seed: int) -> None:
+        self._lie = plan.liars.get(peer)
+        self._seed, self._peer = seed, peer
+        self._attacks: dict[str, Callable[[torch.Tensor, int], torch.Tensor]] = {}
+
+    @property
+    def lies(self) -> bool:
+        return self._lie is not None and self._lie.attack not in DATA_ATTACKS
+
+    def twist(self, truth: np.ndarray, round_id: int, what: str) -> np.ndarray:
+        """The lie to tell, in memory of its own. ``what`` names the stream: a replayed update is not a replayed parameter."""
+        assert self._lie is not None
+        if what not in self._attacks:
+            strength = self._lie.strength if ATTACKS[self._lie.attack].unit else None
+            self._attacks[what] = make(self._lie.attack, strength, self._seed + self._peer)
+        with torch.no_grad():
+            lie = self._attacks[what](torch.from_numpy(truth), round_id)
+        twisted: np.ndarray = lie.detach().to(torch.float32).contiguous().numpy()
+        return twisted.copy() if np.may_share_memory(twisted, truth) else twisted

@@ -1,0 +1,241 @@
+"""What a node tells the launcher, and leaves behind in ``<run>/peer-<id>/``: events, commits and metrics, a JSON line each."""
+
+from __future__ import annotations
+
+import json
+import math
+import socket
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+from gossip.core.events import Committed
+
+from .telemetry import SCHEMAS
+
+THROTTLE_S = 0.1
+FLUSH_S = 0.1
+STATUS_BACKLOG_BYTES = 2**20
+"""A launcher that has stopped reading may owe us this much; lines after that it finds in the file only."""
+
+
+class Journal:
+    """Writes event lines to the status socket at once and to files within ``FLUSH_S``.
+
+    Args:
+        folder: ``<run>/peer-<id>``, made if it is not there; None: a run that leaves nothing behind.
+        status: A connected stream socket to the launcher, or None. Its blocking mode is left alone: others share it.
+    """
+
+    def __init__(self, peer: int, folder: Path | None, status: socket.socket | None = None) -> None:
+        self._peer, self._status = peer, status
+        self._events, self._commits, self._metrics = _File(), _File(), _File()
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._events = _File(folder / "events.jsonl", SCHEMAS["events"])
+            self._commits = _File(folder / "commits.jsonl", SCHEMAS["commits"])
+            self._metrics = _File(folder / "metrics.jsonl", SCHEMAS["metrics"])
+        self._backlog = bytearray()
+        self._unsent_lines = 0
+        self._next_flush = 0.0
+        self._throttle: dict[object, float] = {}
+        self._last_round: tuple[object, ...] = ()
+
+    def event(self, name: str, **fields: Any) -> None:
+        """One line. ``round`` lines come at most every ``THROTTLE_S``, unless they tell of more than progress."""
+        now = time.monotonic()
+        if name == "round" and not self._worth_telling(fields, now):
+            return
+        line = dump({"t": now, "wall": time.time(), "peer": self._peer, "event": name, **fields})
+        self._events.append(line)
+        self._tell(line)
+
+    def commit(self, committed: Committed) -> None:
+        """A commit that was made here; the others' are in their makers' files."""
+        if self._commits.path is None:
+            return
+        commit = committed.commit
+        line = {
+            "t": time.monotonic(),
+            "wall": time.time(),
+            "lineage": commit.lineage.hex(),
+            "round": commit.round_id,
+            "shard": commit.shard,
+            "attempt": commit.attempt,
+            "made_at": commit.made_at,
+            "server": commit.server,
+            "parent": commit.parent.hex(),
+            "digest": commit.digest.hex(),
+            "chain": committed.chain.hex(),
+            "contributors": [
+                {"peer": c.peer, "samples": c.samples, "weight": c.weight, "outlyingness": c.outlyingness}
+                for c in commit.contributors
+            ],
+            "rejected": [{"peer": r.peer, "reason": r.reason} for r in commit.rejected],
+            "roster": commit.roster,
+            "loss": commit.loss,
+            "reason": commit.reason,
+            "trust": committed.trust,
+            "epoch": committed.epoch,
+            "slices": committed.slices,
+            "samples_total": committed.samples_total,
+        }
+        self._commits.append(dump(line))
+
+    def metrics(self, text: str, round_id: int) -> None:
+        """What the user's script logged: a JSON object. Every line goes to the file, the launcher gets ten a second of a kind."""
+        try:
+            logged = json.loads(text)
+        except ValueError:
+            logged = None
+        if not isinstance(logged, dict):
+            self.event("error", message=f"the script logged what is not a JSON object: {text[:100]!r}")
+            return
+        now = time.monotonic()
+        logged = {"round": round_id, **logged}
+        line = dump({"t": now, "wall": time.time(), "peer": self._peer, **logged})
+        self._metrics.append(line)
+        if self._rested(tuple(sorted(logged)), now):
+            line = dump({"t": now, "wall": time.time(), "peer": self._peer, "event": "metrics", **logged})
+            self._events.append(line)
+            self._tell(line)
+
+    def _worth_telling(self, fields: dict[str, Any], now: float) -> bool:
+        contributors = fields.get("contributors")
+        seen = (fields.get("alive"), tuple(contributors) if isinstance(contributors, (list, tuple)) else contributors)
+        special = bool(fields.get("attempt")) or bool(fields.get("special")) or seen != self._last_round
+        self._last_round = seen
+        return self._rested("round", now) or special
+
+    def _rested(self, kind: object, now: float) -> bool:
+        if now < self._throttle.get(kind, 0.0):
+            return False
+        if len(self._throttle) > 1000:  # A script that logs under ever new names.
+            self._throttle.clear()
+        self._throttle[kind] = now + THROTTLE_S
+        return True
+
+    # --- out -------------------------------------------------------------------------------------------------------------
+
+    def flush_due(self, now: float) -> None:
+        """Writes when the time has come; cheap otherwise."""
+        if now >= self._next_flush:
+            self.flush()
+
+    def flush(self, wait_s: float = 0.0) -> None:
+        """Writes all there is; the launcher's share as far as it takes it within ``wait_s``."""
+        self._next_flush = time.monotonic() + FLUSH_S
+        for file in (self._events, self._commits, self._metrics):
+            file.flush()
+        if self._backlog:
+            self._push(wait_s)
+
+    def close(self, wait_s: float = 0.5) -> None:
+        self.flush(wait_s)
+        for file in (self._events, self._commits, self._metrics):
+            file.close()
+        if self._status is not None:
+            self._status.close()
+            self._status = None
+
+    def _tell(self, line: bytes) -> None:
+        if self._status is None:
+            return
+        if len(self._backlog) + len(line) > STATUS_BACKLOG_BYTES:
+            self._unsent_lines += 1
+            return
+        if self._unsent_lines:
+            message = f"{self._unsent_lines} status lines were left out because nobody read them; events.jsonl has them"
+            self._unsent_lines = 0
+            self._backlog += dump(
+                {"t": time.monotonic(), "wall": time.time(), "peer": self._peer, "event": "error", "message": message}
+            )
+        self._backlog += line
+        self._push()
+
+    def _push(self, wait_s: float = 0.0) -> None:
+        until = time.monotonic() + wait_s
+        while self._backlog and self._status is not None:
+            try:
+                sent = self._status.send(self._backlog, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+                del self._backlog[:sent]
+            except BlockingIOError:
+                if time.monotonic() >= until:
+                    return
+                time.sleep(0.002)  # The launcher reads when it reads; only a dying node waits for it.
+            except OSError:
+                # The launcher is gone. The trainer watches the same socket and ends both of us; the files go on.
+                self._status, self._backlog = None, bytearray()
+
+
+class _File:
+    """Lines gathered in memory and appended in one write; a new file begins with its schema. Without a path: nothing."""
+
+    def __init__(self, path: Path | None = None, schema: str = "") -> None:
+        self.path = path
+        self._file = None if path is None else path.open("ab", buffering=0)
+        self._lines: list[bytes] = []
+        if self._file is not None and self._file.tell() == 0:
+            self._lines.append(dump({"schema": schema}))
+
+    def append(self, line: bytes) -> None:
+        if self._file is not None:
+            self._lines.append(line)
+
+    def flush(self) -> None:
+        if self._lines and self._file is not None:
+            data, self._lines = b"".join(self._lines), []
+            while data:
+                data = data[self._file.write(data) or 0 :]
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def dump(fields: dict[str, Any]) -> bytes:
+    """One JSON line. Bytes become hex, and numbers that JSON does not know become null."""
+    try:
+        text = json.dumps(fields, allow_nan=False, separators=(",", ":"), default=_plain)
+    except ValueError:
+        text = json.dumps(_without_nan(fields), separators=(",", ":"), default=_plain)
+    return text.encode() + b"\n"
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (bytes, bytearray)):
+        return value.hex()
+    if isinstance(value, (set, frozenset)):
+        return sorted(value)
+    if hasattr(value, "item"):
+        return value.item()
+    return str(value)
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _without_nan(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_without_nan(inner) for inner in value]
+    return value
+
+
+def write_error(folder: Path | None, peer: int, incarnation: int, error: BaseException) -> None:
+    """``node_error.json``: what a node died of, for whoever looks for the reason."""
+    if folder is None:
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    fields = {
+        "wall": time.time(),
+        "peer": peer,
+        "incarnation": incarnation,
+        "type": type(error).__name__,
+        "message": str(error),
+        "hint": getattr(error, "hint", None),
+        "traceback": traceback.format_exception(error),
+    }
+    (folder / "node_error.json").write_text(json.dumps(fields, indent=2, default=str))

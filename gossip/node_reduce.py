@@ -1,0 +1,180 @@
+"""Running the aggregation rule over what the core collected, or asking the trainer to when the rule needs its loss."""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+from collections import deque
+from collections.abc import Callable
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+import torch
+
+from gossip.aggregators.registry import BoundRule
+from gossip.core.events import Aggregate, Aggregated, Payload
+from gossip.core.messages import DIGEST_BYTES
+from gossip.errors import ConfigError
+from gossip.training import control
+
+from .node_worker import Worker
+
+INLINE_ELEMENTS = 2**21
+"""Inputs of at most this many numbers (n * d) are aggregated at once in the loop: a few milliseconds."""
+
+_LARGEST = float(np.finfo(np.float32).max)
+
+
+def is_finite(vector: np.ndarray) -> bool:
+    """Whether all numbers are finite. A finite sum has finite parts; only a sum that is not finite is looked into."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return bool(math.isfinite(np.add.reduce(vector))) or bool(np.isfinite(vector).all())
+
+
+def as_payload(vector: np.ndarray) -> Payload:
+    """A float32 result with its facts."""
+    digest = blake2b(vector.data, digest_size=DIGEST_BYTES).digest()
+    return Payload(vector, vector.nbytes, is_finite(vector), digest)
+
+
+def answer(ticket: int, vector: np.ndarray, weights: tuple[float, ...], outlyingness: tuple[float, ...]) -> Aggregated:
+    """What the core hears of a rule's result. A result that is not finite is none."""
+    payload = as_payload(vector)
+    if not payload.finite:
+        return Aggregated(ticket, None, (), (), "non_finite result")
+    return Aggregated(ticket, payload, _finite(weights), _finite(outlyingness))
+
+
+def _finite(numbers: tuple[float, ...]) -> tuple[float, ...]:
+    """Scores travel in commits, and a message holds finite numbers only: what is beyond all bounds is at the bound."""
+    return tuple(min(number, _LARGEST) if number == number else _LARGEST for number in numbers)  # NaN differs from itself
+
+
+class Reducer:
+    """Runs a rule in the node: small inputs at once, large ones in the worker.
+
+    Args:
+        centered: The own row may be trusted and given to the rule as ``center``: in gossip rounds, where a peer aggregates
+            for itself alone.
+    """
+
+    def __init__(self, rule: BoundRule, worker: Worker, done: Callable[[Aggregated], None], *, centered: bool) -> None:
+        self._rule, self._worker, self._done, self._centered = rule, worker, done, centered
+        self._small, self._large = _Rows(), _Rows()  # one for each thread
+
+    def reduce(self, work: Aggregate) -> None:
+        """Calls ``done`` with the answer, now or from ``Worker.finish``."""
+        if len(work.rows) * work.rows[0].payload.nbytes <= 4 * INLINE_ELEMENTS:
+            self._done(self._run(work, self._small))
+        else:
+            self._worker.submit(lambda: self._run(work, self._large), self._done)
+
+    def _run(self, work: Aggregate, rows: _Rows) -> Aggregated:
+        options: dict[str, Any] = {"f": work.f}
+        own = work.rows[work.own].payload.data if work.own is not None else None
+        stacked = rows.stack(work, own if work.mix else None)
+        if self._centered and own is not None and "center" in self._rule.needs:
+            # Not a view of the row: a rule may write to neither, and the differences to oneself have their centre at zero.
+            options["center"] = torch.zeros(stacked.shape[1]) if work.mix else stacked[work.own].clone()
+        try:
+            with torch.no_grad():
+                verdict = self._rule.explain(stacked, **options)
+        except ConfigError as error:
+            return Aggregated(work.ticket, None, reason=str(error))
+        except Exception as error:  # noqa: BLE001 - a liar may have sent what the rule chokes on: no server may die of it
+            return Aggregated(work.ticket, None, reason=f"{self._rule.name} failed: {type(error).__name__}: {error}"[:200])
+        aggregate = verdict.aggregate.detach().to(torch.float32).contiguous().numpy()
+        if rows.holds(aggregate):
+            aggregate = aggregate.copy()  # A row as it is, like Krum's choice: the next round will overwrite it.
+        weights, outlyingness = verdict.weights.tolist(), verdict.outlyingness.tolist()
+        return answer(work.ticket, aggregate, tuple(weights), tuple(outlyingness))
+
+
+class _Rows:
+    """The ``(n, d)`` input of a rule, in memory that is used again as long as the shape stays."""
+
+    def __init__(self) -> None:
+        self._memory = np.empty((0, 0), dtype=np.float32)
+
+    def stack(self, work: Aggregate, minus: np.ndarray | None) -> torch.Tensor:
+        shape = (len(work.rows), len(work.rows[0].payload.data))
+        if self._memory.shape != shape:
+            self._memory = np.empty(shape, dtype=np.float32)
+        for into, row in zip(self._memory, work.rows, strict=True):
+            if minus is None:
+                np.copyto(into, row.payload.data)
+            else:
+                np.subtract(row.payload.data, minus, out=into)
+        return torch.from_numpy(self._memory)
+
+    def holds(self, vector: np.ndarray) -> bool:
+        return bool(np.may_share_memory(self._memory, vector))
+
+
+class Judge:
+    """Puts updates before the trainer's loss: rows go into a memory that both share, the aggregate comes back in the row after.
+
+    One question is open at a time, since there is one memory; the others wait in order.
+    """
+
+    def __init__(
+        self, ask: Callable[[control.Judge, int | None], None], worker: Worker, done: Callable[[Aggregated], None]
+    ) -> None:
+        self._ask, self._worker, self._done = ask, worker, done
+        self._waiting: deque[Aggregate] = deque()
+        self._open: Aggregate | None = None
+        self._memory = np.empty((0, 0), dtype=np.float32)
+        self._fd = -1
+
+    def reduce(self, work: Aggregate) -> None:
+        """Asks the trainer, as soon as it has answered what was asked before."""
+        self._waiting.append(work)
+        if self._open is None:
+            self._next()
+
+    def judged(self, said: control.Judged) -> None:
+        """The trainer's answer. Any other than to the open question is a bug of ours."""
+        work = self._open
+        assert work is not None, f"nobody asked for {said.ticket}"
+        assert work.ticket == said.ticket, f"asked for {work.ticket}, was told {said.ticket}"
+        self._open = None
+        if said.reason:
+            self._done(Aggregated(work.ticket, None, reason=said.reason))
+        else:
+            vector = self._memory[len(work.rows)].copy()
+            self._done(answer(work.ticket, vector, said.weights, said.outlyingness))
+        if self._open is None and self._waiting:
+            self._next()
+
+    def _next(self) -> None:
+        work = self._open = self._waiting.popleft()
+        rows, elements = len(work.rows), len(work.rows[0].payload.data)
+        capacity = 0
+        if rows + 1 > len(self._memory) or elements != self._memory.shape[1]:
+            capacity = rows + 2
+            self._renew(capacity, elements)
+        question = control.Judge(work.ticket, rows, capacity, work.f, -1 if work.own is None else work.own, work.mix)
+        fd = self._fd if capacity else None
+        if rows * elements <= INLINE_ELEMENTS:
+            self._copy(work)
+            self._ask(question, fd)
+        else:
+            self._worker.submit(lambda: self._copy(work), lambda _: self._ask(question, fd))
+
+    def _copy(self, work: Aggregate) -> None:
+        for into, row in zip(self._memory, work.rows, strict=False):
+            np.copyto(into, row.payload.data)
+
+    def _renew(self, capacity: int, elements: int) -> None:
+        self.close()
+        nbytes = 4 * capacity * elements
+        self._fd = os.memfd_create("gossip-judge", os.MFD_CLOEXEC)
+        os.ftruncate(self._fd, nbytes)
+        self._memory = np.frombuffer(mmap.mmap(self._fd, nbytes), dtype=np.float32).reshape(capacity, elements)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1

@@ -1,0 +1,72 @@
+"""What a node is made of: its description, its core and its transport, each of which a test may replace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, TypeAlias
+
+from gossip.core.events import Effect, Event
+from gossip.core.messages import Message, PeerId
+from gossip.core.settings import CoreSettings
+from gossip.topologies import Topology
+from gossip.transport.base import PayloadLimit, Transport
+from gossip.transport.memory import Hub, MemoryTransport
+
+from .config import RunConfig
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSpec:
+    """Which node this is.
+
+    Attributes:
+        run_dir: Where the run leaves its files, and where its peers find each other; None: nowhere.
+        status_fd: A connected stream socket to the launcher, or None. It is duplicated, not taken over.
+    """
+
+    config: RunConfig
+    peer: PeerId
+    incarnation: int = 0
+    run_dir: Path | None = None
+    status_fd: int | None = None
+
+
+class HasIncarnation(Protocol):
+    @property
+    def incarnation(self) -> int: ...
+
+
+class Core(Protocol):
+    """What the loop needs of ``gossip.core.peer.Peer``."""
+
+    def handle(self, event: Event, now: float) -> list[Effect]: ...
+
+    def learn(self, peer: PeerId, control: str, bulk: str, incarnation: int, now: float) -> list[Effect]: ...
+
+    def payload_limit(self, sender: PeerId, message: Message) -> int: ...
+
+    @property
+    def membership(self) -> HasIncarnation: ...
+
+
+CoreMaker: TypeAlias = Callable[[NodeSpec, CoreSettings, Topology, str, str], Core]
+TransportMaker: TypeAlias = Callable[[NodeSpec, Callable[[], int], PayloadLimit], Transport]
+"""Takes the spec, the own incarnation as it is now, and the sizes that payloads must have."""
+
+
+def over_zeromq(spec: NodeSpec, incarnation: Callable[[], int], payload_limit: PayloadLimit) -> Transport:
+    """The transport of a node in a swarm."""
+    from gossip.transport.zeromq import ZeroMQTransport  # its threads and 20 ms are for those who use it
+
+    return ZeroMQTransport(spec.config.run_id, spec.peer, incarnation, payload_limit, host=spec.config.host)
+
+
+def in_memory(hub: Hub) -> TransportMaker:
+    """For nodes that are threads of one process, and for a swarm of one."""
+
+    def make(spec: NodeSpec, incarnation: Callable[[], int], payload_limit: PayloadLimit) -> Transport:
+        return MemoryTransport(hub, spec.config.run_id, spec.peer, incarnation, payload_limit)
+
+    return make

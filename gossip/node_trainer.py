@@ -1,0 +1,368 @@
+"""The node's side of its trainer: what the core wants of it, in order and within the arena's slots, and what it answers."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from hashlib import blake2b
+from itertools import accumulate, pairwise
+from typing import assert_never
+
+import numpy as np
+
+from gossip.core import events
+from gossip.core.events import Event, Payload
+from gossip.core.messages import DIGEST_BYTES
+from gossip.errors import LocalError
+from gossip.training import control
+from gossip.training.arena import Arena, allocate, map_bytes
+from gossip.training.channel import Channel
+from gossip.training.layout import sketch
+
+from .node_faults import Tongue
+from .node_files import Journal
+from .node_reduce import is_finite
+from .node_worker import Worker
+
+PACKET_MESSAGES = 16
+UNANSWERED_MAX = 32
+"""Rounds that the trainer may have before it and not have applied yet; the others wait here."""
+BACKLOG_ROUNDS = 4096
+BACKLOG_BYTES = 2**29
+INLINE_BYTES = 2**23
+"""States of at most this size are copied and hashed at once in the loop: a few milliseconds."""
+
+
+@dataclass(slots=True)
+class _Outgoing:
+    """A message on its way to the trainer. What comes after one that is not ``ready`` waits: order is part of the contract."""
+
+    what: events.Apply | events.Go | control.FromNode
+    fd: int | None = None
+    close_fd: bool = False  # when it is sent
+    ready: bool = True
+
+
+class TrainerLink:
+    """Speaks to the trainer over the channel and the arena.
+
+    Args:
+        emit: Takes the events for the core.
+        judged: Takes the answers to ``Judge``.
+        in_flight: Whether the transport still reads an array (``Transport.in_flight``).
+        cut: Elements of the flat vector -> sizes of its shards.
+        sketch_seed: The same on all peers.
+        own_apart: In gossip rounds a liar believes its own true update.
+    """
+
+    def __init__(
+        self,
+        channel: Channel,
+        worker: Worker,
+        journal: Journal,
+        tongue: Tongue,
+        *,
+        emit: Callable[[Event], None],
+        judged: Callable[[control.Judged], None],
+        in_flight: Callable[[object], bool],
+        cut: Callable[[int], tuple[int, ...]],
+        sketch_seed: int,
+        own_apart: bool,
+    ) -> None:
+        self._channel, self._worker, self._journal, self._tongue = channel, worker, journal, tongue
+        self._emit, self._judged, self._in_flight = emit, judged, in_flight
+        self._cut, self._sketch_seed, self._own_apart = cut, sketch_seed, own_apart
+        self._arena: Arena | None = None
+        self._bounds: list[tuple[int, int]] = []  # start and stop of each shard
+        self._outbox: deque[_Outgoing] = deque()
+        self._backlog_rounds = self._backlog_bytes = 0
+        self._unanswered = 0
+        self._free_results: deque[int] = deque()
+        self._update_order: list[int] = []  # slots, the longest unused first
+        self._given: dict[int, int] = {}  # update slot -> round it was given for
+        self._offered: dict[int, list[np.ndarray]] = {}  # update slot -> arrays that the transport may be reading
+        self.learning_rate = 0.0
+        self.has_judge = False
+        self.closed = False  # it has said goodbye
+        self.round_id = -1  # it was told to compute last
+        self.peers = self.alive = 1  # as it is told with the next round
+
+    def fileno(self) -> int:
+        return self._channel.fileno()
+
+    # --- what the core wants ----------------------------------------------------------------------------------------------
+
+    def apply(self, effect: events.Apply) -> None:
+        """Queues a round. Raises LocalError when the trainer is so far behind that the memory for it is used up."""
+        nbytes = _apply_bytes(effect)
+        if self._backlog_rounds >= BACKLOG_ROUNDS or (self._backlog_rounds > 1 and self._backlog_bytes + nbytes > BACKLOG_BYTES):
+            raise LocalError(
+                f"the trainer has not taken {self._backlog_rounds} committed rounds ({self._backlog_bytes >> 20} MiB):"
+                " no more are kept for it, it must fetch the state when it is back"
+            )
+        self._backlog_rounds += 1
+        self._backlog_bytes += nbytes
+        self._outbox.append(_Outgoing(effect))
+
+    def go(self, effect: events.Go) -> None:
+        self._outbox.append(_Outgoing(effect))
+
+    def take_snapshot(self) -> None:
+        self._outbox.append(_Outgoing(control.TakeSnapshot()))
+
+    def ask(self, question: control.Judge, fd: int | None) -> None:
+        """Does not wait behind rounds that have no slot yet: the answer may be what they wait for."""
+        self._channel.send(question, fds=() if fd is None else (fd,))
+
+    def restore(self, effect: events.Restore) -> None:
+        state = memoryview(effect.payload.data).cast("B")
+        message = control.Restore(effect.round_id, state.nbytes)
+        if state.nbytes <= INLINE_BYTES:
+            self._outbox.append(_Outgoing(message, _filled(state), close_fd=True))
+            return
+        outgoing = _Outgoing(message, close_fd=True, ready=False)
+        self._outbox.append(outgoing)
+
+        def copied(fd: int) -> None:
+            outgoing.fd, outgoing.ready = fd, True
+
+        self._worker.submit(lambda: _filled(state), copied)
+
+    def halted(self, reason: str, exit_code: int) -> None:
+        """The last word, at once: rounds that wait for a slot are not for this trainer any more."""
+        self.flush()
+        self._outbox.clear()
+        self._channel.send(control.Halted(reason, exit_code))
+
+    def flush(self) -> None:
+        """Sends what can go, several messages in a packet. Raises ChannelClosed."""
+        while self._outbox:
+            batch: list[_Outgoing] = []
+            packet: list[control.FromNode] = []
+            while self._outbox and len(batch) < PACKET_MESSAGES:
+                outgoing = self._outbox[0]
+                message = self._placed(outgoing)
+                if message is None:
+                    break
+                self._outbox.popleft()
+                batch.append(outgoing)
+                packet.append(message)
+                if outgoing.fd is not None:
+                    break  # one descriptor a packet, so that nobody has to count them
+            if not packet:
+                return
+            fds = tuple(outgoing.fd for outgoing in batch if outgoing.fd is not None)
+            self._channel.send(*packet, fds=fds)
+            for outgoing in batch:
+                if outgoing.close_fd and outgoing.fd is not None:
+                    os.close(outgoing.fd)
+
+    def _placed(self, outgoing: _Outgoing) -> control.FromNode | None:
+        """The message with its slot, or None while there is no slot for it."""
+        what = outgoing.what
+        if isinstance(what, events.Apply):
+            return self._place_apply(what)
+        if isinstance(what, events.Go):
+            return self._place_go(what)
+        return what if outgoing.ready else None
+
+    def _place_apply(self, effect: events.Apply) -> control.Apply | None:
+        changes = bool(effect.payloads) or effect.mix is not None
+        if self._unanswered >= UNANSWERED_MAX or (changes and not self._free_results):
+            return None
+        self._unanswered += 1
+        self._backlog_rounds -= 1
+        self._backlog_bytes -= _apply_bytes(effect)
+        if not changes:
+            return control.Apply(effect.round_id, -1, 0.0)
+        assert self._arena is not None
+        slot = self._free_results.popleft()
+        result = self._arena.results[slot]
+        if effect.payloads:
+            at = 0
+            for payload in effect.payloads:
+                result[at : at + len(payload.data)] = payload.data
+                at += len(payload.data)
+            assert at == len(result), f"round {effect.round_id}: {at} elements for an arena of {len(result)}"
+        else:
+            result[:] = 0.0  # nothing but a mix
+        if effect.mix is not None:
+            np.copyto(self._arena.mixes[slot], effect.mix.data)
+        return control.Apply(effect.round_id, slot, effect.mix_scale if effect.mix is not None else 0.0)
+
+    def _place_go(self, effect: events.Go) -> control.Go | None:
+        slot = self._slot_for(effect.round_id)
+        if slot is None:
+            return None
+        self._given[slot] = effect.round_id
+        self.round_id = effect.round_id
+        samples = effect.samples
+        return control.Go(
+            effect.round_id,
+            slot,
+            samples is not None,
+            samples.epoch if samples is not None else 0,
+            samples.ranges if samples is not None else (),
+            effect.want_parameters,
+            self.peers,
+            self.alive,
+        )
+
+    def _slot_for(self, round_id: int) -> int | None:
+        for slot, given_for in self._given.items():
+            if given_for == round_id:
+                return slot  # told again, with samples this time
+        for slot in self._update_order:
+            if slot not in self._given and not self._is_read(slot):
+                self._offered.pop(slot, None)
+                self._update_order.remove(slot)
+                self._update_order.append(slot)
+                return slot
+        return None
+
+    def _is_read(self, slot: int) -> bool:
+        return any(self._in_flight(array) for array in self._offered.get(slot, ()))
+
+    # --- what the trainer says --------------------------------------------------------------------------------------------
+
+    def receive(self) -> None:
+        """Takes all that has come. Raises ChannelClosed when there is nothing more to come, ever."""
+        while True:
+            messages, fds = self._channel.receive(0)
+            if not messages:
+                return
+            waiting = deque(fds)
+            for message in messages:
+                self._hear(message, waiting)
+            for fd in waiting:
+                os.close(fd)
+
+    def _hear(self, message: control.FromTrainer, fds: deque[int]) -> None:
+        match message:
+            case control.Contribute():
+                self._contribute(message)
+            case control.Applied():
+                self._unanswered -= 1
+                if message.slot >= 0:
+                    self._free_results.append(message.slot)
+                self._emit(events.Applied(message.round_id))
+            case control.Judged():
+                self._judged(message)
+            case control.Log():
+                self._journal.metrics(message.metrics, self.round_id)
+            case control.Prepare():
+                self._prepare(message, fds.popleft())
+            case control.Shard():
+                self._emit(events.Sharded(message.samples_total, message.batch))
+            case control.Snapshot():
+                self._snapshot(message, fds)
+            case control.Restored():
+                self._emit(events.Restored(message.round_id, message.error))
+            case control.Close():
+                self.closed = True
+                self._emit(events.Stop(message.reason))
+            case _ as never:
+                assert_never(never)
+
+    def _prepare(self, said: control.Prepare, fd: int) -> None:
+        if self._arena is not None:
+            self._arena.close()
+        self._arena = Arena.attach(fd, said.elements)
+        sizes = self._cut(said.elements)
+        self._bounds = list(pairwise(accumulate(sizes, initial=0)))
+        self._free_results = deque(range(control.RESULT_SLOTS))
+        self._update_order = list(range(control.UPDATE_SLOTS))
+        self._given.clear()
+        self._offered.clear()
+        self.learning_rate, self.has_judge = said.learning_rate, said.has_judge
+        self._emit(events.Prepared(said.layout, said.state, sizes, said.state_bytes, said.round_id))
+
+    def _contribute(self, said: control.Contribute) -> None:
+        assert self._arena is not None
+        slot, round_id = said.slot, said.round_id
+        self._given.pop(slot, None)
+        self.learning_rate = said.learning_rate
+        # A message carries finite numbers only, and a loss that is none tells the others nothing.
+        loss = said.loss if said.loss is not None and math.isfinite(said.loss) else None
+        if said.samples == 0 and not said.parameters:
+            self._emit(events.Contributed(round_id, 0, (), loss))
+            return
+        # One slot must stay free for the next round, however slowly the others read.
+        others = sum(1 for other in self._update_order if other != slot and self._is_read(other))
+        copy = others >= control.UPDATE_SLOTS - 2
+        offered = self._offered[slot] = []
+        payloads: tuple[Payload, ...] = ()
+        own = own_parameters = parameters = None
+        if said.samples:
+            told, own = self._told(self._arena.updates[slot], round_id, "update", copy)
+            payloads = tuple([_payload(told[start:stop]) for start, stop in self._bounds])
+            offered += [payload.data for payload in payloads]
+        digest = b""
+        if said.parameters:
+            told, own_parameters = self._told(self._arena.parameters[slot], round_id, "parameters", copy)
+            parameters = _payload(told)
+            offered.append(told)
+            digest = sketch(told, self._sketch_seed)
+        if not self._own_apart:
+            own = own_parameters = None
+        self._emit(
+            events.Contributed(round_id, said.samples, payloads, loss, parameters, digest, own=own, own_parameters=own_parameters)
+        )
+
+    def _told(self, truth: np.ndarray, round_id: int, what: str, copy: bool) -> tuple[np.ndarray, Payload | None]:
+        """What is said of a vector, and the truth where that is another."""
+        if not self._tongue.lies:
+            return (truth.copy() if copy else truth), None
+        return self._tongue.twist(truth, round_id, what), _payload(truth)
+
+    def _snapshot(self, said: control.Snapshot, fds: deque[int]) -> None:
+        if said.error or not said.nbytes:
+            self._journal.event("error", message=f"no snapshot before round {said.round_id}: {said.error}")
+            self._emit(events.SnapshotTaken(said.round_id, Payload(np.empty(0, np.uint8), 0)))
+            return
+        fd = fds.popleft()
+        try:
+            state = np.frombuffer(map_bytes(fd, said.nbytes), np.uint8)
+        finally:
+            os.close(fd)
+
+        def describe() -> Payload:
+            return Payload(state, said.nbytes, True, blake2b(state.data, digest_size=DIGEST_BYTES).digest())
+
+        def taken(payload: Payload) -> None:
+            self._emit(events.SnapshotTaken(said.round_id, payload))
+
+        if said.nbytes <= INLINE_BYTES:
+            taken(describe())
+        else:
+            self._worker.submit(describe, taken)
+
+    def progress(self) -> events.TrainerProgress | None:
+        """How far it is, from shared memory: it need not do anything for that. None before it has a model."""
+        return None if self._arena is None else events.TrainerProgress(*self._arena.progress())
+
+    def close(self) -> None:
+        self._channel.close()
+        for outgoing in self._outbox:
+            if outgoing.close_fd and outgoing.fd is not None:
+                os.close(outgoing.fd)
+        if self._arena is not None:
+            self._arena.close()
+
+
+def _payload(vector: np.ndarray) -> Payload:
+    return Payload(vector, vector.nbytes, is_finite(vector))
+
+
+def _apply_bytes(effect: events.Apply) -> int:
+    return sum(payload.nbytes for payload in effect.payloads) + (effect.mix.nbytes if effect.mix is not None else 0)
+
+
+def _filled(state: memoryview) -> int:
+    """A descriptor of shared memory that holds a copy."""
+    fd = allocate(state.nbytes)
+    np.copyto(np.frombuffer(map_bytes(fd, state.nbytes), np.uint8), np.frombuffer(state, np.uint8))
+    return fd

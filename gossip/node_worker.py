@@ -1,0 +1,78 @@
+"""One thread for what would keep the node's loop from answering probes: large aggregations, copies, digests."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any, TypeAlias, TypeVar
+
+Result = TypeVar("Result")
+_Job: TypeAlias = tuple[Callable[[], Any], Callable[[Any], None]]
+
+
+class Worker:
+    """Runs jobs one after the other in a thread, started at the first, and hands the results back to the loop.
+
+    ``fd`` becomes readable when a result waits, or when ``wake`` was called (from any thread or signal handler).
+    An exception in a job is raised again from ``finish``, in the loop's thread.
+    """
+
+    def __init__(self) -> None:
+        self.fd, self._wake_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._done: SimpleQueue[tuple[Callable[[Any], None], Any, BaseException | None]] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self.waiting = 0
+
+    @property
+    def wake_fd(self) -> int:
+        """What a signal handler may write to (``signal.set_wakeup_fd``)."""
+        return self._wake_fd
+
+    def submit(self, job: Callable[[], Result], then: Callable[[Result], None]) -> None:
+        """Runs ``job`` in the thread, and later ``then(its result)`` within ``finish``."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="gossip-node-worker", daemon=True)
+            self._thread.start()
+        self.waiting += 1
+        self._jobs.put((job, then))
+
+    def finish(self) -> None:
+        """Hands out all results that have come."""
+        try:
+            os.read(self.fd, 4096)
+        except BlockingIOError:
+            return  # Nobody has rung.
+        while not self._done.empty():
+            then, result, error = self._done.get()
+            self.waiting -= 1
+            if error is not None:
+                raise error
+            then(result)
+
+    def wake(self) -> None:
+        try:
+            os.write(self._wake_fd, b".")
+        except BlockingIOError:
+            return  # The pipe is full of bells already.
+
+    def close(self) -> None:
+        """Lets a running job end on its own: it is a daemon's, and touches only memory that it holds."""
+        if self._thread is not None:
+            self._jobs.put(None)
+            self._thread.join(timeout=0.5)
+        # A job that is still running will ring when it is done; its bell must not go into a file that has taken the number.
+        if self._thread is None or not self._thread.is_alive():
+            os.close(self._wake_fd)
+        os.close(self.fd)
+
+    def _run(self) -> None:
+        while (work := self._jobs.get()) is not None:
+            job, then = work
+            try:
+                self._done.put((then, job(), None))
+            except BaseException as error:  # noqa: BLE001 - it is raised again in the loop's thread
+                self._done.put((then, None, error))
+            self.wake()

@@ -1,0 +1,77 @@
+"""How the peers of a run on one file system find each other: each writes its address into a folder, all read it."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+SEARCH_S = 0.1  # while somebody is missing
+WATCH_S = 2.0  # when all are there: one that was restarted has another address
+FILE_BYTES_MAX = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Seed:
+    """Where a peer can be reached."""
+
+    peer: int
+    control: str
+    bulk: str
+    incarnation: int
+
+
+class SeedFolder:
+    """``<run>/seeds`` with one file ``<id>.addr`` a peer.
+
+    Args:
+        peers: Who may be found there. Files of strangers are left alone.
+    """
+
+    def __init__(self, folder: Path, local: int, peers: tuple[int, ...]) -> None:
+        self._folder, self._local = folder, local
+        self._others = tuple(peer for peer in peers if peer != local)
+        self._read: dict[int, tuple[int, int]] = {}  # peer -> (inode, time) of the file last read
+        self._next_look = 0.0
+
+    def announce(self, control: str, bulk: str, incarnation: int) -> None:
+        """Writes the own address, in one step: a reader sees the old file or the new one."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        fields = {"control": control, "bulk": bulk, "incarnation": incarnation, "pid": os.getpid()}
+        new = self._folder / f".{self._local}.{os.getpid()}.new"
+        new.write_text(json.dumps(fields), "utf-8")
+        new.replace(self._folder / f"{self._local}.addr")
+
+    def look(self, now: float, all_linked: bool) -> list[Seed]:
+        """What is new in the folder since the last look, when the time for one has come."""
+        if now < self._next_look:
+            return []
+        self._next_look = now + (WATCH_S if all_linked else SEARCH_S)
+        return [seed for peer in self._others if (seed := self._look_at(peer)) is not None]
+
+    def _look_at(self, peer: int) -> Seed | None:
+        path = self._folder / f"{peer}.addr"
+        try:
+            status = path.stat()
+        except FileNotFoundError:
+            return None  # Not there yet.
+        stamp = (status.st_ino, status.st_mtime_ns)
+        if self._read.get(peer) == stamp or status.st_size > FILE_BYTES_MAX:
+            return None
+        self._read[peer] = stamp
+        return parse_seed(peer, path.read_bytes())
+
+
+def parse_seed(peer: int, data: bytes) -> Seed | None:
+    """None when it is not an address: whoever may write there can also delete it, so there is nobody to accuse."""
+    try:
+        fields = json.loads(data)
+    except ValueError:
+        return None
+    if not isinstance(fields, dict):
+        return None
+    control, bulk, incarnation = fields.get("control"), fields.get("bulk"), fields.get("incarnation")
+    if not (isinstance(control, str) and isinstance(bulk, str) and isinstance(incarnation, int) and incarnation >= 0):
+        return None
+    return Seed(peer, control, bulk, incarnation)

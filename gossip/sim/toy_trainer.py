@@ -1,0 +1,227 @@
+"""What stands in for the user's training in a simulated peer: a short vector that descends towards a target."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import random
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, assert_never
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gossip.core import events
+from gossip.core.events import Effect, Event, Payload
+from gossip.core.messages import DIGEST_BYTES, PeerId
+
+Vector = NDArray[np.float32]
+Reducer = Callable[[Sequence[NDArray[np.float64]], Sequence[int]], NDArray[np.float64]]
+"""``(rows of (d,), samples of each) -> (d,)``."""
+
+TRAINER_EFFECTS = (events.Aggregate, events.Apply, events.Go, events.TakeSnapshot, events.Restore)
+
+
+class Trainer(Protocol):
+    """Answers the effects that a driver does not carry out itself."""
+
+    def on_start(self, now: float) -> list[tuple[float, Event]]:
+        """Events for the core and the seconds after which each happens."""
+        ...
+
+    def on_effect(self, effect: Effect, now: float) -> list[tuple[float, Event]]:
+        """Likewise, for an effect of ``TRAINER_EFFECTS``."""
+        ...
+
+    def progress(self, now: float) -> events.TrainerProgress:
+        """What the node would read from shared memory."""
+        ...
+
+
+def digest_of(*arrays: NDArray[Any]) -> bytes:
+    """blake2b-16 of the arrays' bytes, one after the other."""
+    state = hashlib.blake2b(digest_size=DIGEST_BYTES)
+    for array in arrays:
+        state.update(np.ascontiguousarray(array).view(np.uint8).data)
+    return state.digest()
+
+
+def payload_of(array: NDArray[Any], digest: bool = False) -> Payload:
+    """A payload with its facts. The array is made read-only, since peers of one simulation share it."""
+    array.setflags(write=False)
+    finite = bool(np.isfinite(array).all()) if array.dtype.kind == "f" else True
+    return Payload(array, array.nbytes, finite, digest_of(array) if digest else b"")
+
+
+def weighted_mean(rows: Sequence[NDArray[np.float64]], samples: Sequence[int]) -> NDArray[np.float64]:
+    """The sample-weighted mean, summed in the order of ``rows``, so that every peer gets the same bits."""
+    total = np.zeros_like(rows[0])
+    for row, weight in zip(rows, samples, strict=True):
+        total += row * float(weight)
+    return total / float(sum(samples))
+
+
+class ToyTrainer:
+    """A float32 vector with the interface of a trainer.
+
+    Its update of a round is a step towards a target that all peers share, plus noise that depends on (seed, peer, round)
+    alone; applying an aggregate adds it. ``applied`` lists (round, digest of the aggregate, b"" when there was none).
+
+    Args:
+        sizes: elements of each shard.
+        compute_s: bounds of the time from ``Go`` to ``Contributed``.
+        slowness: factor on the compute time.
+        lie: changes the update before it is offered, ``(update, round) -> update``.
+        samples_total: of an epoch; when given, the trainer reads its data through the core.
+    """
+
+    def __init__(
+        self,
+        peer: PeerId,
+        seed: int,
+        *,
+        incarnation: int = 0,
+        sizes: tuple[int, ...] = (8,),
+        batch: int = 4,
+        compute_s: tuple[float, float] = (0.005, 0.015),
+        slowness: float = 1.0,
+        step_size: float = 0.1,
+        noise: float = 0.05,
+        lie: Callable[[Vector, int], Vector] | None = None,
+        reducer: Reducer = weighted_mean,
+        samples_total: int | None = None,
+        initial: int | None = None,
+    ) -> None:
+        self.peer, self.seed, self.sizes, self.batch = peer, seed, sizes, batch
+        self.compute_s, self.slowness, self.step_size, self.noise = compute_s, slowness, step_size, noise
+        self.lie, self.reducer, self.samples_total = lie, reducer, samples_total
+        self.rng = random.Random(f"toy/{seed}/{peer}/{incarnation}")
+        elements = sum(sizes)
+        self.target = np.random.default_rng([seed, 1]).standard_normal(elements).astype(np.float32)
+        # With ``initial`` a peer begins with weights of its own and has to take over the swarm's.
+        self.parameters: Vector = (
+            np.zeros(elements, np.float32)
+            if initial is None
+            else np.random.default_rng([seed, 2, initial]).standard_normal(elements).astype(np.float32)
+        )
+        self.next_round = 0
+        self.changed_at = 0.0
+        self.applied: list[tuple[int, bytes]] = []
+        self.restored: list[tuple[int, bytes]] = []
+        self.computed: list[tuple[int, int]] = []  # (round, samples)
+        self.served: list[int] = []  # rounds for which this peer aggregated
+
+    @property
+    def digest(self) -> bytes:
+        """Of the parameters: equal digests mean bit-identical replicas."""
+        return digest_of(self.parameters)
+
+    @property
+    def distance(self) -> float:
+        """Root mean square distance to the target."""
+        return float(np.sqrt(np.mean((self.parameters.astype(np.float64) - self.target) ** 2)))
+
+    def on_start(self, now: float) -> list[tuple[float, Event]]:
+        self.changed_at = now
+        layout = hashlib.blake2b(repr(self.sizes).encode(), digest_size=DIGEST_BYTES).digest()
+        answers: list[tuple[float, Event]] = [(0.001, events.Prepared(layout, self.digest, self.sizes))]
+        if self.samples_total is not None:
+            answers.append((0.001, events.Sharded(self.samples_total, self.batch)))
+        return answers
+
+    def progress(self, now: float) -> events.TrainerProgress:
+        return events.TrainerProgress(self.next_round, max(0.0, now - self.changed_at))
+
+    def on_effect(self, effect: Effect, now: float) -> list[tuple[float, Event]]:
+        match effect:
+            case events.Go():
+                return self._compute(effect)
+            case events.Aggregate():
+                return [(0.0001, self._aggregate(effect))]
+            case events.Apply():
+                self._apply(effect, now)
+                return [(0.0002, events.Applied(effect.round_id))]
+            case events.TakeSnapshot():
+                packed = self.parameters.copy().view(np.uint8)
+                return [(0.0005, events.SnapshotTaken(self.next_round, payload_of(packed, digest=True)))]
+            case events.Restore():
+                return [(0.0005, self._restore(effect, now))]
+            case (
+                events.Send()
+                | events.SetTimer()
+                | events.CancelTimer()
+                | events.Connect()
+                | events.Disconnect()
+                | events.Report()
+                | events.Committed()
+                | events.Halt()
+            ):
+                raise AssertionError(f"{type(effect).__name__} is not for the trainer")
+            case _:
+                assert_never(effect)
+
+    def update(self, round_id: int) -> Vector:
+        """The honest update for a round, from the parameters as they are."""
+        noise = np.random.default_rng([self.seed, 3, self.peer, round_id]).standard_normal(len(self.target))
+        step = self.step_size * (self.target - self.parameters) + self.noise * self.step_size * noise
+        return step.astype(np.float32)
+
+    def _compute(self, go: events.Go) -> list[tuple[float, Event]]:
+        pause_s = self.rng.uniform(*self.compute_s) * self.slowness
+        samples = self.batch if go.samples is None else sum(stop - start for start, stop in go.samples.ranges)
+        self.computed.append((go.round_id, samples))
+        honest = self.update(go.round_id)
+        offered = honest if self.lie is None else self.lie(honest, go.round_id).astype(np.float32)
+        payloads = tuple(payload_of(part.copy()) for part in self._cut(offered)) if samples else ()
+        parameters = payload_of(self.parameters.copy()) if go.want_parameters else None
+        sketch = self.parameters[:8].tobytes() if go.want_parameters else b""
+        contributed = events.Contributed(
+            go.round_id,
+            samples,
+            payloads,
+            loss=self.distance,
+            parameters=parameters,
+            sketch=sketch,
+            own=payload_of(honest.copy()) if self.lie is not None and samples else None,
+        )
+        return [(pause_s, contributed)]
+
+    def _cut(self, vector: Vector) -> list[Vector]:
+        edges = np.cumsum((0, *self.sizes))
+        return [vector[a:b] for a, b in itertools.pairwise(edges)]
+
+    def _aggregate(self, ask: events.Aggregate) -> events.Aggregated:
+        self.served.append(ask.round_id)
+        rows = [row.payload.data.astype(np.float64) for row in ask.rows]
+        samples = [row.samples for row in ask.rows]
+        if not rows or sum(samples) == 0:
+            return events.Aggregated(ask.ticket, None, reason="nothing to aggregate")
+        if ask.mix:
+            assert ask.own is not None, "mixing is centred on the own row"
+            rows = [row - rows[ask.own] for row in rows]
+            samples = [1] * len(rows)
+        result = self.reducer(rows, samples).astype(np.float32)
+        if not np.isfinite(result).all():
+            return events.Aggregated(ask.ticket, None, reason="the aggregate is not finite")
+        weights = tuple(weight / sum(samples) for weight in samples)
+        return events.Aggregated(ask.ticket, payload_of(result, digest=True), weights, (1.0,) * len(rows))
+
+    def _apply(self, apply: events.Apply, now: float) -> None:
+        parts = [payload.data for payload in apply.payloads]
+        changed = self.parameters.copy()
+        if apply.mix is not None:
+            changed += np.float32(apply.mix_scale) * apply.mix.data
+        if parts:
+            changed += np.concatenate(parts)
+        self.parameters = changed
+        self.applied.append((apply.round_id, digest_of(*parts) if parts else b""))
+        self.next_round, self.changed_at = apply.round_id + 1, now
+
+    def _restore(self, restore: events.Restore, now: float) -> events.Restored:
+        packed = np.asarray(restore.payload.data)
+        if packed.nbytes != self.parameters.nbytes:
+            return events.Restored(restore.round_id, f"{packed.nbytes} bytes do not fit {self.parameters.nbytes}")
+        self.parameters = packed.view(np.float32).copy()
+        self.next_round, self.changed_at = restore.round_id, now
+        self.restored.append((restore.round_id, self.digest))
+        return events.Restored(restore.round_id)

@@ -1,0 +1,452 @@
+"""The trainer's side of the talk with its node: contributes updates, applies what the rounds decide, outlives the node.
+
+Only the thread that trains calls in here, and the model changes only within these calls. Between them the node's words wait in
+the channel. Nothing here knows of the user's script; ``session`` does.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, assert_never
+
+import torch
+from torch import Tensor
+
+from gossip.aggregators.registry import BoundRule
+from gossip.errors import ConfigError, GossipError, LocalError, NodeLost, Refused, SwarmError
+
+from . import control
+from .arena import Arena, allocate_bytes, map_bytes, map_rows
+from .channel import Channel, ChannelClosed, clip
+from .judging import Bench
+from .layout import Layout
+from .spawn import NodeHandle, StartNode, connect
+from .state import pack_state, state_digest, unpack_state
+
+logger = logging.getLogger(__name__)
+
+WAKE_S = 0.5  # how long a signal may go unnoticed while we wait for the node
+RESTARTS_MAX = 3
+RESTARTS_WITHIN_S = 60.0
+
+
+class Exchange:
+    """One trainer's model, arena and channel.
+
+    Attributes:
+        go: What the node lets us compute now; None while it has not said.
+        round_id: The next round to run on the parameters as they are.
+        peers, alive: Size of the roster, and who of it is alive, as of the last ``Go``.
+        restarts: How often the node was started again.
+    """
+
+    def __init__(
+        self,
+        start: StartNode,
+        connection: tuple[Channel, NodeHandle],
+        peer: int,
+        incarnation: int,
+        interrupt: Callable[[], None],
+    ) -> None:
+        """Talks to the node of ``connection``.
+
+        Args:
+            start: Starts another when that one dies; its incarnation will be ``incarnation + 1``.
+            interrupt: Called about twice a second in every wait, and may raise.
+        """
+        self._channel, self._node = connection
+        self._start, self._peer, self._incarnation, self._interrupt = start, peer, incarnation, interrupt
+        self.go: control.Go | None = None
+        self.round_id = 0
+        self.peers = self.alive = 1
+        self.restarts = 0
+        self._deaths: list[float] = []
+        self._shard: control.Shard | None = None
+        self._halted: control.Halted | None = None
+        self._outbox: list[control.FromTrainer] = []
+        self._fds: list[int] = []  # that go with the outbox
+        self._changes = 0  # counts what has changed the parameters
+        self._in_step = False
+        self._last_send = 0.0
+        self._prepared = False
+        self._rows: Any = None
+        self._bench: Bench | None = None
+
+    # --- the model -------------------------------------------------------------------------------------------------------
+
+    def prepare(
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        inner_step: Callable[[], object],
+        layout: Layout,
+        bench: Bench | None,
+        rule: BoundRule | None,
+        extra: Callable[[], dict[str, Any]],
+        take_extra: Callable[[dict[str, Any]], None],
+    ) -> None:
+        """Shows the node the model, and waits until the swarm has begun.
+
+        Args:
+            inner_step: The optimizer's own step, without the exchange.
+            bench: Answers the node's questions for the loss; with ``rule``, or both None.
+            extra: What belongs to the state beside model and optimizer.
+            take_extra: Takes it back.
+        """
+        self._model, self._optimizer, self._inner_step = model, optimizer, inner_step
+        self._layout, self._bench, self._rule = layout, bench, rule
+        self._extra, self._take_extra = extra, take_extra
+        self._arena = Arena.create(layout.elements)
+        self._updates = [torch.from_numpy(vector) for vector in self._arena.updates]
+        self._parameters = [torch.from_numpy(vector) for vector in self._arena.parameters]
+        self._results = [torch.from_numpy(vector) for vector in self._arena.results]
+        self._mixes = [torch.from_numpy(vector) for vector in self._arena.mixes]
+        self._prepared = True
+        self._introduce()
+        self._serve(lambda: self.go is not None)
+
+    def _introduce(self) -> None:
+        state = pack_state(self._model, self._optimizer, self._extra())
+        self._say(
+            control.Prepare(
+                self._layout.elements,
+                self._layout.digest,
+                state_digest(state),
+                len(state),
+                self.learning_rate,
+                self._bench is not None,
+                self.round_id,
+            )
+        )
+        self._fds.append(os.dup(self._arena.fd))
+        if self._shard is not None:
+            self._say(self._shard)
+        self._flush()
+
+    @property
+    def learning_rate(self) -> float:
+        """Of the first parameter group."""
+        rate = float(self._optimizer.param_groups[0].get("lr", 0.0))
+        if not math.isfinite(rate):
+            raise ConfigError(f"the learning rate is {rate}", "look at the scheduler: it must stay a number")
+        return rate
+
+    def shard(self, samples_total: int, batch: int) -> None:
+        """From now on rounds come with samples. May be called before ``prepare``."""
+        self._shard = control.Shard(samples_total, batch)
+        self.go = None
+        if self._prepared:
+            self._say(self._shard)
+            self._flush()
+
+    # --- rounds ----------------------------------------------------------------------------------------------------------
+
+    def wait_go(self) -> control.Go:
+        """What to compute next; waits for it. Applies on the way what was committed without us."""
+        self._serve(lambda: self._may_go)
+        assert self.go is not None
+        return self.go
+
+    @property
+    def _may_go(self) -> bool:
+        # After Shard, a Go without samples is one that was on its way already: another with samples follows.
+        return self.go is not None and (self._shard is None or self.go.sharded)
+
+    def contribute(self, samples: int, loss: float | None, before_send: Callable[[], None] | None = None) -> None:
+        """Offers the gradients (``samples == 0``: nothing, only takes part) and returns when the round is applied.
+
+        Without a shard it also waits for the next ``Go``, so that the caller's next gradient belongs to current parameters;
+        with one, the loader waits for that.
+
+        Args:
+            before_send: Called when the update is ready and not yet sent.
+        """
+        go = self.wait_go()
+        self._in_step = samples > 0
+        try:
+            if samples:
+                self._layout.flatten_gradients(self._updates[go.slot])
+            if before_send is not None:
+                before_send()
+            self._offer(go, go.slot, samples, loss)
+            self._settle(go, samples, loss)
+        finally:
+            self._in_step = False
+        if self._shard is None and self._halted is None:
+            # A halt after our round was applied is for the next call to tell: this one has done its work.
+            self._serve(lambda: self._may_go or self._halted is not None)
+
+    def _offer(self, go: control.Go, filled: int, samples: int, loss: float | None) -> None:
+        """Sends what is in update slot ``filled``, as an answer to ``go``."""
+        if go.slot != filled and samples:
+            self._updates[go.slot].copy_(self._updates[filled])
+        if go.want_parameters:
+            self._layout.flatten_parameters(self._parameters[go.slot])
+        self.go = None
+        self._arena.note_progress(self.round_id)
+        loss = loss if loss is not None and math.isfinite(loss) else None
+        self._say(control.Contribute(go.round_id, go.slot, samples, loss, self.learning_rate, go.want_parameters))
+        self._flush()
+
+    def _settle(self, go: control.Go, samples: int, loss: float | None) -> None:
+        """Serves the node until the round that was contributed to is behind us."""
+        changes = self._changes
+        while True:
+            self._serve_past(go.round_id)
+            again = self.go
+            same = again is not None and (again.sharded, again.epoch, again.ranges) == (go.sharded, go.epoch, go.ranges)
+            if self._changes != changes or again is None or not same or self.round_id > go.round_id:
+                return
+            # A node that was started again has not heard of our update, which is still right: nothing has changed since.
+            self._offer(again, go.slot, samples, loss)
+            go = again
+
+    # --- listening -------------------------------------------------------------------------------------------------------
+
+    def _serve(self, done: Callable[[], bool]) -> None:
+        """Does what the node asks for until ``done``. Starts another node when it dies."""
+        while not done():
+            self._interrupt()
+            if self._halted is not None:
+                raise _halt_error(self._halted)
+            try:
+                messages, fds = self._channel.receive(WAKE_S)
+            except ChannelClosed:
+                self._revive()
+                continue
+            self._hear(messages, fds)
+
+    def _serve_past(self, round_id: int) -> None:
+        """Until the round is applied, or another may be computed."""
+        self._serve(lambda: self.round_id > round_id or self._may_go)
+
+    def _hear(self, messages: list[Any], descriptors: list[int]) -> None:
+        fds = deque(descriptors)
+        try:
+            for message in messages:
+                self._take(message, fds)
+        finally:
+            for fd in fds:
+                os.close(fd)
+        self._flush()
+
+    def _take(self, message: control.FromNode, fds: deque[int]) -> None:
+        match message:
+            case control.Apply():
+                self._apply(message)
+            case control.Go():
+                self.go = message
+                self.round_id = message.round_id
+                self.peers, self.alive = message.peers, message.alive
+            case control.Judge():
+                self._judge(message, fds)
+            case control.TakeSnapshot():
+                self._snapshot()
+            case control.Restore():
+                self._restore(message, fds.popleft())
+            case control.Halted():
+                self._halted = message
+            case _ as never:
+                assert_never(never)
+
+    def _apply(self, message: control.Apply) -> None:
+        # A node that was started again may send what the one before it had sent.
+        if message.slot >= 0 and message.round_id >= self.round_id:
+            self._changes += 1
+            if message.mix_scale:
+                self._layout.add_to_parameters(self._mixes[message.slot], message.mix_scale)
+            # Outside of a step the user's gradients are not ours to change: they may be accumulating.
+            kept = None if self._in_step else [parameter.grad for parameter in self._layout.parameters]
+            if kept is not None:
+                for parameter in self._layout.parameters:
+                    parameter.grad = None
+            self._layout.scatter_gradients(self._results[message.slot])
+            self._inner_step()
+            if kept is not None:
+                for parameter, gradient in zip(self._layout.parameters, kept, strict=True):
+                    parameter.grad = gradient
+        self.round_id = max(self.round_id, message.round_id + 1)
+        self._arena.note_progress(self.round_id)
+        self._say(control.Applied(message.round_id, message.slot))
+
+    def _judge(self, question: control.Judge, fds: deque[int]) -> None:
+        if question.capacity:
+            fd = fds.popleft()
+            try:
+                self._rows = map_rows(fd, question.capacity, self._layout.elements)
+            finally:
+                os.close(fd)
+        if self._bench is None or self._rule is None:
+            self._say(control.Judged(question.ticket, (), (), "this peer has no loss to judge by"))
+            return
+        try:
+            verdict = self._bench.explain(self._rule, question, self._rows, self.learning_rate)
+        except ConfigError as error:
+            self._say(control.Judged(question.ticket, (), (), clip(str(error))))
+            return
+        torch.from_numpy(self._rows[question.rows]).copy_(verdict.aggregate)
+        weights, outlyingness = _numbers(verdict.weights), _numbers(verdict.outlyingness)
+        self._say(control.Judged(question.ticket, weights, outlyingness, ""))
+
+    def _snapshot(self) -> None:
+        try:
+            state = pack_state(self._model, self._optimizer, self._extra())
+            self._fds.append(allocate_bytes(state))
+        except GossipError as error:
+            self._say(control.Snapshot(self.round_id, 0, clip(str(error))))
+            return
+        self._say(control.Snapshot(self.round_id, len(state), ""))
+
+    def _restore(self, message: control.Restore, fd: int) -> None:
+        error = ""
+        try:
+            self._take_extra(unpack_state(map_bytes(fd, message.nbytes), self._model, self._optimizer))
+        except GossipError as failure:
+            error = clip(str(failure))
+            logger.warning("cannot take over the swarm's state: %s", failure)
+        else:
+            self._changes += 1
+            self.round_id = message.round_id
+            self.go = None
+            self._arena.note_progress(self.round_id)
+        finally:
+            os.close(fd)
+        self._say(control.Restored(message.round_id, error))
+
+    # --- speaking --------------------------------------------------------------------------------------------------------
+
+    def _say(self, message: control.FromTrainer) -> None:
+        """Puts it in the next packet."""
+        self._outbox.append(message)
+
+    def _flush(self) -> None:
+        """Sends what was said, as one packet."""
+        if not self._outbox:
+            return
+        said, fds = self._outbox, tuple(self._fds)
+        self._outbox, self._fds = [], []
+        self._last_send = time.monotonic()
+        try:
+            self._channel.send(*said, fds=fds)
+        except ChannelClosed:
+            # The node is gone. Its last words may still be unread; whoever reads next finds them, and then starts another.
+            logger.debug("could not send %d messages: the node is gone", len(said))
+        finally:
+            for fd in fds:
+                os.close(fd)
+
+    def log(self, metrics: str, now: bool = False) -> None:
+        """A line for metrics.jsonl. It travels with the next packet, or at once when that may be long."""
+        self._say(control.Log(metrics))
+        if now or len(self._outbox) >= 16 or time.monotonic() - self._last_send > 0.1:
+            self._flush()
+
+    def tell_close(self, reason: str) -> None:
+        """Says goodbye, from whatever thread, and does nothing else."""
+        self._channel.send(control.Close(reason))
+
+    # --- ends ------------------------------------------------------------------------------------------------------------
+
+    def _revive(self) -> None:
+        """Starts another node in the place of one that died, and shows it where we are.
+
+        Raises: NodeLost: That has happened too often.
+        """
+        words = self._node.last_words()
+        now = time.monotonic()
+        self._deaths = [at for at in self._deaths if now - at < RESTARTS_WITHIN_S]
+        if len(self._deaths) >= RESTARTS_MAX:
+            raise NodeLost(self._peer, len(self._deaths), words)
+        self._deaths.append(now)
+        self.restarts += 1
+        logger.warning("peer=%d the node died (%s), starting another, round=%d", self._peer, words, self.round_id)
+        self._channel.close()
+        if not self._node.ended(0.0):
+            self._node.kill()
+        self._incarnation += 1
+        self.go = None
+        self._rows = None
+        self._drop_outbox()
+        self._channel, self._node = connect(self._start, self._incarnation)
+        if self._prepared:
+            self._introduce()
+
+    def _drop_outbox(self) -> None:
+        self._outbox = [message for message in self._outbox if isinstance(message, control.Log)]
+        for fd in self._fds:
+            os.close(fd)
+        self._fds = []
+
+    def close(self, reason: str, within_s: float) -> None:
+        """Leaves politely: the node has ``within_s`` to help those who are behind. Then it ends, one way or the other."""
+        until = time.monotonic() + within_s
+        try:
+            self._say(control.Close(reason))
+            self._flush()
+            while self._halted is None and time.monotonic() < until:
+                messages, fds = self._channel.receive(max(0.0, min(WAKE_S, until - time.monotonic())))
+                self._hear_at_the_end(messages, fds)
+        except (ChannelClosed, LocalError) as error:
+            logger.debug("the node was gone before we were: %s", error)
+        self._channel.close()
+        if not self._node.ended(max(2.0, until - time.monotonic()) if self._halted is not None else 0.5):
+            logger.warning("peer=%d the node did not end in %.0f s, killing it", self._peer, within_s)
+            self._node.kill()
+        self._drop_outbox()
+        if self._prepared:
+            self._layout.forget_slots()
+            self._updates = self._parameters = self._results = self._mixes = []
+            self._arena.close()
+        self._rows = None
+
+    def _hear_at_the_end(self, messages: list[Any], fds: list[int]) -> None:
+        """Donates the state if asked. Takes no rounds any more: the model is the user's now."""
+        for fd in fds:
+            os.close(fd)
+        for message in messages:
+            match message:
+                case control.TakeSnapshot() if self._prepared:
+                    self._snapshot()
+                case control.Judge():
+                    self._say(control.Judged(message.ticket, (), (), "this peer is leaving"))
+                case control.Restore():
+                    self._say(control.Restored(message.round_id, "this peer is leaving"))
+                case control.Halted():
+                    self._halted = message
+        self._flush()
+
+    def node_ended(self, within_s: float) -> bool:
+        return self._node.ended(within_s)
+
+    def drop_after_fork(self) -> None:
+        """In a forked child: lets go of the channel, so that the node sees the trainer's end and not that of its children."""
+        self._channel.close()
+
+    @property
+    def halted(self) -> control.Halted | None:
+        return self._halted
+
+
+def _numbers(tensor: Tensor) -> tuple[float, ...]:
+    """Finite ones: nothing else travels in a message."""
+    return tuple(torch.nan_to_num(tensor.double(), nan=3.4e38, posinf=3.4e38, neginf=0.0).tolist())
+
+
+def _halt_error(halted: control.Halted) -> BaseException:
+    """What a halt of the node means to the user's script."""
+    match halted.exit_code:
+        case 0 | 130 | 143:
+            return SystemExit(halted.exit_code)
+        case 2:
+            return ConfigError(halted.reason)
+        case 6:
+            return Refused(halted.reason)
+        case code:
+            error = SwarmError(halted.reason)
+            error.exit_code = code
+            return error

@@ -1,0 +1,121 @@
+"""Rules that need the loss run here, beside the model: each question is answered without leaving a trace in it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gossip.aggregators.base import Verdict
+from gossip.aggregators.registry import BoundRule
+from gossip.errors import ConfigError
+
+from .arena import Vector
+from .control import Judge
+from .layout import Layout
+
+Loss = Callable[[], Tensor]
+
+
+class Bench:
+    """Puts updates before the loss of the user's ``judge``.
+
+    Every evaluation for one question starts from the same random state, so a ``judge`` that draws its mini-batch with torch's,
+    numpy's or Python's generator rates all updates on one mini-batch, and those of the next question on a fresh one.
+    Afterwards parameters, buffers, gradients, training mode and all three generators are what they were, bit for bit.
+    """
+
+    def __init__(self, model: torch.nn.Module, layout: Layout, judge: Loss, seed: bytes) -> None:
+        """``seed``: different on every peer, so that no two judge on the same data."""
+        self._model, self._layout, self._judge, self._seed = model, layout, judge, seed
+        self._asked = 0
+
+    def explain(self, rule: BoundRule, question: Judge, rows: Vector, learning_rate: float) -> Verdict:
+        """Runs ``rule`` over the first ``question.rows`` of ``rows``.
+
+        With ``question.mix`` the rows are parameters, and their differences d to the own row are rated: as steps to x + d.
+
+        Raises: ConfigError: The rule cannot do it, or the user's ``judge`` returned no loss.
+        """
+        self._asked += 1
+        updates = torch.from_numpy(rows[: question.rows])
+        own = updates[question.own] if question.own >= 0 else None
+        sign = 1.0
+        options: dict[str, Any] = {}
+        if question.mix:
+            if own is None:
+                raise ConfigError(f"{rule.name} cannot mix parameters without the own ones among them")
+            updates, sign, learning_rate = updates - own, -1.0, 1.0
+            own = torch.zeros_like(own)
+        if "f" in rule.needs:
+            options["f"] = question.f
+        if "center" in rule.needs and own is not None:
+            options["center"] = own.clone()
+        if "learning_rate" in rule.needs:
+            options["learning_rate"] = learning_rate
+        with self._no_trace() as parameters:
+            if "evaluate" in rule.needs:
+                options["evaluate"] = lambda step: self._loss_at(parameters, step, sign)
+            if "gradient" in rule.needs:
+                options["gradient"] = self._gradient() * sign
+            with torch.no_grad():
+                return rule.explain(updates, **options)
+
+    def _loss_at(self, parameters: list[Tensor], step: Tensor, sign: float) -> float:
+        """The loss at x - sign * step. ``step``: ``(d,)``."""
+        try:
+            self._layout.add_to_parameters(step.to(torch.float32), -sign)
+            self._same_draw()
+            with torch.no_grad():
+                return float(self._checked(self._judge()))
+        finally:
+            self._layout.set_parameters(parameters)  # Copied back, not subtracted: that would not give the same bits.
+
+    def _gradient(self) -> Tensor:
+        """``(d,)``: the gradient of the loss at x; no parameter's ``.grad`` is touched."""
+        self._same_draw()
+        with torch.enable_grad():
+            loss = self._checked(self._judge())
+            if not loss.requires_grad:
+                raise ConfigError(
+                    "judge() returned a loss without a graph", "do not call it under no_grad, nor detach its result"
+                )
+            return self._layout.flatten(torch.autograd.grad(loss, self._layout.parameters, allow_unused=True))
+
+    def _checked(self, loss: object) -> Tensor:
+        if not isinstance(loss, Tensor) or loss.numel() != 1 or not loss.is_floating_point():
+            what = f"{tuple(loss.shape)} {loss.dtype}" if isinstance(loss, Tensor) else type(loss).__name__
+            raise ConfigError(f"judge() returned {what}, not a loss: a floating point tensor with one element")
+        return loss.reshape(())
+
+    def _same_draw(self) -> None:
+        drawn = int.from_bytes(blake2b(self._seed + self._asked.to_bytes(8, "big"), digest_size=8).digest(), "big")
+        torch.manual_seed(drawn)
+        np.random.seed(drawn % 2**32)
+        random.seed(drawn)
+
+    @contextmanager
+    def _no_trace(self) -> Iterator[list[Tensor]]:
+        """Puts everything back as it was. Yields copies of the parameters."""
+        parameters = self._layout.copy_parameters()
+        buffers = [(buffer, buffer.detach().clone()) for buffer in self._model.buffers()]
+        modes = [(module, module.training) for module in self._model.modules()]
+        devices = [self._layout.device.index or 0] if self._layout.device.type == "cuda" else []
+        of_numpy, of_python = np.random.get_state(), random.getstate()
+        with torch.random.fork_rng(devices=devices):
+            try:
+                yield parameters
+            finally:
+                with torch.no_grad():
+                    for buffer, before in buffers:
+                        buffer.copy_(before)
+                for module, training in modes:
+                    module.training = training
+                np.random.set_state(of_numpy)
+                random.setstate(of_python)

@@ -1,0 +1,233 @@
+"""One flat float32 vector for all trainable parameters: their order, and how gradients and parameters get in and out."""
+
+from __future__ import annotations
+
+import functools
+import random
+from collections.abc import Iterable, Sequence
+from hashlib import blake2b
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gossip.core.messages import DIGEST_BYTES
+from gossip.errors import UnsupportedModel
+
+SHARD_BYTES = 4 * 2**20
+SHARD_ALIGNMENT = 16  # elements: 64 bytes
+SKETCH_SIZE = 128
+_SKETCH_CHUNK = 2**18
+_MOVABLE = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+
+
+class Layout:
+    """The order of a model's trainable parameters in the flat vector, fixed when it is made.
+
+    Trainable is what requires a gradient and belongs to the optimizer. Shared (tied) parameters appear once, frozen ones not
+    at all. Half-precision parameters are exchanged in float32.
+
+    Attributes:
+        parameters: In the order of ``model.named_parameters()``.
+        elements: Length of the flat vector.
+        digest: 16 bytes over names, shapes and dtypes; peers whose digests differ cannot train together.
+    """
+
+    def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        """Raises: UnsupportedModel: Something cannot be exchanged; the message names the parameter."""
+        owned = {id(parameter): parameter for group in optimizer.param_groups for parameter in group["params"]}
+        named = [(name, p) for name, p in model.named_parameters() if p.requires_grad and id(p) in owned]
+        of_model = {id(parameter) for parameter in model.parameters()}
+        strangers = sum(key not in of_model for key in owned)
+        if strangers:
+            raise UnsupportedModel(
+                f"the optimizer holds {strangers} parameter(s) that the model does not have",
+                "put all that is trained into one module and prepare that one",
+            )
+        if not named:
+            raise UnsupportedModel(
+                "the optimizer trains none of the model's parameters", "make the optimizer from model.parameters()"
+            )
+        for name, parameter in named:
+            _check(name, parameter)
+        devices = {str(parameter.device) for _, parameter in named}
+        if len(devices) > 1:
+            raise UnsupportedModel(
+                f"the parameters are on several devices: {', '.join(sorted(devices))}", "gossip trains one device a peer"
+            )
+        self.names = tuple(name for name, _ in named)
+        self.parameters = tuple(parameter for _, parameter in named)
+        self._sizes = [parameter.numel() for parameter in self.parameters]
+        self.elements = sum(self._sizes)
+        self.device = self.parameters[0].device
+        if self.elements == 0:
+            raise UnsupportedModel("all trainable parameters are empty")
+        text = "\n".join(f"{name} {tuple(p.shape)} {p.dtype}" for name, p in named)
+        self.digest = blake2b(text.encode(), digest_size=DIGEST_BYTES).digest()
+        self._direct = self.device.type == "cpu"
+        self._cut: dict[int, tuple[Tensor, list[Tensor]]] = {}
+
+    # --- gradients -------------------------------------------------------------------------------------------------------
+
+    def gradients(self) -> list[Tensor]:
+        """One gradient a parameter, in order; zeros where there is none.
+
+        Raises: UnsupportedModel: A gradient is sparse.
+        """
+        found = []
+        for name, parameter in zip(self.names, self.parameters, strict=True):
+            gradient = parameter.grad
+            if gradient is None:
+                gradient = torch.zeros((), dtype=parameter.dtype, device=self.device).expand(parameter.shape)
+            elif gradient.is_sparse:
+                raise UnsupportedModel(f"the gradient of {name} is sparse", "make the embedding with sparse=False")
+            found.append(gradient)
+        return found
+
+    def flatten_gradients(self, out: Tensor) -> None:
+        """Copies all gradients into ``out``, ``(elements,)`` float32 on the CPU; missing ones become zeros."""
+        self._gather(self.gradients(), out)
+
+    def scatter_gradients(self, flat: Tensor) -> None:
+        """Copies ``flat``, ``(elements,)`` float32, into the parameters' ``.grad``; nothing keeps pointing to ``flat``."""
+        with torch.no_grad():
+            into = []
+            for parameter in self.parameters:
+                gradient = parameter.grad
+                if gradient is None or gradient.requires_grad:
+                    gradient = parameter.grad = torch.empty_like(parameter, requires_grad=False)
+                into.append(gradient)
+            _copy_all(into, self._pieces(self._arrive(flat)))
+
+    def flatten(self, tensors: Sequence[Tensor | None]) -> Tensor:
+        """A new ``(elements,)`` float32 vector on the CPU from one tensor (or None: zeros) a parameter."""
+        out = torch.zeros(self.elements)
+        pieces = torch.split(out, self._sizes)
+        for piece, tensor in zip(pieces, tensors, strict=True):
+            if tensor is not None:
+                piece.copy_(tensor.detach().reshape(-1))
+        return out
+
+    # --- parameters ------------------------------------------------------------------------------------------------------
+
+    def flatten_parameters(self, out: Tensor) -> None:
+        """Copies all parameters into ``out``, ``(elements,)`` float32 on the CPU."""
+        self._gather(self.parameters, out)
+
+    def add_to_parameters(self, delta: Tensor, scale: float) -> None:
+        """``parameters += scale * delta``, ``delta`` ``(elements,)`` float32 in the order of this layout."""
+        with torch.no_grad():
+            for parameter, piece in zip(self.parameters, self._pieces(self._arrive(delta)), strict=True):
+                parameter.add_(piece.to(parameter.dtype), alpha=scale)
+
+    def copy_parameters(self) -> list[Tensor]:
+        """A copy of each parameter as it is, bit for bit."""
+        return [parameter.detach().clone() for parameter in self.parameters]
+
+    def set_parameters(self, values: Iterable[Tensor]) -> None:
+        """Copies one tensor into each parameter."""
+        with torch.no_grad():
+            _copy_all(list(self.parameters), list(values))
+
+    # --- ways ------------------------------------------------------------------------------------------------------------
+
+    def _gather(self, tensors: Sequence[Tensor], out: Tensor) -> None:
+        assert out.shape == (self.elements,)
+        with torch.no_grad():
+            if self._direct:
+                _copy_all(self._pieces(out), list(tensors))
+            else:
+                # One transfer instead of one a parameter.
+                out.copy_(torch.cat([tensor.reshape(-1).to(torch.float32) for tensor in tensors]))
+
+    def _arrive(self, flat: Tensor) -> Tensor:
+        assert flat.shape == (self.elements,)
+        return flat if self._direct else flat.to(self.device)
+
+    def _pieces(self, flat: Tensor) -> list[Tensor]:
+        """Views of ``flat`` in the parameters' shapes. Those of an arena's slots are asked for again and again, so they stay."""
+        known = self._cut.get(id(flat))
+        if known is not None and known[0] is flat:
+            return known[1]
+        pieces = [piece.view(p.shape) for piece, p in zip(torch.split(flat, self._sizes), self.parameters, strict=True)]
+        if self._direct:
+            if len(self._cut) >= 64:
+                self._cut.clear()
+            self._cut[id(flat)] = flat, pieces
+        return pieces
+
+    def forget_slots(self) -> None:
+        """Drops the views of vectors that were given to us, so that their memory can go."""
+        self._cut.clear()
+
+
+def _copy_all(into: list[Tensor], values: list[Tensor]) -> None:
+    """One call for all copies: several times faster than a loop when the parameters are small."""
+    torch._foreach_copy_(into, values)  # pyright: ignore[reportPrivateImportUsage]
+
+
+def _check(name: str, parameter: Tensor) -> None:
+    if parameter.is_meta:
+        raise UnsupportedModel(f"parameter {name} is on the meta device: it has no values", "materialise the model first")
+    if parameter.layout != torch.strided:
+        raise UnsupportedModel(f"parameter {name} is {parameter.layout}", "only dense parameters can be exchanged")
+    if parameter.dtype not in _MOVABLE:
+        raise UnsupportedModel(
+            f"parameter {name} is {parameter.dtype}, which cannot be exchanged as float32", "train in float32 or half precision"
+        )
+
+
+def shard_sizes(elements: int, peers: int, whole_vector: bool) -> tuple[int, ...]:
+    """How the flat vector is cut. The same on every peer: nothing but the run's settings and the model goes in.
+
+    Args:
+        peers: The run's configured number of peers, dead or alive.
+        whole_vector: The rule needs the vector in one piece.
+    Returns: lengths in elements, all but the last multiples of 16: one up to 4 MiB of float32, then as many as keep each at
+        about 4 MiB, but at most ``peers``.
+    """
+    assert elements > 0
+    count = min(peers, -(-4 * elements // SHARD_BYTES))
+    if whole_vector or count <= 1:
+        return (elements,)
+    size = -(-elements // (count * SHARD_ALIGNMENT)) * SHARD_ALIGNMENT
+    full, rest = divmod(elements, size)
+    return (size,) * full + ((rest,) if rest else ())
+
+
+def sketch(flat: NDArray[np.float32], seed: int, size: int = SKETCH_SIZE) -> bytes:
+    """A count-sketch: each element is added, under a random sign, to a random one of ``size`` sums.
+
+    It is linear, and keeps the squared Euclidean norm in expectation (relative deviation about sqrt(2 / size)), so distances
+    between peers can be read off their sketches.
+
+    Args:
+        flat: ``(d,)`` float32.
+        seed: The same on all peers whose sketches are compared.
+        size: At most 128.
+    Returns: ``size`` float32, as bytes.
+    Source: Charikar, Chen, Farach-Colton 2002, "Finding frequent items in data streams".
+    """
+    assert 0 < size <= 128
+    places = _places(len(flat), seed, size)
+    sums = np.zeros(256)
+    for start in range(0, len(flat), _SKETCH_CHUNK):  # in pieces, because bincount widens both arguments
+        stop = start + _SKETCH_CHUNK
+        sums += np.bincount(places[start:stop], weights=flat[start:stop], minlength=256)
+    return (sums[:size] - sums[128 : 128 + size]).astype(np.float32).tobytes()
+
+
+@functools.lru_cache(maxsize=4)
+def _places(elements: int, seed: int, size: int) -> NDArray[np.uint8]:
+    """One byte an element: which sum, and the sign in the highest bit."""
+    drawn = np.frombuffer(random.Random(f"sketch/{seed}").randbytes(elements), np.uint8)
+    if size == 128:
+        return drawn
+    return ((drawn & 127) % size + (drawn & 128)).astype(np.uint8)
+
+
+def sketch_distance(one: bytes, other: bytes) -> float:
+    """The Euclidean distance of two vectors, estimated from their sketches."""
+    difference = np.frombuffer(one, np.float32).astype(np.float64) - np.frombuffer(other, np.float32)
+    return float(np.sqrt(difference @ difference))

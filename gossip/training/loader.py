@@ -1,0 +1,187 @@
+"""The user's data, read in the slices that the swarm hands out: each round another part of a shared permutation."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.utils.data import (
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    TensorDataset,
+    default_collate,
+)
+
+from gossip.errors import ConfigError
+from gossip.topologies.base import draw
+
+from .control import Go
+
+
+class Rounds(Protocol):
+    """What the loader needs of the session."""
+
+    @property
+    def peers(self) -> int:
+        """Size of the roster."""
+        ...
+
+    def next_round(self) -> Go | None:
+        """The round to compute, with its samples; None when the run is over."""
+        ...
+
+    def pass_round(self) -> None:
+        """Takes part in the current round without an update."""
+
+    def hand_out(self, samples: int) -> None:
+        """The next step is on that many samples."""
+
+    @property
+    def unused(self) -> bool:
+        """Samples were handed out, and no step has followed."""
+        ...
+
+
+class ShardedLoader:
+    """Iterates over one epoch's share of this peer: as many batches as there are rounds in the epoch.
+
+    Who reads what is decided round by round, so nothing is lost or read twice when peers come and go. The order within an epoch
+    is a permutation drawn from the run's seed, whatever the given loader's ``shuffle`` says. Samples are fetched in this process:
+    ``num_workers``, ``pin_memory`` and ``drop_last`` of the given loader have no effect.
+
+    One batch belongs to one ``optimizer.step()``. A batch that no step follows is given back to the swarm when the next is asked
+    for, and its round passes without us.
+    """
+
+    def __init__(self, loader: DataLoader[Any], rounds: Rounds, seed: int, flip_labels: bool, classes: int | None) -> None:
+        """Raises: ConfigError: The loader reads its data in a way that cannot be split, and what to do."""
+        _check(loader)
+        _note_ignored(loader)
+        assert loader.batch_size is not None
+        dataset: Any = loader.dataset
+        self.dataset = dataset
+        self.batch_size = loader.batch_size
+        self._rounds, self._seed = rounds, seed
+        self._chosen = list(loader.sampler.indices) if isinstance(loader.sampler, SubsetRandomSampler) else None
+        self.samples_total = len(self._chosen) if self._chosen is not None else len(dataset)
+        if self.samples_total == 0:
+            raise ConfigError("the data set is empty")
+        self._fetch = _fetcher(self.dataset, loader.collate_fn)
+        self._flip = _Flip(self.dataset, classes) if flip_labels else None
+        self._order: tuple[int, Tensor] | None = None
+
+    def __len__(self) -> int:
+        """Rounds an epoch, with the peers there are now."""
+        return -(-self.samples_total // (self.batch_size * max(1, self._rounds.peers)))
+
+    def __iter__(self) -> Iterator[Any]:
+        """The rest of the current epoch."""
+        go = self._rounds.next_round()
+        if go is None:
+            return
+        epoch = go.epoch
+        while go is not None and go.epoch == epoch:
+            samples = sum(stop - start for start, stop in go.ranges)
+            if samples == 0:
+                self._rounds.pass_round()
+            else:
+                batch = self._fetch(self._indices(go))
+                self._rounds.hand_out(samples)
+                yield batch if self._flip is None else self._flip(batch)
+                if self._rounds.unused:
+                    self._rounds.pass_round()  # no step followed
+            go = self._rounds.next_round()
+
+    def _indices(self, go: Go) -> list[int]:
+        if self._order is None or self._order[0] != go.epoch:
+            # A generator of its own: the same on every peer, and the user's draws are left alone.
+            generator = torch.Generator().manual_seed(draw("epoch", self._seed, go.epoch) % 2**63)
+            self._order = go.epoch, torch.randperm(self.samples_total, generator=generator)
+        order = self._order[1]
+        pieces = [order[start:stop] for start, stop in go.ranges]
+        found: list[int] = (pieces[0] if len(pieces) == 1 else torch.cat(pieces)).tolist()
+        return found if self._chosen is None else [int(self._chosen[at]) for at in found]
+
+
+def _check(loader: object) -> None:
+    if not isinstance(loader, DataLoader):
+        raise ConfigError(f"shard takes a torch DataLoader, got {type(loader).__name__}", "write peer.shard(DataLoader(...))")
+    dataset: Any = loader.dataset
+    if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
+        raise ConfigError(
+            "an iterable data set cannot be split by index",
+            "give the loader a data set with __getitem__ and __len__, or leave peer.shard out and let each peer read a part",
+        )
+    if loader.batch_size is None or type(loader.batch_sampler).__name__ != "BatchSampler":
+        raise ConfigError(
+            "a loader that makes its own batches cannot be split",
+            "give it a batch_size and no batch_sampler; drop_last is ignored",
+        )
+    sampler = loader.sampler
+    if isinstance(sampler, RandomSampler) and not sampler.replacement and sampler.num_samples == len(dataset):
+        return
+    if type(sampler) not in (SequentialSampler, SubsetRandomSampler):
+        raise ConfigError(
+            f"{type(sampler).__name__} chooses samples in a way that cannot be split",
+            "leave it out: the swarm draws the order; torch.utils.data.Subset takes a part of a data set",
+        )
+
+
+def _note_ignored(loader: DataLoader[Any]) -> None:
+    ignored = [f"num_workers={loader.num_workers}"] if loader.num_workers else []
+    ignored += [name for name in ("pin_memory", "drop_last") if getattr(loader, name)]
+    if isinstance(loader.sampler, SequentialSampler):
+        ignored.append("shuffle=False")
+    if ignored:
+        consequence = "samples are fetched in this process, in an order drawn from the run's seed"
+        warnings.warn(f"gossip ignores {', '.join(ignored)} of the loader: {consequence}", stacklevel=4)
+
+
+def _fetcher(dataset: Any, collate: Callable[[list[Any]], Any]) -> Callable[[list[int]], Any]:
+    if type(dataset) is TensorDataset and collate is default_collate:
+        # What collating the single samples would give, without taking the tensors apart first.
+        return lambda indices: [tensor[indices] for tensor in dataset.tensors]
+    fetch_many = getattr(dataset, "__getitems__", None)
+    if callable(fetch_many):
+        return lambda indices: collate(fetch_many(indices))
+    return lambda indices: collate([dataset[index] for index in indices])
+
+
+class _Flip:
+    """The label_flip fault: integer targets y become classes - 1 - y."""
+
+    def __init__(self, dataset: Any, classes: int | None) -> None:
+        """``classes``: how many there are; else what the data set tells, else what has been seen."""
+        self._classes = classes or _count_classes(dataset)
+        self._known = self._classes > 0
+
+    def __call__(self, batch: Any) -> Any:
+        """The batch, a pair of inputs and targets, with other targets. The data set itself is not touched."""
+        target = batch[1] if isinstance(batch, list | tuple) and len(batch) >= 2 else None
+        if not isinstance(target, Tensor) or target.is_floating_point() or target.is_complex():
+            raise ConfigError(
+                "label_flip needs batches (inputs, targets) with a tensor of integer targets",
+                "choose another fault for this peer",
+            )
+        if not self._known and target.numel():
+            self._classes = max(self._classes, int(target.max()) + 1)
+        changed = [*batch]
+        changed[1] = self._classes - 1 - target
+        return changed if isinstance(batch, list) else tuple(changed)
+
+
+def _count_classes(dataset: Any) -> int:
+    targets: Any = getattr(dataset, "targets", None)
+    if targets is None and isinstance(dataset, TensorDataset) and len(dataset.tensors) > 1:
+        targets = dataset.tensors[1]
+    if isinstance(targets, Sequence):
+        targets = torch.as_tensor(targets)
+    if isinstance(targets, Tensor) and targets.numel() and not targets.is_floating_point():
+        return int(targets.max()) + 1
+    return 0

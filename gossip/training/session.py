@@ -1,0 +1,372 @@
+"""What a user's script holds: one peer of the swarm, with its model, its data and its log."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import math
+import numbers
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from gossip.errors import ConfigError, GossipError
+from gossip.faults import Slow
+
+from .channel import METRICS_MAX, Channel
+from .control import Go
+from .exchange import Exchange
+from .judging import Bench
+from .layout import Layout
+from .loader import ShardedLoader
+from .spawn import NodeHandle, Place, StartNode
+from .stepping import check_optimizer, replace_step
+from .watch import ExceptHook, Termination, watch_launcher, write_error
+
+CLOSE_S = 10.0
+HURRIED_CLOSE_S = 2.0
+TEXT_MAX = 200
+EXIT_SIGTERM = 143
+
+Model = TypeVar("Model", bound=torch.nn.Module)
+Optimizer = TypeVar("Optimizer", bound=torch.optim.Optimizer)
+
+
+class Session:
+    """One peer, as its script sees it. Made by ``gossip.init()``; a process has one at a time.
+
+    ``optimizer.step()`` of the prepared optimizer exchanges the gradients with the swarm and steps with the result, so
+    afterwards ``.grad`` holds the aggregate. In rolling rounds all peers' parameters are the same after every step, bit for bit.
+    """
+
+    def __init__(self, place: Place, start: StartNode, connection: tuple[Channel, NodeHandle], termination: Termination) -> None:
+        """Use ``gossip.init()``, which has started the node of ``connection``."""
+        self._place, self._config = place, place.config
+        self._pid = os.getpid()
+        self._closed = False
+        self._model: torch.nn.Module | None = None
+        self._loader: ShardedLoader | None = None
+        self._handed = 0  # samples of the batch that no step has followed yet
+        self._loss: float | None = None
+        self._computing_since = time.monotonic()
+        self._kept: dict[str, Any] = {}
+        self._kept_states: dict[str, Any] = {}
+        self._in_round = False
+        plan = self._config.plan.for_peer(place.peer)
+        self._slowness = math.prod(fault.factor for fault in plan if isinstance(fault, Slow))
+        lie = self._config.plan.liars.get(place.peer)
+        self._flips_labels = lie is not None and lie.attack == "label_flip"
+        self._termination = termination
+        self._exchange = Exchange(start, connection, place.peer, place.incarnation, self._look_around)
+        # A forked child, say of a DataLoader, must not keep the node believing that we live.
+        os.register_at_fork(after_in_child=self._forked)
+        atexit.register(self.close)
+        self._hook = ExceptHook(self._raised)
+        if place.status_fd is not None:
+            watch_launcher(place.status_fd, self._launcher_gone)
+
+    # --- the five lines --------------------------------------------------------------------------------------------------
+
+    def prepare(self, model: Model, optimizer: Optimizer, judge: Callable[[], Tensor] | None = None) -> tuple[Model, Optimizer]:
+        """Takes model and optimizer into the swarm, and returns them: the same objects, with ``optimizer.step()`` exchanging.
+
+        Waits until enough peers are there. If the swarm is ahead, or began with other weights, the model, its buffers and the
+        optimizer take over its state.
+
+        Args:
+            judge: Returns the loss on a mini-batch that it draws with torch's, numpy's or Python's random generator, under the
+                current parameters. Rules that rate updates by the loss (zeno, zeno_pp) need it; it leaves no trace.
+        Raises:
+            UnsupportedModel: Something in the model or the optimizer cannot be exchanged.
+            ConfigError: It was called twice, or the rule needs a ``judge``.
+            SwarmError: The swarm did not come together.
+        """
+        self._check_open()
+        if self._model is not None:
+            raise ConfigError("prepare was called twice", "a peer trains one model with one optimizer")
+        layout = Layout(model, check_optimizer(optimizer))
+        from gossip.aggregators.registry import load  # Late: a rule may be registered in the script, before this call.
+
+        rule = load(self._config.aggregator)
+        if rule.needs_trainer and judge is None:
+            raise ConfigError(
+                f"the rule {rule.name} needs the loss", "write peer.prepare(model, optimizer, judge=...), see its docstring"
+            )
+        seed = f"{self._config.seed}/{self.id}".encode()
+        bench = Bench(model, layout, judge, seed) if judge is not None else None
+        self._exchange.prepare(
+            model,
+            optimizer,
+            replace_step(optimizer, self._step),
+            layout,
+            bench,
+            rule if bench is not None else None,
+            self._extra_state,
+            self._take_extra_state,
+        )
+        self._model = model
+        self._computing_since = time.monotonic()
+        return model, optimizer
+
+    def shard(self, loader: DataLoader[Any], classes: int | None = None) -> ShardedLoader:
+        """A loader that reads this peer's share of each round, one epoch an iteration; see ``ShardedLoader``.
+
+        Args:
+            loader: Over a map-style data set that is the same on every peer. ``num_workers``, ``pin_memory``, ``shuffle`` and
+                ``drop_last`` have no effect (a warning says so): samples are fetched in this process, in a shared random order.
+            classes: Number of classes, for the label_flip fault; otherwise it is read off the targets.
+        Raises: ConfigError: It was called twice, or the data cannot be split.
+        """
+        self._check_open()
+        if self._loader is not None:
+            raise ConfigError("shard was called twice", "shard the training data only; every peer may read all of the test data")
+        self._loader = ShardedLoader(loader, self, self._config.seed, self._flips_labels, classes)
+        self._exchange.shard(self._loader.samples_total, self._loader.batch_size)
+        return self._loader
+
+    # --- optional --------------------------------------------------------------------------------------------------------
+
+    def log(self, **metrics: Any) -> None:
+        """A line for this peer's ``metrics.jsonl`` and the launcher's display. ``loss`` also travels with the next update.
+
+        Args:
+            metrics: Numbers, tensors with one element, or strings of at most 200 characters.
+        Raises: ConfigError: A value is something else.
+        """
+        self._check_open()
+        line = {"round": self.round, **{name: _plain(name, value) for name, value in metrics.items()}}
+        loss = line.get("loss")
+        if isinstance(loss, int | float):
+            self._loss = float(loss)
+        # JSON has no NaN; a word says more than nothing.
+        text = json.dumps({k: str(v) if isinstance(v, float) and not math.isfinite(v) else v for k, v in line.items()})
+        if len(text) > METRICS_MAX:
+            raise ConfigError(f"{len(metrics)} metrics make a line of {len(text)} characters, at most {METRICS_MAX} are taken")
+        self._exchange.log(text)
+
+    def keep(self, **objects: Any) -> None:
+        """Makes schedulers and the like part of the state that a joining or returning peer takes over.
+
+        Args:
+            objects: Anything with ``state_dict`` and ``load_state_dict``, under a name that is the same on every peer.
+        """
+        for name, thing in objects.items():
+            if not callable(getattr(thing, "state_dict", None)) or not callable(getattr(thing, "load_state_dict", None)):
+                raise ConfigError(f"{name} is a {type(thing).__name__}, which has no state_dict and load_state_dict")
+            self._kept[name] = thing
+            if name in self._kept_states:
+                thing.load_state_dict(self._kept_states.pop(name))
+
+    def epochs(self, total: int) -> Iterator[int]:
+        """The epochs that remain of ``total``: for a peer that joined late or returned, fewer than for the others."""
+        epoch = 0
+        while True:
+            if self._loader is not None:
+                go = self.next_round()
+                if go is None:
+                    return
+                epoch = max(epoch, go.epoch)
+            if epoch >= total:
+                return
+            yield epoch
+            epoch += 1
+
+    @property
+    def id(self) -> int:
+        """Number of this peer, from 0."""
+        return self._place.peer
+
+    @property
+    def round(self) -> int:
+        """The next round to run on the parameters as they are."""
+        return self._exchange.round_id
+
+    @property
+    def peers(self) -> int:
+        """How many peers are in the roster."""
+        return self._exchange.peers
+
+    @property
+    def alive(self) -> int:
+        """How many of them are alive, as far as this peer knows."""
+        return self._exchange.alive
+
+    @property
+    def run_dir(self) -> Path | None:
+        """The run's folder; None when the run leaves nothing behind."""
+        return self._place.run_dir
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run has had all the rounds that it was started for, or was told to end."""
+        halted = self._exchange.halted
+        return self._out_of_rounds or (halted is not None and halted.exit_code == 0)
+
+    def close(self, reason: str = "finished") -> None:
+        """Leaves the swarm: first helps those who are behind, then ends the node. Also happens at exit; closing twice is fine."""
+        if self._closed or os.getpid() != self._pid:
+            return
+        self._closed = True
+        if reason == "finished" and self._termination.since is not None:
+            reason = "stopped"
+        self._exchange.close(reason, CLOSE_S if reason == "finished" else HURRIED_CLOSE_S)
+        self._hook.uninstall()
+        self._termination.uninstall()
+        atexit.unregister(self.close)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if isinstance(error, Exception):
+            self._raised(error)
+        self.close("finished" if error is None else "stopped")
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"round {self.round}"
+        return f"<gossip.Session peer {self.id} of {self._config.peers}, {state}>"
+
+    # --- a step ----------------------------------------------------------------------------------------------------------
+
+    def _step(self, loss: float | None) -> None:
+        """In place of ``optimizer.step()``."""
+        self._check_open()
+        if self.finished:
+            raise SystemExit(0)
+        samples = 1
+        if self._loader is not None:
+            samples, self._handed = self._handed, 0
+            if not samples:
+                raise ConfigError(
+                    "optimizer.step() was called without a fresh batch of the sharded loader",
+                    "one batch, one step: step once a batch",
+                )
+        if loss is None:
+            loss = self._loss
+        self._loss = None
+        self._in_round = True
+        try:
+            self._exchange.contribute(samples, loss, self._be_slow if self._slowness > 1 else None)
+        finally:
+            self._in_round = False
+        self._computing_since = time.monotonic()
+        if self._termination.since is not None:
+            self._stop()
+
+    def _be_slow(self) -> None:
+        """The slow fault: computing takes ``factor`` times as long."""
+        time.sleep((self._slowness - 1) * (time.monotonic() - self._computing_since))
+
+    @property
+    def _out_of_rounds(self) -> bool:
+        return self._config.rounds is not None and self._exchange.round_id >= self._config.rounds
+
+    # --- for the loader --------------------------------------------------------------------------------------------------
+
+    def next_round(self) -> Go | None:
+        """The round to compute; None when the run is over."""
+        self._check_open()
+        if self._model is None:
+            raise ConfigError("the sharded loader was used before prepare", "call peer.prepare(model, optimizer) first")
+        if self.finished:
+            return None
+        try:
+            go = self._exchange.wait_go()
+        except SystemExit:
+            if self.finished:
+                return None
+            raise
+        self._computing_since = time.monotonic()
+        return None if self._out_of_rounds else go
+
+    def pass_round(self) -> None:
+        """Takes part in the current round without an update."""
+        self._handed = 0
+        self._in_round = True
+        try:
+            self._exchange.contribute(0, None)
+        finally:
+            self._in_round = False
+
+    def hand_out(self, samples: int) -> None:
+        """The next step is on that many samples."""
+        self._handed = samples
+
+    @property
+    def unused(self) -> bool:
+        """Samples were handed out, and no step has followed."""
+        return self._handed > 0
+
+    # --- state beside the model ------------------------------------------------------------------------------------------
+
+    def _extra_state(self) -> dict[str, Any]:
+        return {**self._kept_states, **{name: thing.state_dict() for name, thing in sorted(self._kept.items())}}
+
+    def _take_extra_state(self, states: dict[str, Any]) -> None:
+        for name, state in states.items():
+            if name in self._kept:
+                self._kept[name].load_state_dict(state)
+            else:
+                self._kept_states[name] = state  # ``keep`` may be called for it yet
+
+    # --- ends ------------------------------------------------------------------------------------------------------------
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ConfigError("this peer has left the swarm", "call gossip.init() again to come back")
+        if os.getpid() != self._pid:
+            raise ConfigError("this is a forked child of the peer", "only the process that called gossip.init() takes part")
+
+    def _look_around(self) -> None:
+        """Called about twice a second in every wait. A step that was begun is finished, if that does not take long."""
+        since = self._termination.since
+        if since is not None and (not self._in_round or time.monotonic() - since > HURRIED_CLOSE_S):
+            self._stop()
+
+    def _stop(self) -> None:
+        self.close("stopped")
+        raise SystemExit(EXIT_SIGTERM)
+
+    def _raised(self, error: BaseException) -> None:
+        """The script raised, and nobody caught it."""
+        if self._closed or os.getpid() != self._pid:
+            return
+        if not isinstance(error, Exception):
+            self.close("stopped")  # KeyboardInterrupt and its like
+            return
+        if self.run_dir is not None:
+            write_error(self.run_dir / f"peer-{self.id}", {"peer": self.id, "round": self.round}, error)
+        self.close("raised")
+
+    def _launcher_gone(self) -> None:
+        """In the watching thread. The training thread may be anywhere, so it is not asked."""
+        if self._closed or os.getpid() != self._pid:
+            return
+        try:
+            self._exchange.tell_close("stopped")
+            self._exchange.node_ended(HURRIED_CLOSE_S)
+        except GossipError:
+            self._exchange.node_ended(0.1)
+        os._exit(1)
+
+    def _forked(self) -> None:
+        if not self._closed:
+            self._exchange.drop_after_fork()
+
+
+def _plain(name: str, value: Any) -> int | float | str:
+    if isinstance(value, Tensor) and value.numel() == 1:
+        value = value.item()
+    if isinstance(value, bool | numbers.Real):
+        return int(value) if isinstance(value, numbers.Integral) else float(value)
+    if isinstance(value, str) and len(value) <= TEXT_MAX:
+        return value
+    what = f"a string of {len(value)} characters" if isinstance(value, str) else type(value).__name__
+    raise ConfigError(f"cannot log {name}: it is {what}", f"numbers and strings of at most {TEXT_MAX} characters can be logged")

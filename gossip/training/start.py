@@ -1,0 +1,75 @@
+"""``gossip.init()``: finds out who we are, starts the node, and only then imports what takes long."""
+
+from __future__ import annotations
+
+import os
+import random
+from typing import TYPE_CHECKING, Any
+
+from gossip.config import resolve
+from gossip.errors import ConfigError
+
+from .spawn import Place, connect, from_environment, starter
+from .watch import Termination
+
+if TYPE_CHECKING:
+    from .session import Session
+
+_open: Session | None = None
+
+
+def init(**overrides: Any) -> Session:
+    """Makes this process a peer.
+
+    Under a launcher (``gossip run``) everything comes from its environment. Without one this is a swarm of one: the script
+    trains as it would without gossip, and nothing is written unless ``run_dir`` is given.
+
+    The generators of torch, numpy and Python are seeded with the run's seed, so that models built after this call start alike
+    on all peers. torch is held to ``OMP_NUM_THREADS`` threads when that is set, as a launcher does.
+
+    Args:
+        overrides: Options of the run (``gossip run --help``), when there is no launcher.
+    Returns: the ``Session``, which is closed at exit at the latest.
+    Raises: ConfigError: An option is wrong, there is a session already, or options are given under a launcher.
+    """
+    global _open
+    if _open is not None and not _open._closed:
+        raise ConfigError("gossip.init() was called twice", "a process is one peer; call peer.close() first")
+    place = from_environment()
+    if place is not None and overrides:
+        names = ", ".join(sorted(overrides))
+        raise ConfigError(f"gossip.init({names}=...) under a launcher, which has settled that", "give it to gossip run instead")
+    if place is None:
+        place = _alone(overrides)
+    termination = Termination()
+    termination.install()
+    start = starter(place)
+    # Before torch is imported here: the node needs a second for that too, and so they need it together.
+    connection = connect(start, place.incarnation)
+    from .session import Session
+
+    _open = Session(place, start, connection, termination)
+    _seed(place.config.seed)
+    return _open
+
+
+def _alone(overrides: dict[str, Any]) -> Place:
+    """A swarm of one. Its rule is the mean: one update is its own aggregate under every rule that can be had with one."""
+    resolved = resolve(overrides, defaults={"peers": 1, "node": "thread"})
+    config = resolved.config
+    if config.peers != 1:
+        raise ConfigError(f"{config.peers} peers, but this script was started alone", f"gossip run -n {config.peers} script.py")
+    resolved = resolved.with_values("alone", run=os.urandom(8).hex(), name="alone", f=0, aggregator="mean", topology="rolling")
+    return Place(resolved.config)
+
+
+def _seed(seed: int) -> None:
+    import numpy as np
+    import torch
+
+    torch.manual_seed(seed)
+    np.random.seed(seed % 2**32)
+    random.seed(seed)
+    threads = os.environ.get("OMP_NUM_THREADS", "")
+    if threads.isdigit() and int(threads) > 0:
+        torch.set_num_threads(int(threads))

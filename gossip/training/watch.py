@@ -1,0 +1,119 @@
+"""Ends that come from outside: SIGTERM, a launcher that is gone, an exception in the user's script, a fork."""
+
+from __future__ import annotations
+
+import json
+import linecache
+import os
+import select
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any
+
+FRAMES = 3
+_OURS = str(Path(__file__).resolve().parent.parent)
+_OTHERS = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}", "<frozen ")
+
+
+class Termination:
+    """Notes SIGTERM instead of dying of it; a second one kills as usual.
+
+    Attributes:
+        since: When it came, on the monotonic clock; None: it has not.
+    """
+
+    def __init__(self) -> None:
+        self.since: float | None = None
+        self._installed = False
+
+    def install(self) -> None:
+        """Only in the main thread, and only where nobody else handles SIGTERM already: a script's own handler stays."""
+        in_main = threading.current_thread() is threading.main_thread()
+        if in_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, self._came)
+            self._installed = True
+
+    def _came(self, number: int, frame: FrameType | None) -> None:
+        self.since = time.monotonic()
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        self._installed = False
+
+    def uninstall(self) -> None:
+        if self._installed and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            self._installed = False
+
+
+def watch_launcher(status_fd: int, gone: Callable[[], None]) -> None:
+    """Calls ``gone``, in a daemon thread, when the launcher has closed its end of the status socket. Reads nothing from it."""
+
+    def wait() -> None:
+        poll = select.poll()
+        poll.register(status_fd, select.POLLRDHUP)
+        while True:
+            events = poll.poll()
+            if any(flags & (select.POLLRDHUP | select.POLLHUP | select.POLLERR) for _, flags in events):
+                gone()
+                return
+            if any(flags & select.POLLNVAL for _, flags in events):
+                return  # Closed by ourselves.
+
+    threading.Thread(target=wait, name="gossip-launcher-watch", daemon=True).start()
+
+
+def write_error(folder: Path, fields: dict[str, Any], error: BaseException) -> None:
+    """``error.json``: what the user's script died of, for the launcher and the report. Written whole or not at all."""
+    folder.mkdir(parents=True, exist_ok=True)
+    document = {
+        **fields,
+        "wall": time.time(),
+        "type": type(error).__name__,
+        "message": str(error),
+        "hint": getattr(error, "hint", None),
+        "exit_code": getattr(error, "exit_code", 1),
+        "frames": user_frames(error.__traceback__),
+    }
+    scratch = folder / f".error.{os.getpid()}.new"
+    scratch.write_text(json.dumps(document, indent=1, default=str) + "\n", "utf-8")
+    scratch.replace(folder / "error.json")
+
+
+def user_frames(trace: TracebackType | None) -> list[dict[str, Any]]:
+    """The last frames of the user's own code, outermost first: file, line, function, code. All frames when none is the user's."""
+    frames = traceback.extract_tb(trace)
+    own = [f for f in frames if not f.filename.startswith(_OURS) and not any(word in f.filename for word in _OTHERS)]
+    return [
+        {"file": f.filename, "line": f.lineno, "function": f.name, "code": f.line or linecache.getline(f.filename, f.lineno or 0)}
+        for f in (own or frames)[-FRAMES:]
+    ]
+
+
+class ExceptHook:
+    """Prints an exception that nobody caught as usual, calls ``raised`` with it, and exits with its exit code if it has one."""
+
+    def __init__(self, raised: Callable[[BaseException], None]) -> None:
+        self._raised = raised
+        self._before = sys.excepthook
+        sys.excepthook = self
+
+    def __call__(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        self._before(kind, error, trace)
+        hint = getattr(error, "hint", None)
+        if hint:
+            print(f"hint: {hint}", file=sys.stderr)
+        sys.stderr.flush()
+        self._raised(error)
+        code = getattr(error, "exit_code", None)
+        if isinstance(code, int):
+            raise SystemExit(code)  # Python exits with this instead of 1.
+
+    def uninstall(self) -> None:
+        # Somebody may have put a hook of their own on top since; that one calls us, and we pass it on.
+        if sys.excepthook is self:
+            sys.excepthook = self._before

@@ -1,0 +1,175 @@
+"""What comes in: each header checked before anything is stored, payloads put together in memory that we size ourselves."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gossip.core.events import Payload, Received
+from gossip.core.messages import BULK_MESSAGES, DIGEST_BYTES, Commit, Envelope, PeerId, StateOffer
+from gossip.errors import Malformed
+
+from .base import PayloadLimit, Traffic
+from .chunks import CHUNK_BYTES, checksum, view_of
+from .codec import decode
+
+UNFINISHED_MAX = 2  # of one sender: one that runs, and one that its former connection left behind
+STALLED_S = 10.0  # an unfinished payload that did not grow for so long is forgotten
+ORPHANED_S = 1.0  # the same when its sender is gone: what the kernel still holds of it comes sooner
+
+_BULK = frozenset(BULK_MESSAGES)
+_DIGESTED = (Commit, StateOffer)
+
+
+@dataclass(slots=True)
+class Gate:
+    """Decides whether a header may come in. Counts why not."""
+
+    run: bytes
+    local: PeerId
+    payload_limit: PayloadLimit
+    traffic: Traffic
+
+    def control(self, data: bytes) -> Envelope | None:
+        envelope = self._open(data)
+        if envelope is not None and type(envelope.message) in _BULK:
+            return self._refuse("wrong_lane")
+        return envelope
+
+    def bulk(self, data: bytes | memoryview, nbytes: int | None) -> Envelope | None:
+        """``nbytes`` is what the sender says that its payload has, None when it has none."""
+        envelope = self._open(data)
+        if envelope is None:
+            return None
+        message = envelope.message
+        if type(message) not in _BULK:
+            return self._refuse("wrong_lane")
+        if nbytes is None:
+            return envelope
+        limit = self.payload_limit(envelope.sender, message)
+        if limit < 0:
+            return self._refuse("unexpected")
+        if nbytes > limit:
+            return self._refuse("too_large")
+        if nbytes != (message.nbytes if isinstance(message, StateOffer) else limit):
+            return self._refuse("wrong_size")
+        return envelope
+
+    def _open(self, data: bytes | memoryview) -> Envelope | None:
+        try:
+            envelope = decode(data)
+        except Malformed:
+            return self._refuse("malformed")
+        if envelope.run != self.run:
+            return self._refuse("foreign_run")
+        if envelope.sender == self.local:
+            return self._refuse("own_name")
+        return envelope
+
+    def _refuse(self, reason: str) -> Envelope | None:
+        self.traffic.drop(reason)
+        return None
+
+
+class Incoming:
+    """A payload that is being received. Its facts are worked out chunk by chunk, so that no chunk takes long."""
+
+    __slots__ = ("_digest", "_expected", "_finite", "_raw", "_sum", "data", "deadline", "envelope", "filled", "index", "nbytes")
+
+    def __init__(self, envelope: Envelope, nbytes: int, expected_sum: int, now: float = 0.0) -> None:
+        self.envelope, self.nbytes = envelope, nbytes
+        self.index = self.filled = 0
+        self.deadline = now + STALLED_S
+        self._expected, self._sum = expected_sum, 0
+        self._finite = True
+        self._raw: NDArray[np.uint8] = np.empty(nbytes, np.uint8)
+        self.data: NDArray[np.uint8] | NDArray[np.float32] = self._raw
+        if not isinstance(envelope.message, StateOffer):
+            self.data = self._raw.view(np.float32)
+        self._digest = hashlib.blake2b(digest_size=DIGEST_BYTES) if isinstance(envelope.message, _DIGESTED) else None
+
+    def room(self) -> memoryview:
+        """Where the next chunk goes. It must fill it."""
+        return view_of(self._raw)[self.filled : self.filled + CHUNK_BYTES]
+
+    def grow(self) -> bool:
+        """The next chunk is in place. Returns whether it was the last."""
+        chunk = self._raw[self.filled : self.filled + CHUNK_BYTES]
+        self._sum += checksum(chunk)
+        if self._digest is not None:
+            self._digest.update(view_of(chunk))
+        if self.data is not self._raw:
+            self._finite = self._finite and bool(np.isfinite(chunk.view(np.float32)).all())
+        self.index += 1
+        self.filled += len(chunk)
+        return self.filled == self.nbytes
+
+    def finish(self) -> Received | None:
+        """None when the checksum does not fit."""
+        if self._sum & 0xFFFF_FFFF_FFFF_FFFF != self._expected:
+            return None
+        digest = b"" if self._digest is None else self._digest.digest()
+        payload = Payload(self.data, self.nbytes, self._finite, digest)
+        return Received(self.envelope.sender, self.envelope.incarnation, self.envelope.message, payload)
+
+
+class Assembly:
+    """The unfinished payloads, by the connection they come on: nobody can add to a payload on another's connection.
+
+    A connection sends one payload at a time. ``UNFINISHED_MAX`` bounds them for each sender that is named; older ones give
+    way to newer ones, since a sender that begins anew will not go on with what its former connection left.
+    """
+
+    def __init__(self, traffic: Traffic) -> None:
+        self._traffic = traffic
+        self._open: dict[Hashable, tuple[int, Incoming]] = {}
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def begin(self, connection: Hashable, transfer: int, incoming: Incoming) -> None:
+        if self._open.pop(connection, None) is not None:
+            self._traffic.drop("gap")
+        sender, incarnation = incoming.envelope.sender, incoming.envelope.incarnation
+        others = [(c, i.envelope.incarnation) for c, (_, i) in self._open.items() if i.envelope.sender == sender]
+        for other, other_incarnation in others:
+            if other_incarnation < incarnation:
+                self._forget(other, "gap")
+        crowd = [c for c, other_incarnation in others if other_incarnation >= incarnation]
+        if len(crowd) >= UNFINISHED_MAX:
+            self._forget(crowd[0], "crowded")
+        self._open[connection] = (transfer, incoming)
+
+    def expect(self, connection: Hashable, transfer: int, index: int, now: float) -> Incoming | None:
+        """The payload that this chunk continues, or None, counted."""
+        found = self._open.get(connection)
+        if found is None or found[0] != transfer:
+            self._traffic.drop("unknown_transfer")
+            return None
+        if found[1].index != index:
+            self._forget(connection, "gap")
+            return None
+        found[1].deadline = now + STALLED_S
+        return found[1]
+
+    def done(self, connection: Hashable) -> None:
+        """Finished, or spoilt by a chunk that is not what it must be."""
+        self._open.pop(connection, None)
+
+    def orphan(self, sender: PeerId, now: float) -> None:
+        """The sender's link closed. What it has sent may still be on its way (reliability.md F10), so it gets a moment."""
+        for _, incoming in self._open.values():
+            if incoming.envelope.sender == sender:
+                incoming.deadline = min(incoming.deadline, now + ORPHANED_S)
+
+    def expire(self, now: float) -> None:
+        for connection in [c for c, (_, incoming) in self._open.items() if incoming.deadline <= now]:
+            self._forget(connection, "gap")
+
+    def _forget(self, connection: Hashable, reason: str) -> None:
+        del self._open[connection]
+        self._traffic.drop(reason)

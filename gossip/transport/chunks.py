@@ -1,0 +1,75 @@
+"""A payload on the wire: a first frame with its size and checksum, then chunks of 1 MiB, each numbered.
+
+    first   [FIRST: 0xC1, transfer, nbytes, checksum] + envelope      followed by the frame of chunk 0
+    next    [NEXT: 0xC3, transfer, index]                             followed by the frame of chunk ``index``
+    plain   envelope alone (begins with 0x96, msgpack's array of six)
+
+Whole messages of 100 MB run at half the speed of chunks (performance.md B), and a ping would wait behind them.
+"""
+
+from __future__ import annotations
+
+import struct
+from itertools import count
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+CHUNK_BYTES = 2**20
+
+FIRST_MARK = 0xC1  # msgpack never uses it
+NEXT_MARK = 0xC3
+FIRST = struct.Struct("<BxxxIQQ")
+NEXT = struct.Struct("<BxxxII")
+
+_transfers = count(1)
+
+
+def bytes_of(data: Any) -> NDArray[np.uint8]:
+    """The memory of an array as bytes, not copied. Raises ValueError when it is not contiguous."""
+    return np.frombuffer(data, dtype=np.uint8)
+
+
+def view_of(memory: NDArray[np.uint8]) -> memoryview:
+    """The same memory as a memoryview, writable if the array is."""
+    view: memoryview = memory.data
+    return view
+
+
+def checksum(data: NDArray[np.uint8]) -> int:
+    """Sum of the 64-bit words, modulo 2**64. Checksums of parts add up when all but the last are whole words.
+
+    It finds a buffer that was changed while it was sent, and flipped bits. Measured on 69 KB: 2 us, where crc32 takes 18.
+    It is no protection from a sender that wants to deceive; the digest of a commit is.
+    """
+    whole = len(data) & ~7
+    words = int(np.add.reduce(data[:whole].view(np.uint64), dtype=np.uint64))
+    return (words + int.from_bytes(data[whole:].tobytes(), "little")) & 0xFFFF_FFFF_FFFF_FFFF
+
+
+class Outgoing:
+    """One message on its way out of the bulk lane, cut into pairs of frames. ``view`` is None without a payload."""
+
+    __slots__ = ("holder", "index", "nbytes", "plain", "sent", "transfer", "view")
+
+    def __init__(self, envelope: bytes, holder: NDArray[np.uint8] | None, sum_of_payload: int = 0) -> None:
+        self.holder = holder  # an array object of our own: it lives exactly as long as a chunk of it is being sent
+        self.sent = self.index = 0
+        if holder is None:
+            self.nbytes, self.view, self.plain, self.transfer = 0, None, envelope, 0
+        else:
+            self.nbytes, self.view = len(holder), view_of(holder)
+            self.transfer = next(_transfers) & 0xFFFF_FFFF
+            self.plain = FIRST.pack(FIRST_MARK, self.transfer, self.nbytes, sum_of_payload) + envelope
+
+    def frames(self) -> tuple[bytes, memoryview | None]:
+        """The next header and the next chunk. ``advance`` when they were taken."""
+        header = self.plain if self.index == 0 else NEXT.pack(NEXT_MARK, self.transfer, self.index)
+        return header, None if self.view is None else self.view[self.sent : self.sent + CHUNK_BYTES]
+
+    def advance(self) -> bool:
+        """Whether that was the last."""
+        self.index += 1
+        self.sent += CHUNK_BYTES
+        return self.sent >= self.nbytes

@@ -1,0 +1,342 @@
+"""Messages to bytes and back, with every type and every bound checked on the way in. Never pickle, never code.
+
+A wire message is one msgpack array: ``[PROTOCOL_VERSION, run, sender, incarnation, tag, [field, ...]]``, the fields in the
+order of the dataclass. How to read and write a dataclass follows from its annotations; it is worked out once, when a
+``Codec`` is built, into a tree of closures, so that a call does no reflection.
+
+What an annotation allows, within ``Limits``:
+
+    int                         ``int_min`` .. ``int_max``; a bool is not an int
+    float                       finite
+    bytes, str                  at most ``bytes_max`` bytes, ``str_max`` characters
+    bool, Literal["a", "b"]     just that
+    X | None                    what X allows, or None
+    tuple[X, ...]               at most ``items_max`` entries
+    tuple[X, Y]                 exactly these
+    a dataclass                 its fields
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from math import isfinite
+from operator import attrgetter
+from types import NoneType, UnionType
+from typing import Any, Generic, Literal, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import msgpack
+
+from gossip.core.messages import ROUND_MAX, Envelope, Message, StateOffer
+from gossip.errors import Malformed
+
+PROTOCOL_VERSION = 1
+HEADER_BYTES_MAX = 64 * 1024
+CORE_BYTES_MAX = 48 * 1024  # of ``StateOffer.core``; leaves the rest of the header 16 KiB
+ID_BYTES_MAX = 64  # of a run's name on the wire
+
+Reader: TypeAlias = Callable[[Any], Any]
+Writer: TypeAlias = Callable[[Any], Any] | None  # None: msgpack takes the value as it is
+M = TypeVar("M")
+
+# The parser's own refusals, and what a hostile size or depth can raise besides (reliability.md 3.5).
+_PARSER_ERRORS = (
+    ValueError,
+    TypeError,
+    OverflowError,
+    RecursionError,
+    MemoryError,
+    BufferError,
+    msgpack.UnpackException,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds of what is read. ``larger`` names single fields of bytes or str that may be longer, by ``(class, "field")``."""
+
+    message_bytes: int = HEADER_BYTES_MAX
+    int_min: int = 0
+    int_max: int = ROUND_MAX
+    bytes_max: int = 4096
+    str_max: int = 256
+    items_max: int = 1024
+    larger: Mapping[tuple[type, str], int] = field(default_factory=dict)
+
+
+class Codec(Generic[M]):
+    """Packs the dataclasses it was built with. The order of ``types`` is part of the protocol: a type's place is its tag.
+
+    >>> codec: Codec[FromNode] = Codec(get_args(FromNode), Limits(int_min=-1))
+    >>> codec.decode_many(codec.encode_many([Halted("finished", 0)]))
+    [Halted(reason='finished', exit_code=0)]
+    """
+
+    def __init__(self, types: Iterable[type[M]], limits: Limits | None = None) -> None:
+        self.limits = limits or Limits()
+        self.types = tuple(types)
+        shapes = _Shapes(self.limits)
+        self._writers: dict[type, tuple[int, Callable[[Any], Any]]] = {}
+        self._readers: list[Reader] = []
+        for tag, cls in enumerate(self.types):
+            self._writers[cls] = (tag, shapes.writer_of(cls))
+            self._readers.append(shapes.reader_of(cls))
+        longest = max([self.limits.bytes_max, *self.limits.larger.values()])
+        # A message may hold a whole table, and ``decode_many`` two entries a message.
+        self._parser_limits = {
+            "raw": False,
+            "use_list": False,
+            "strict_map_key": True,
+            "max_array_len": max(2 * self.limits.items_max, 64),
+            "max_map_len": 0,
+            "max_ext_len": 0,
+            "max_str_len": 4 * max([self.limits.str_max, *self.limits.larger.values()]),  # in UTF-8 bytes
+            "max_bin_len": longest,
+        }
+        self._pack = msgpack.Packer(use_bin_type=True, autoreset=True).pack
+
+    def encode(self, message: M) -> bytes:
+        """One message. Raises ValueError when it is larger than others would take: a bug of ours, not input."""
+        return self.encode_many((message,))
+
+    def decode(self, data: bytes | memoryview) -> M:
+        """Exactly one message. Raises Malformed."""
+        messages = self.decode_many(data)
+        if len(messages) != 1:
+            raise Malformed(f"{len(messages)} messages where one was expected")
+        return messages[0]
+
+    def encode_many(self, messages: Iterable[M]) -> bytes:
+        """Several messages in one packet: ``[PROTOCOL_VERSION, tag, fields, tag, fields, ...]``."""
+        items: list[Any] = [PROTOCOL_VERSION]
+        for message in messages:
+            items += self.to_plain(message)
+        return self.pack(items)
+
+    def decode_many(self, data: bytes | memoryview) -> list[M]:
+        """All messages of a packet, in order. Raises Malformed."""
+        items = self.parse(data)
+        if len(items) % 2 != 1 or items[0] != PROTOCOL_VERSION:
+            raise Malformed("not a packet of this protocol version")
+        return [self.from_plain(items[at], items[at + 1]) for at in range(1, len(items), 2)]
+
+    # The four steps, for those who put something around a message.
+
+    def to_plain(self, message: M) -> tuple[int, Any]:
+        """The tag and the fields, as msgpack takes them."""
+        tag, write = self._writers[type(message)]
+        return tag, write(message)
+
+    def from_plain(self, tag: Any, fields: Any) -> M:
+        """Checks everything. Raises Malformed."""
+        if type(tag) is not int or not 0 <= tag < len(self._readers):
+            raise Malformed(f"unknown message tag {tag!r}"[:100])
+        message: M = self._readers[tag](fields)
+        return message
+
+    def pack(self, plain: Any) -> bytes:
+        data: bytes = self._pack(plain)
+        if len(data) > self.limits.message_bytes:
+            raise ValueError(f"a message of {len(data)} bytes is larger than the {self.limits.message_bytes} that others take")
+        return data
+
+    def parse(self, data: bytes | memoryview) -> tuple[Any, ...]:
+        """Nested tuples of plain values. Raises Malformed."""
+        if len(data) > self.limits.message_bytes:
+            raise Malformed(f"{len(data)} bytes, at most {self.limits.message_bytes} are taken")
+        try:
+            # One-shot: a reused Unpacker that has failed before is not safe (GHSA-6v7p-g79w-8964).
+            plain = msgpack.unpackb(data, **self._parser_limits)
+        except _PARSER_ERRORS as error:
+            raise Malformed(f"not msgpack within limits: {error}"[:200]) from None
+        if type(plain) is not tuple:
+            raise Malformed("not an array")
+        return plain
+
+
+class _Shapes:
+    """Works out readers and writers from annotations."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self._readers: dict[type, Reader] = {}
+        self._writers: dict[type, Callable[[Any], Any]] = {}
+
+    # Reading: from plain values, distrusting each.
+
+    def reader_of(self, cls: type) -> Reader:
+        """Tuple of plain fields to a ``cls``."""
+        if cls not in self._readers:
+            hints = get_type_hints(cls)
+            readers = tuple(self._reader(hints[f.name], cls, f.name) for f in dataclasses.fields(cls))
+            self._readers[cls] = _read_dataclass(cls, readers)
+        return self._readers[cls]
+
+    def _reader(self, hint: Any, cls: type, name: str) -> Reader:
+        limits, where = self.limits, f"{cls.__name__}.{name}"
+        if hint is int:
+            return _read_int(where, limits.int_min, limits.int_max)
+        if hint is float:
+            return _read_float(where)
+        if hint is bool:
+            return _read_exact(where, bool)
+        if hint is bytes:
+            return _read_sized(where, bytes, limits.larger.get((cls, name), limits.bytes_max))
+        if hint is str:
+            return _read_sized(where, str, limits.larger.get((cls, name), limits.str_max))
+        if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+            return self.reader_of(hint)
+        origin, args = get_origin(hint), get_args(hint)
+        if origin is Literal:
+            return _read_literal(where, args)
+        if origin in (Union, UnionType) and len(args) == 2 and NoneType in args:
+            inner = self._reader(next(a for a in args if a is not NoneType), cls, name)
+            return lambda value: None if value is None else inner(value)
+        if origin is tuple and len(args) == 2 and args[1] is Ellipsis:
+            return _read_many(where, self._reader(args[0], cls, name), limits.items_max)
+        if origin is tuple and args:
+            return _read_fixed(where, tuple(self._reader(a, cls, name) for a in args))
+        raise TypeError(f"{where}: the codec has no form for {hint!r}")
+
+    # Writing: our own objects, trusted to be what their annotations say.
+
+    def writer_of(self, cls: type) -> Callable[[Any], Any]:
+        if cls not in self._writers:
+            hints = get_type_hints(cls)
+            names = [f.name for f in dataclasses.fields(cls)]
+            self._writers[cls] = _write_dataclass(names, [self._writer(hints[name]) for name in names])
+        return self._writers[cls]
+
+    def _writer(self, hint: Any) -> Writer:
+        if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+            return self.writer_of(hint)
+        args = get_args(hint)
+        if get_origin(hint) is not Literal:
+            inner = next((w for w in map(self._writer, args) if w is not None), None)
+            if inner is not None:
+                if get_origin(hint) is tuple and args[-1] is Ellipsis:
+                    write = inner
+                    return lambda values: [write(value) for value in values]
+                raise TypeError(f"the codec writes nested messages only alone or in tuple[X, ...], not in {hint!r}")
+        return None
+
+
+def _read_dataclass(cls: type, readers: tuple[Reader, ...]) -> Reader:
+    count, name = len(readers), cls.__name__
+
+    def read(values: Any) -> Any:
+        if type(values) is not tuple or len(values) != count:
+            raise Malformed(f"{name} has {count} fields")
+        return cls(*[reader(value) for reader, value in zip(readers, values, strict=True)])
+
+    return read
+
+
+def _read_int(where: str, least: int, most: int) -> Reader:
+    def read(value: Any) -> int:
+        if type(value) is int and least <= value <= most:
+            return value
+        raise Malformed(f"{where} is not an integer within {least}..{most}")
+
+    return read
+
+
+def _read_float(where: str) -> Reader:
+    def read(value: Any) -> float:
+        # Whole numbers may have been written as integers; those of msgpack always fit a float.
+        if (type(value) is float and isfinite(value)) or type(value) is int:
+            return float(value)
+        raise Malformed(f"{where} is not a finite number")
+
+    return read
+
+
+def _read_exact(where: str, cls: type) -> Reader:
+    def read(value: Any) -> Any:
+        if type(value) is cls:
+            return value
+        raise Malformed(f"{where} is not a {cls.__name__}")
+
+    return read
+
+
+def _read_sized(where: str, cls: type[bytes] | type[str], most: int) -> Reader:
+    def read(value: Any) -> Any:
+        if type(value) is cls and len(value) <= most:
+            return value
+        raise Malformed(f"{where} is not a {cls.__name__} of at most {most}")
+
+    return read
+
+
+def _read_literal(where: str, allowed: tuple[Any, ...]) -> Reader:
+    def read(value: Any) -> Any:
+        # Compared by type too: 1 == True.
+        for choice in allowed:
+            if value == choice and type(value) is type(choice):
+                return choice
+        raise Malformed(f"{where} is none of {allowed}")
+
+    return read
+
+
+def _read_many(where: str, reader: Reader, most: int) -> Reader:
+    def read(values: Any) -> tuple[Any, ...]:
+        if type(values) is not tuple or len(values) > most:
+            raise Malformed(f"{where} is not a list of at most {most}")
+        return tuple([reader(value) for value in values])
+
+    return read
+
+
+def _read_fixed(where: str, readers: tuple[Reader, ...]) -> Reader:
+    count = len(readers)
+
+    def read(values: Any) -> tuple[Any, ...]:
+        if type(values) is not tuple or len(values) != count:
+            raise Malformed(f"{where} is not a list of {count}")
+        return tuple([reader(value) for reader, value in zip(readers, values, strict=True)])
+
+    return read
+
+
+def _write_dataclass(names: list[str], writers: list[Writer]) -> Callable[[Any], Any]:
+    if not names:
+        return lambda message: ()
+    get = attrgetter(*names) if len(names) > 1 else None
+    nested = [(at, writer) for at, writer in enumerate(writers) if writer is not None]
+    if get is not None and not nested:
+        return get
+
+    def write(message: Any) -> list[Any]:
+        values = list(get(message)) if get is not None else [getattr(message, names[0])]
+        for at, writer in nested:
+            values[at] = writer(values[at])
+        return values
+
+    return write
+
+
+# --- what peers say to each other -----------------------------------------------------------------------------------------
+
+MESSAGES: Codec[Message] = Codec(get_args(Message), Limits(larger={(StateOffer, "core"): CORE_BYTES_MAX}))
+
+_read_run = _read_sized("run", bytes, ID_BYTES_MAX)
+_read_sender = _read_int("sender", 0, ROUND_MAX)
+_read_incarnation = _read_int("incarnation", 0, ROUND_MAX)
+
+
+def encode(envelope: Envelope) -> bytes:
+    """At most ``HEADER_BYTES_MAX`` bytes; raises ValueError when the message is larger: a bug of ours, not input."""
+    tag, fields = MESSAGES.to_plain(envelope.message)
+    return MESSAGES.pack((PROTOCOL_VERSION, envelope.run, envelope.sender, envelope.incarnation, tag, fields))
+
+
+def decode(data: bytes | memoryview) -> Envelope:
+    """Raises Malformed on anything that ``encode`` does not make of a message within its bounds, and nothing else."""
+    items = MESSAGES.parse(data)
+    if len(items) != 6 or items[0] != PROTOCOL_VERSION or type(items[0]) is not int:
+        raise Malformed("not an envelope of this protocol version")
+    _, run, sender, incarnation, tag, fields = items
+    return Envelope(_read_run(run), _read_sender(sender), _read_incarnation(incarnation), MESSAGES.from_plain(tag, fields))

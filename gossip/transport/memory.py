@@ -1,0 +1,232 @@
+"""A transport within one process, for tests and for peers that are threads. It encodes and decodes every message.
+
+All peers share a ``Hub``. Each transport is driven by a thread of its own; a lock guards what they share.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import count
+
+from gossip.core.events import LinkDown, LinkUp, Payload, Received
+from gossip.core.messages import BULK_MESSAGES, Envelope, Message, PeerId
+from gossip.errors import AddressInUse
+
+from .assembly import Gate, Incoming
+from .base import Arrival, PayloadLimit, Traffic
+from .chunks import CHUNK_BYTES, bytes_of, checksum
+from .codec import encode
+
+CONTROL_QUEUE = 256  # messages of one sender that wait
+BULK_QUEUE = 64
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Parcel:
+    """What lies in an inbox: a header, and for a payload its bytes, its announced size and its checksum."""
+
+    connection: object
+    header: bytes
+    nbytes: int | None = None
+    sum_of_payload: int = 0
+    content: bytes = b""
+
+
+class _Inbox:
+    """Where others put parcels and news for one transport. Guarded by the hub's lock."""
+
+    def __init__(self) -> None:
+        self.control: deque[Parcel] = deque()
+        self.bulk: deque[Parcel] = deque()
+        self.news: deque[LinkUp | LinkDown] = deque()
+        self.waiting: dict[tuple[object, bool], int] = {}  # parcels by connection and lane
+        self.bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+
+    def put(self, parcel: Parcel, bulk: bool) -> bool:
+        key = (parcel.connection, bulk)
+        waiting = self.waiting.get(key, 0)
+        if waiting >= (BULK_QUEUE if bulk else CONTROL_QUEUE):
+            return False
+        self.waiting[key] = waiting + 1
+        (self.bulk if bulk else self.control).append(parcel)
+        self.ring()
+        return True
+
+    def ring(self) -> None:
+        os.eventfd_write(self.bell, 1)
+
+    def take(self) -> tuple[list[Parcel], list[Parcel], list[LinkUp | LinkDown]]:
+        taken = list(self.control), list(self.bulk), list(self.news)
+        self.control.clear()
+        self.bulk.clear()
+        self.news.clear()
+        self.waiting.clear()
+        return taken
+
+
+class Hub:
+    """The network that in-memory transports share."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._bound: dict[tuple[str, str], MemoryTransport] = {}
+        self._numbers = count(1)
+
+    def inject(self, control: str, bulk: str, parcel: Parcel, *, on_bulk: bool) -> bool:
+        """Puts anything into an inbox, as a stranger would. For tests of what a transport does with it."""
+        with self._lock:
+            target = self._bound.get((control, bulk))
+            return target is not None and target.inbox.put(parcel, on_bulk)
+
+
+class MemoryTransport:
+    """Same promises as ``ZeroMQTransport``. Payloads are copied when they are sent, so nothing is ever in flight."""
+
+    def __init__(
+        self,
+        hub: Hub,
+        run: bytes,
+        local: PeerId,
+        incarnation: Callable[[], int] | int,
+        payload_limit: PayloadLimit,
+        control: str | None = None,
+        bulk: str | None = None,
+    ) -> None:
+        """Without addresses, free ones are chosen. Raises AddressInUse."""
+        self.traffic = Traffic()
+        self._hub, self._run, self._local = hub, run, local
+        self._incarnation = incarnation if callable(incarnation) else lambda: incarnation
+        self._gate = Gate(run, local, payload_limit, self.traffic)
+        self._links: dict[PeerId, tuple[tuple[str, str], object]] = {}
+        self._closed = False
+        with hub._lock:
+            number = next(hub._numbers)
+            self.control = control or f"memory://{number}/control"
+            self.bulk = bulk or f"memory://{number}/bulk"
+            if self._address in hub._bound:
+                raise AddressInUse(self.control, f"peer {hub._bound[self._address]._local}")
+            self.inbox = _Inbox()
+            hub._bound[self._address] = self
+            for other in hub._bound.values():
+                other._announce(self._address, None)
+
+    @property
+    def _address(self) -> tuple[str, str]:
+        return self.control, self.bulk
+
+    def connect(self, peer: PeerId, control: str, bulk: str) -> None:
+        with self._hub._lock:
+            known = self._links.get(peer)
+            if known is not None and known[0] == (control, bulk):
+                return
+            self.disconnect(peer)
+            if not (control.startswith("memory://") and bulk.startswith("memory://")):
+                self.traffic.drop("bad_address")
+                return
+            self._links[peer] = ((control, bulk), object())
+            if (control, bulk) in self._hub._bound:
+                self._announce((control, bulk), None, only=peer)
+
+    def disconnect(self, peer: PeerId) -> None:
+        with self._hub._lock:
+            if self._links.pop(peer, None) is not None:
+                kept = [news for news in self.inbox.news if news.peer != peer]
+                self.inbox.news.clear()
+                self.inbox.news.extend(kept)
+
+    def send(self, peer: PeerId, message: Message, payload: Payload | None = None) -> bool:
+        header = encode(Envelope(self._run, self._local, self._incarnation(), message))
+        on_bulk = isinstance(message, BULK_MESSAGES)
+        with self._hub._lock:
+            link = self._links.get(peer)
+            target = None if link is None else self._hub._bound.get(link[0])
+            if link is None or target is None:
+                self.traffic.drop("no_link")
+                return False
+            parcel = Parcel(link[1], header)
+            if payload is not None:
+                content = bytes_of(payload.data)
+                parcel = Parcel(link[1], header, len(content), checksum(content), content.tobytes())
+            if not target.inbox.put(parcel, on_bulk):
+                self.traffic.drop("full")
+                return False
+        self.traffic.sent_messages += 1
+        self.traffic.sent_bytes += len(header) + len(parcel.content)
+        return True
+
+    def poll(self, timeout_s: float, wake: Sequence[int] = ()) -> list[Arrival]:
+        deadline = time.monotonic() + timeout_s
+        poller = select.poll()
+        for fd in (self.inbox.bell, *wake):
+            poller.register(fd, select.POLLIN)
+        while True:
+            ready = poller.poll(max(0.0, deadline - time.monotonic()) * 1000)
+            woken = any(fd != self.inbox.bell for fd, _ in ready)
+            arrivals = self._receive() if any(fd == self.inbox.bell for fd, _ in ready) else []
+            if arrivals or woken or time.monotonic() >= deadline:
+                return arrivals
+
+    def in_flight(self, data: object) -> bool:
+        return False
+
+    def close(self, linger_s: float = 0.0) -> None:
+        with self._hub._lock:
+            if self._closed:
+                return
+            self._closed = True
+            del self._hub._bound[self._address]
+            for other in self._hub._bound.values():
+                other._announce(self._address, "closed")
+            os.close(self.inbox.bell)
+
+    def _announce(self, address: tuple[str, str], down: str | None, only: PeerId | None = None) -> None:
+        """Tells this transport that an address came up, or why it went down."""
+        for peer, (there, _) in self._links.items():
+            if there == address and only in (None, peer):
+                self.inbox.news.append(LinkUp(peer) if down is None else LinkDown(peer, down))
+                self.inbox.ring()
+
+    def _receive(self) -> list[Arrival]:
+        with self._hub._lock:
+            os.eventfd_read(self.inbox.bell)
+            control, bulk, news = self.inbox.take()
+        arrivals: list[Arrival] = []
+        for parcel in control:
+            self._count(parcel)
+            envelope = self._gate.control(parcel.header)
+            if envelope is not None:
+                arrivals.append(Received(envelope.sender, envelope.incarnation, envelope.message))
+        arrivals += news
+        for parcel in bulk:
+            self._count(parcel)
+            envelope = self._gate.bulk(parcel.header, parcel.nbytes)
+            if envelope is None:
+                continue
+            received = self._whole(envelope, parcel)
+            if received is None:
+                self.traffic.drop("corrupt")
+            else:
+                arrivals.append(received)
+        return arrivals
+
+    def _whole(self, envelope: Envelope, parcel: Parcel) -> Received | None:
+        if parcel.nbytes is None:
+            return Received(envelope.sender, envelope.incarnation, envelope.message)
+        if len(parcel.content) != parcel.nbytes:
+            return None
+        incoming = Incoming(envelope, parcel.nbytes, parcel.sum_of_payload)
+        content = memoryview(parcel.content)
+        while True:
+            incoming.room()[:] = content[incoming.filled : incoming.filled + CHUNK_BYTES]
+            if incoming.grow():
+                return incoming.finish()
+
+    def _count(self, parcel: Parcel) -> None:
+        self.traffic.received_messages += 1
+        self.traffic.received_bytes += len(parcel.header) + len(parcel.content)

@@ -1,0 +1,102 @@
+"""ZeroMQ sockets with every unsafe default set, and the addresses that they may have (reliability.md 3.3)."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from typing import cast
+
+import psutil
+import zmq
+
+from gossip.errors import AddressInUse, ConfigError
+
+from .chunks import CHUNK_BYTES, FIRST
+from .codec import HEADER_BYTES_MAX
+
+_ENDPOINT = re.compile(r"tcp://(\[[0-9a-fA-F:]+\]|[0-9.]+):([0-9]{1,5})", re.ASCII)
+
+_BOTH_LANES: dict[zmq.SocketOption, int] = {
+    zmq.LINGER: 0,  # the default, for ever, hangs the end of the context
+    zmq.HANDSHAKE_IVL: 1500,  # ms; somebody who connects and says nothing is thrown out (default 30 s)
+    zmq.HEARTBEAT_IVL: 100,  # ms; a stopped process or a cut link shows within 300..400 ms (default: never)
+    zmq.HEARTBEAT_TIMEOUT: 300,
+    zmq.HEARTBEAT_TTL: 300,
+    zmq.RECONNECT_IVL: 50,  # ms, doubling up to
+    zmq.RECONNECT_IVL_MAX: 1000,
+    zmq.CONNECT_TIMEOUT: 2000,
+    zmq.TCP_MAXRT: 5000,
+    zmq.TCP_KEEPALIVE: 1,
+    zmq.BACKLOG: 256,
+}
+_CONTROL = {zmq.MAXMSGSIZE: HEADER_BYTES_MAX, zmq.SNDHWM: 256, zmq.RCVHWM: 256}
+# Marks count whole messages, here of one chunk: a reader that sleeps costs 4 MiB, not 1 GiB.
+_BULK = {zmq.MAXMSGSIZE: max(CHUNK_BYTES, HEADER_BYTES_MAX + FIRST.size) + 1024, zmq.SNDHWM: 4, zmq.RCVHWM: 4}
+
+
+def new_socket(context: zmq.Context[zmq.Socket[bytes]], kind: int, *, bulk: bool) -> zmq.Socket[bytes]:
+    """``kind`` is ROUTER, to be bound, or DEALER, to be connected. No routing id is ever set: libzmq draws them."""
+    socket = context.socket(kind)
+    for option, value in (_BOTH_LANES | (_BULK if bulk else _CONTROL)).items():
+        socket.set(option, value)
+    if kind == zmq.ROUTER:
+        socket.set(zmq.ROUTER_MANDATORY, 1)
+        socket.set(zmq.ROUTER_HANDOVER, 0)
+    else:
+        socket.set(zmq.IMMEDIATE, 1)  # else messages wait for dead peers and arrive a round late
+    return socket
+
+
+def endpoint(address: str) -> bool:
+    """Whether this is the address of a lane: TCP, on loopback. It may be a peer's word."""
+    match = _ENDPOINT.fullmatch(address)
+    return match is not None and _is_loopback(match[1].strip("[]")) and 0 < int(match[2]) < 65536
+
+
+def bind(socket: zmq.Socket[bytes], host: str, port: int) -> None:
+    """Raises: ConfigError: ``host`` is not a loopback address. AddressInUse."""
+    host = "127.0.0.1" if host == "localhost" else host.strip("[]")
+    if not _is_loopback(host):
+        raise ConfigError(
+            f"refused to listen on {host!r}: this version has no keys, so anybody who reaches the port could take part",
+            "use a loopback address such as 127.0.0.1",
+        )
+    if not 0 <= port < 65536:
+        raise ConfigError(f"port {port} is not within 0..65535", "leave the port out: a free one is chosen")
+    address = f"tcp://[{host}]:{port or '*'}" if ":" in host else f"tcp://{host}:{port or '*'}"
+    allow_ipv6(socket, address)
+    try:
+        socket.bind(address)
+    except zmq.ZMQError as error:
+        if error.errno == zmq.EADDRINUSE:
+            raise AddressInUse(address, _holder(port)) from None
+        raise ConfigError(f"cannot listen on {address}: {error}", "use a loopback address of this machine") from error
+
+
+def allow_ipv6(socket: zmq.Socket[bytes], address: str) -> None:
+    """Only where it is needed: otherwise IPv4 addresses come back dressed as IPv6."""
+    if "[" in address:
+        socket.set(zmq.IPV6, 1)
+
+
+def bound_address(socket: zmq.Socket[bytes]) -> str:
+    return cast(bytes, socket.get(zmq.LAST_ENDPOINT)).rstrip(b"\0").decode("ascii")
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _holder(port: int) -> str | None:
+    """Who listens on the port, when the system lets us know."""
+    try:
+        for connection in psutil.net_connections(kind="tcp"):
+            listens = connection.status == psutil.CONN_LISTEN and connection.laddr and connection.laddr.port == port
+            if listens and connection.pid:
+                return f"process {connection.pid} ({psutil.Process(connection.pid).name()})"
+    except psutil.Error:
+        return None  # not ours to see, or gone meanwhile: the address alone must do
+    return None

@@ -1,0 +1,98 @@
+"""What is checked before anything starts: names, the rule against the number of peers, memory, the script, the run's folder.
+
+Rules live in modules that import torch; so a process of its own looks at them, and the launcher stays small.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from gossip import topologies
+from gossip.aggregators import registry
+from gossip.config import Resolved
+from gossip.errors import ConfigError, GossipError, OutOfMemory, RunExists, TooFewUpdates, UnknownName
+
+PEER_BYTES = 500 * 2**20
+"""What a peer's two torch processes add to the memory in use (docs/summary.md says how it was measured), the model aside."""
+
+
+def check_names(topology: str, aggregator: str) -> None:
+    """Raises UnknownName or ConfigError for a topology or a rule that nobody knows. Imports no torch."""
+    topologies.load(topology)
+    name = aggregator.split(":")[0].strip().replace("-", "_")
+    by_name = not (name.endswith(".py") or "/" in name or "." in name)
+    if by_name and name not in registry.names():
+        raise UnknownName("aggregator", name, registry.names())
+
+
+def check_rule(resolved: Resolved) -> Resolved:
+    """The config with its ``f`` set.
+
+    Raises: TooFewUpdates: The rule cannot tolerate f among so many peers. ConfigError: The rule cannot be had.
+    """
+    config = resolved.config
+    command = [sys.executable, "-m", "gossip.launch.feasible", config.aggregator, config.topology, str(config.peers)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    try:
+        answer = json.loads(done.stdout.splitlines()[-1])
+    except (ValueError, IndexError):
+        last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        raise ConfigError(f"aggregator {config.aggregator!r} cannot be loaded: {last}") from None
+    if "error" in answer:
+        raise ConfigError(answer["error"], answer["hint"])
+    least: list[int] = answer["least"]  # how many updates for f = 0, 1, ...
+    if config.f is not None:
+        need = least[config.f] if config.f < len(least) else max(least[-1], config.f + 1)
+        if need > config.peers:
+            raise TooFewUpdates(answer["name"], config.f, need, config.peers)
+        return resolved
+    if least[0] > config.peers:
+        raise TooFewUpdates(answer["name"], 0, least[0], config.peers)
+    possible = [f for f, need in enumerate(least) if need <= config.peers and f <= config.peers // 4]
+    return resolved.with_values(f"what {answer['name']} and {config.peers} peers allow, at most a quarter", f=max(possible))
+
+
+def check_memory(peers: int) -> None:
+    """Raises OutOfMemory when so many peers would not fit into what is available now."""
+    import psutil  # here: 50 ms that `gossip --help` need not pay
+
+    have = psutil.virtual_memory().available
+    if peers * PEER_BYTES > have:
+        raise OutOfMemory(peers, peers * PEER_BYTES, have)
+
+
+def check_script(script: Path) -> None:
+    """Raises ConfigError unless there is a script to run."""
+    if script.is_dir():
+        raise ConfigError(f"{script} is a folder, not a script", "gossip run -n 4 train.py")
+    if not script.is_file():
+        near = sorted(path.name for path in script.parent.glob("*.py"))[:8] if script.parent.is_dir() else []
+        raise ConfigError(f"there is no script {script}", f"in that folder: {', '.join(near)}" if near else None)
+
+
+def make_run_folder(path: Path) -> None:
+    """Raises RunExists when there is something in it already, ConfigError when it cannot be made."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        if any(path.iterdir()):
+            raise RunExists(str(path))
+    except (FileExistsError, NotADirectoryError):
+        raise RunExists(str(path)) from None
+    except OSError as error:
+        raise ConfigError(f"cannot make the run folder {path}: {error.strerror}") from error
+
+
+def _describe(aggregator: str, topology: str, peers: int) -> dict[str, object]:
+    rule = registry.load(aggregator)
+    centered = not topologies.load(topology).rolling
+    return {"name": rule.name, "least": [rule.at_least(f, centered=centered) for f in range(peers + 1)]}
+
+
+if __name__ == "__main__":
+    try:
+        print(json.dumps(_describe(sys.argv[1], sys.argv[2], int(sys.argv[3]))))
+    except GossipError as error:
+        print(json.dumps({"error": str(error), "hint": error.hint}))

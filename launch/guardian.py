@@ -1,0 +1,146 @@
+"""Outlives the launcher, only to end what it started: no peer survives its launcher, however that died.
+
+A tiny process of its own session that holds a pipe to the launcher and learns each peer's process group from it. At end of
+file it wakes whatever is stopped, gives the peers ``MERCY_S`` to leave by themselves (they see the launcher go as well), and
+kills the groups that remain. A group is known by its leader's pid and start time, its members by a word in their environment
+that only this launcher gave out: a pid that somebody else has by now is never hit, and nothing is looked up by name.
+
+Run as a file with ``python -I -S``, so it imports the standard library only. The launcher imports its functions.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from typing import NamedTuple
+
+MERCY_S = 3.0
+POLL_S = 0.02
+TOKEN_VARIABLE = "GOSSIP_LAUNCHER"
+
+
+class Stat(NamedTuple):
+    """What /proc says about a process: its state letter, process group, session, and start in clock ticks since boot."""
+
+    state: str
+    group: int
+    session: int
+    started: int
+
+
+def stat(pid: int) -> Stat | None:
+    """None when there is no such process."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            text = file.read()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    fields = text[text.rindex(")") + 2 :].split()  # a command's name may hold spaces and brackets
+    return Stat(fields[0], int(fields[2]), int(fields[3]), int(fields[19]))
+
+
+def carries(pid: int, token: str) -> bool:
+    """Whether the process was started, at whatever remove, with our word in its environment."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return f"{TOKEN_VARIABLE}={token}".encode() in file.read().split(b"\0")
+    except OSError:
+        return False  # gone, or not ours to look into
+
+
+def _processes() -> Iterator[tuple[int, Stat]]:
+    """Every process that is not a zombie."""
+    for name in os.listdir("/proc"):
+        found = stat(int(name)) if name.isdigit() else None
+        if found is not None and found.state not in "ZX":
+            yield int(name), found
+
+
+def members(leader: int, started: int, token: str) -> list[int]:
+    """The living processes of a peer's group.
+
+    Args:
+        leader: The pid that the peer was started with, also the number of its group.
+        started: The leader's start, in clock ticks.
+        token: The word in its environment.
+    """
+    now = stat(leader)
+    if now is not None and now.started != started:
+        return []  # somebody else's by now, so our group is gone: a number is not given out again before that
+    known = now is not None  # the leader itself says that it is our group, even as a zombie
+    return [pid for pid, found in _processes() if found.group == leader and (known or carries(pid, token))]
+
+
+def signal_group(leader: int, started: int, token: str, number: int) -> bool:
+    """Sends a signal to a peer's whole group. Returns whether there was anybody to take it."""
+    if not members(leader, started, token):
+        return False
+    try:
+        os.killpg(leader, number)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def _strays(token: str) -> list[int]:
+    """Whoever carries our word, in whatever group: a peer that was started but not told us, a child with a session of its own."""
+    return [pid for pid, _ in _processes() if pid != os.getpid() and carries(pid, token)]
+
+
+def _kill_stray(pid: int, token: str) -> None:
+    try:
+        handle = os.pidfd_open(pid)
+    except OSError:
+        return  # gone
+    try:
+        if carries(pid, token):  # the handle keeps meaning this very process, whatever happens to its number
+            signal.pidfd_send_signal(handle, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+    finally:
+        os.close(handle)
+
+
+def end(groups: dict[int, int], token: str, mercy_s: float = MERCY_S) -> None:
+    """Ends all groups (leader -> start): wakes them, waits up to ``mercy_s``, kills the rest."""
+    until = time.monotonic() + mercy_s
+    for leader, started in groups.items():
+        signal_group(leader, started, token, signal.SIGCONT)
+    while time.monotonic() < until:
+        if not _strays(token) and not any(members(leader, started, token) for leader, started in groups.items()):
+            return
+        time.sleep(POLL_S)
+    # Twice: a process that was just forking when its group was killed leaves one more.
+    for _ in range(2):
+        for leader, started in groups.items():
+            signal_group(leader, started, token, signal.SIGKILL)
+        for pid in _strays(token):
+            _kill_stray(pid, token)
+        time.sleep(POLL_S)
+
+
+def main() -> None:
+    """Reads ``token T``, ``watch PID START`` and ``forget PID`` until the launcher is gone or says ``done``."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # it ends with the launcher and not before
+    groups: dict[int, int] = {}
+    token = ""
+    for line in sys.stdin:
+        match line.split():
+            case ["token", word]:
+                token = word
+            case ["watch", pid, started]:
+                groups[int(pid)] = int(started)
+            case ["forget", pid]:
+                groups.pop(int(pid), None)
+            case ["done"]:
+                return
+    if token:
+        end(groups, token)
+
+
+if __name__ == "__main__":
+    main()

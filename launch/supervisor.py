@@ -1,0 +1,331 @@
+"""Watches over the peers of one run on this machine: starts, wakes, restarts and stops them, and says how it went."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import signal
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from gossip.config import RunConfig
+from gossip.errors import NeverStarted
+from gossip.telemetry import JsonLines, Logbook
+
+from .failures import explain
+from .guardian import TOKEN_VARIABLE
+from .peer_process import Guardian, Life, PeerProcess
+from .screens import Screen
+from .view import RunView
+
+WAITING_EVERY_S = 5.0
+TICK_S = 0.1
+STOP_GRACE_S = 30.0  # after the first Ctrl-C; then those that did not leave are killed
+START_SLACK_S = 10.0  # peers count their start timeout themselves; this is for those that cannot
+Stop = Literal["", "interrupt", "terminate", "killed", "never_started"]
+
+
+@dataclass(slots=True)
+class Outcome:
+    """How a run ended."""
+
+    config: RunConfig
+    view: RunView
+    lives: list[Life] = field(default_factory=list)
+    stopped: Stop = ""
+    wall_s: float = 0.0
+    bytes_sent: int = 0
+
+    @property
+    def finished(self) -> list[int]:
+        """Peers whose last life ended with exit code 0."""
+        return sorted(life.peer for life in self.last_lives.values() if life.code == 0)
+
+    @property
+    def last_lives(self) -> dict[int, Life]:
+        return {life.peer: life for life in self.lives}
+
+    @property
+    def unplanned(self) -> list[int]:
+        """Peers that were lost without the plan wanting it."""
+        return sorted({blow.peer for blow in self.view.blows if not blow.planned})
+
+    @property
+    def exit_code(self) -> int:
+        return exit_code(self)
+
+
+def exit_code(outcome: Outcome) -> int:
+    """The launcher's exit code (``docs/exit_codes.md``)."""
+    match outcome.stopped:
+        case "interrupt" | "killed":
+            return 130
+        case "terminate":
+            return 143
+        case "never_started":
+            return NeverStarted.exit_code
+        case "":
+            pass
+    if outcome.finished:
+        return 0
+    # What the peers themselves say is more than what their processes' codes can.
+    codes = [_code(life, outcome.view.halted.get(life.peer, {})) for life in outcome.last_lives.values()]
+    for code in (6, 2, 4, 1, 5):
+        if code in codes:
+            return code
+    return next((code for code in codes if code), 5)  # all were killed: nobody is left to reach a quorum
+
+
+def _code(life: Life, halted: Mapping[str, Any]) -> int:
+    said = halted.get("exit_code")
+    if isinstance(said, int) and said > 1 and life.code not in (None, 0):
+        return said
+    return life.code if life.code is not None else 5
+
+
+class Supervisor:
+    """Runs ``command`` as every peer of a resolved config.
+
+    Args:
+        config: Resolved; its run folder exists.
+        command: Program and arguments, the same for every peer.
+        screen: Where words go.
+        environment: What peers inherit; ``os.environ`` when None.
+    """
+
+    def __init__(
+        self, config: RunConfig, command: Sequence[str], screen: Screen, environment: Mapping[str, str] | None = None
+    ) -> None:
+        self.config, self.command, self.screen = config, list(command), screen
+        self.folder = Path(config.run_dir).resolve()
+        self.plan = config.plan
+        self.view = RunView(config.peers, self.plan)
+        self.outcome = Outcome(config, self.view)
+        self._environment = _peer_environment(self.folder, os.environ if environment is None else environment)
+        self._token = secrets.token_hex(16)
+        self._processes: dict[int, PeerProcess] = {}
+        self._waking: set[asyncio.TimerHandle] = set()
+        self._stop = asyncio.Event()
+        self._explained = False
+        self._ended: set[int] = set()  # peers that will not come back
+
+    async def run(self) -> Outcome:
+        """Until the last process of the last peer is gone."""
+        began = time.monotonic()
+        self._events = JsonLines(self.folder / "events.jsonl", "events")
+        self._logbook = Logbook(self.folder / "logbook.md", self.config.name)
+        self._guardian = Guardian(self._token)
+        loop = asyncio.get_running_loop()
+        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        for number in numbers:
+            loop.add_signal_handler(number, self._on_signal, number)
+        watcher = asyncio.create_task(self._watch(began))
+        try:
+            self._logbook.note(f"started {self.config.peers} peers: {' '.join(self.command)}")
+            await asyncio.gather(*(self._life_of(peer) for peer in range(self.config.peers)))
+        finally:
+            watcher.cancel()
+            for number in numbers:
+                loop.remove_signal_handler(number)
+            for handle in self._waking:
+                handle.cancel()
+            for process in self._processes.values():
+                process.send_all(signal.SIGKILL)  # only when something above broke: otherwise all are gone
+            self._guardian.close()
+            self.outcome.wall_s = time.monotonic() - began
+            self.screen.close(self.view)
+            self._logbook.note(
+                f"ended after {self.outcome.wall_s:.1f} s at round {self.view.round}, exit code {self.outcome.exit_code}"
+            )
+            self._logbook.close()
+            self._events.close()
+        return self.outcome
+
+    # --- one peer ---------------------------------------------------------------------------------------------------------
+
+    async def _life_of(self, peer: int) -> None:
+        """All the lives of one peer."""
+        incarnation = 0
+        while not self._stop.is_set():
+            process = self._start(peer, incarnation)
+            try:
+                life = await process.wait_gone()
+            finally:
+                self._guardian.forget(process)
+                self._processes.pop(peer, None)
+            self.outcome.lives.append(life)
+            if not await self._starts_again(peer, life):
+                break
+            incarnation += 1
+            self._say(f"+ starting peer {peer} again, incarnation {incarnation}")
+        self._ended.add(peer)
+
+    def _start(self, peer: int, incarnation: int) -> PeerProcess:
+        folder = self.folder / f"peer-{peer}"
+        folder.mkdir(exist_ok=True)
+        process = PeerProcess(
+            peer,
+            incarnation,
+            self.command,
+            self._environment,
+            self._token,
+            folder / "out.log",
+            on_line=lambda text, err: self.screen.output(peer, text, err),
+            on_event=self._on_event,
+            on_exit=self._on_exit,
+        )
+        self._processes[peer] = process
+        self._guardian.watch(process)
+        self._record("spawned", peer, pid=process.pid, incarnation=incarnation)
+        return process
+
+    async def _starts_again(self, peer: int, life: Life) -> bool:
+        """Waits until the plan starts a peer again that it has killed; false when it does not."""
+        after_s = self.view.restarts.pop(peer, None)
+        if after_s is None or life.signal != signal.SIGKILL:
+            return False
+        wait_s = max(0.0, life.ended_at + after_s - time.monotonic())
+        try:
+            await asyncio.wait_for(self._stop.wait(), wait_s)
+        except TimeoutError:
+            return True
+        return False
+
+    def _on_exit(self, life: Life) -> None:
+        planned = life.peer in self.view.restarts or (
+            life.signal == signal.SIGKILL
+            and any(b.peer == life.peer and b.incarnation == life.incarnation and b.kind != "hang" for b in self.view.blows)
+        )
+        stopping = self._stop.is_set()
+        fields = {"incarnation": life.incarnation, "code": life.code, "signal": life.signal, "how": life.how}
+        self._record("exited", life.peer, t=life.ended_at, planned=planned, stopping=stopping, **fields)
+        self._logbook.note(f"peer {life.peer} incarnation {life.incarnation} ended at round {self.view.round}: {life.how}")
+        if life.code == 0 or planned or stopping:
+            return
+        if life.code is not None and not self._explained:
+            self._explained = True
+            going_on = sum(process.running for process in self._processes.values())
+            for line in explain(life, going_on, self.folder / f"peer-{life.peer}"):
+                self.screen.say(line)
+
+    def _on_event(self, event: dict[str, Any]) -> None:
+        self._events.write(event)
+        before = set(self.view.hangs)
+        for line in self.view.feed(event):
+            self._say(line)
+        for peer in set(self.view.hangs) - before:
+            self._wake_later(peer, self.view.hangs.pop(peer))
+        if event["event"] == "halted":
+            traffic = event.get("traffic")
+            if isinstance(traffic, dict):
+                self.outcome.bytes_sent += int(traffic.get("sent_bytes") or 0)
+
+    def _wake_later(self, peer: int, after_s: float) -> None:
+        process = self._processes.get(peer)
+
+        def wake() -> None:
+            self._waking.discard(handle)
+            if process is not None and self._processes.get(peer) is process and process.send_all(signal.SIGCONT):
+                self._record("continued", peer)
+                self._say(f"+ SIGCONT peer {peer} after {after_s:g} s")
+
+        handle = asyncio.get_running_loop().call_later(after_s, wake)
+        self._waking.add(handle)
+
+    # --- all peers --------------------------------------------------------------------------------------------------------
+
+    async def _watch(self, began: float) -> None:
+        """Redraws, says whom we wait for, and gives up on a run that does not start."""
+        told = began
+        while True:
+            await asyncio.sleep(TICK_S)
+            now = time.monotonic()
+            self.screen.tick(self.view)
+            if self._guardian.revive():
+                self._say("! the guardian process was killed; it is started again")
+            if self.view.ready or self._stop.is_set() or not self.view.missing:
+                continue
+            if now - told >= WAITING_EVERY_S:
+                told = now
+                self._say(_waiting(self.view, now - began, self.config.start_timeout_s))
+            need = self.config.peers // 2 + 1 if self.config.quorum == "majority" else 1
+            if now - began > self.config.start_timeout_s + START_SLACK_S and len(self.view.here) < need:
+                error = NeverStarted(need, tuple(self.view.here), tuple(self.view.missing), now - began)
+                self._say(f"x {error}")
+                self._say(f"  hint: {error.hint}: {self.folder / f'peer-{self.view.missing[0]}' / 'out.log'}")
+                self._end("never_started")
+
+    def _on_signal(self, number: int) -> None:
+        if self.outcome.stopped == "":
+            interrupted = number == signal.SIGINT
+            again = " (Ctrl-C again: stop now)" if interrupted else ""
+            self._end("interrupt" if interrupted else "terminate", f"stopping after this round{again}")
+        elif self.outcome.stopped in ("interrupt", "terminate"):
+            self._kill("stopping now")
+        else:
+            self._kill("")
+
+    def _end(self, why: Stop, say: str = "") -> None:
+        """Asks every trainer to leave after its round."""
+        if len(self._ended) == self.config.peers:
+            return  # everybody is done; we are only writing it down
+        self.outcome.stopped = why
+        self._stop.set()
+        if say:
+            self._say(say)
+        self._record("stopping", None, reason=why)
+        for process in self._processes.values():
+            process.send_trainer(signal.SIGTERM)
+            process.send_all(signal.SIGCONT)  # whoever sleeps could not leave
+        asyncio.get_running_loop().call_later(STOP_GRACE_S, self._kill, f"not gone after {STOP_GRACE_S:.0f} s")
+
+    def _kill(self, say: str) -> None:
+        left = {peer: process.members() for peer, process in self._processes.items()}
+        if not any(left.values()):
+            return
+        if say:
+            named = ", ".join(f"{peer} (pids {' '.join(map(str, pids))})" for peer, pids in left.items() if pids)
+            self._say(f"{say}: killing peers {named}")
+        if self.outcome.stopped == "interrupt":
+            self.outcome.stopped = "killed"
+        for process in self._processes.values():
+            process.send_all(signal.SIGKILL)
+
+    def _record(self, event: str, peer: int | None, t: float | None = None, **fields: Any) -> None:
+        """A row of our own in events.jsonl."""
+        row = {"t": time.monotonic() if t is None else t, "wall": time.time(), "peer": peer, "event": event, **fields}
+        self._events.write(row)
+        for line in self.view.feed(row):
+            self._say(line)
+
+    def _say(self, text: str) -> None:
+        self.screen.say(text)
+        if text[:1] in "x+?-*":
+            self._logbook.note(text)
+
+
+def script_command(script: Path, arguments: Sequence[str]) -> list[str]:
+    """How a peer runs a script: unbuffered, so that its lines come when it writes them."""
+    return [sys.executable, "-u", str(script), *arguments]
+
+
+def _peer_environment(folder: Path, inherited: Mapping[str, str]) -> dict[str, str]:
+    return {
+        # More threads than cores are a hundred times slower than one each: only the user may say otherwise.
+        "OMP_NUM_THREADS": "1",
+        "OMP_WAIT_POLICY": "PASSIVE",
+        **{key: value for key, value in inherited.items() if key != TOKEN_VARIABLE},
+        "GOSSIP_RUN_DIR": str(folder),
+        "GOSSIP_CONFIG": str(folder / "config.json"),
+    }
+
+
+def _waiting(view: RunView, seconds: float, timeout_s: float) -> str:
+    here = ", ".join(map(str, view.here)) or "nobody"
+    missing = ", ".join(map(str, view.missing))
+    return f"! waiting for peers {missing} since {seconds:.0f} s (at most {timeout_s:.0f} s); here: {here}"

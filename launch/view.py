@@ -1,0 +1,281 @@
+"""What the launcher knows about a run from its peers' events, and what of it is worth a line to a person.
+
+Pure: fed with event rows, it keeps the state that tables are drawn from and returns the lines to print.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from gossip.faults import FaultPlan
+
+State = Literal["starting", "here", "training", "stopped", "gone", "done"]
+SLACK_S = 0.05  # the launcher may hear of a death a moment after the peers did
+QUIET_S = 2.0  # a second line of the same kind about the same peer comes no sooner
+
+
+@dataclass(slots=True)
+class PeerRow:
+    """One peer, as the launcher and the others see it."""
+
+    peer: int
+    state: State = "starting"
+    incarnation: int = 0
+    pid: int = 0
+    round: int = -1
+    loss: float | None = None
+    accuracy: float | None = None
+    trust: float = 1.0
+    reasons: tuple[str, ...] = ()
+    suspected: bool = False
+    quarantined: bool = False
+    skipped_by: set[int] = field(default_factory=set)
+    lie: str = ""
+    exit: str = ""
+
+
+@dataclass(slots=True)
+class Blow:
+    """A fault that hit a peer, or a death that nobody planned, and who noticed when. Times are monotonic seconds."""
+
+    peer: int
+    incarnation: int
+    kind: Literal["crash", "restart", "hang", "killed", "raised"]
+    round: int
+    at: float
+    planned: bool
+    skips: dict[int, float] = field(default_factory=dict)  # who -> first skip after the blow
+    deaths: dict[int, float] = field(default_factory=dict)  # who -> when it held the peer for dead
+    told_skip: bool = False
+    told_dead: bool = False
+
+    @property
+    def skip_ms(self) -> float | None:
+        """From the blow to the slowest survivor's first skip. Who learns of the death without a skip skips it then."""
+        noticed = {**self.deaths, **self.skips}
+        return max(0.0, max(noticed.values()) - self.at) * 1000 if noticed else None
+
+    @property
+    def dead_ms(self) -> float | None:
+        return max(0.0, max(self.deaths.values()) - self.at) * 1000 if self.deaths else None
+
+    def noticed(self, event: str, by: int, t: float) -> None:
+        seen = self.skips if event == "skip" else self.deaths
+        if by != self.peer and t >= self.at - SLACK_S:
+            seen.setdefault(by, t)
+
+
+@dataclass(slots=True)
+class Rejoin:
+    """A peer that was started again. ``after_s`` counts from its death to its first round."""
+
+    peer: int
+    incarnation: int
+    died_at: float | None
+    round: int | None = None
+    after_s: float | None = None
+
+
+class RunView:
+    """State of a whole run. ``feed`` takes the rows in the order in which they arrive."""
+
+    def __init__(self, peers: int, plan: FaultPlan = FaultPlan()) -> None:  # noqa: B008 - it is frozen
+        self.rows = {peer: PeerRow(peer) for peer in range(peers)}
+        for peer, liar in plan.liars.items():
+            self.rows[peer].lie = str(liar).split(":")[0]
+        self.round = -1
+        self.loss: float | None = None
+        self.server: int | None = None
+        self.attempt = 0
+        self.alive = 0
+        self.lost_rounds: set[int] = set()
+        self.ready: set[int] = set()
+        self.blows: list[Blow] = []
+        self.rejoins: list[Rejoin] = []
+        self.suspicions: dict[int, dict[str, Any]] = {}  # peer -> when it first fell under the threshold, and why
+        self.quarantines: set[int] = set()
+        self.restarts: dict[int, float] = {}  # peer -> seconds after which to start it again
+        self.hangs: dict[int, float] = {}  # peer -> seconds after which to wake it
+        self.halted: dict[int, Mapping[str, Any]] = {}
+        self._told: dict[tuple[str, int], float] = {}
+
+    @property
+    def accuracy(self) -> float | None:
+        """Mean of what honest running peers last logged."""
+        seen = [row.accuracy for row in self.rows.values() if row.accuracy is not None and not row.lie and row.state != "gone"]
+        return sum(seen) / len(seen) if seen else None
+
+    @property
+    def here(self) -> list[int]:
+        return [row.peer for row in self.rows.values() if row.state not in ("starting", "gone")]
+
+    @property
+    def missing(self) -> list[int]:
+        return [row.peer for row in self.rows.values() if row.state == "starting"]
+
+    def feed(self, event: Mapping[str, Any]) -> list[str]:
+        """Takes in one row. Returns what to print, without time or colour; mostly nothing."""
+        peer, name = event.get("peer"), event.get("event")
+        t = float(event.get("t") or 0.0)
+        row = self.rows.get(peer) if isinstance(peer, int) else None
+        subject = self.rows.get(event["subject"]) if isinstance(event.get("subject"), int) else None
+        if row is None:
+            return []
+        match name:
+            case "started":
+                row.state, row.incarnation, row.pid = "here", int(event.get("incarnation") or 0), int(event.get("pid") or 0)
+                row.exit = ""
+                if row.incarnation > 0:
+                    last = self.blow(row.peer)
+                    self.rejoins.append(Rejoin(row.peer, row.incarnation, last.at if last else None))
+            case "ready":
+                self.ready.add(row.peer)
+                row.state = "training"
+            case "round":
+                return self._round(row, event, t)
+            case "metrics":
+                row.loss = _number(event.get("loss"), row.loss)
+                row.accuracy = _number(event.get("accuracy"), row.accuracy)
+            case "fault":
+                return self._fault(row, event, t)
+            case "skip" | "dead" if subject is not None:
+                return self._noticed(str(name), row, subject, event, t)
+            case "unskip" if subject is not None:
+                subject.skipped_by.discard(row.peer)
+            case "alive_again" if subject is not None:
+                subject.skipped_by.discard(row.peer)
+                if self._fresh("alive_again", subject.peer, t):
+                    return [f"+ {subject.peer} is back, incarnation {event.get('incarnation')}"]
+            case "suspected" if subject is not None:
+                return self._suspected(subject, event)
+            case "trusted" if subject is not None:
+                was, subject.suspected, subject.quarantined, subject.reasons = subject.suspected, False, False, ()
+                return [f"~ {subject.peer} is trusted again"] if was else []
+            case "quarantined" if subject is not None and not subject.quarantined:
+                subject.quarantined = True
+                self.quarantines.add(subject.peer)
+                return [f"- {subject.peer} quarantined at round {event.get('round')}: trust {_trust(event)}{_because(event)}"]
+            case "parole" if subject is not None and subject.quarantined:
+                subject.quarantined = False
+                return [f"~ {subject.peer} on parole from round {event.get('round')}"]
+            case "lost_round":
+                lost = event.get("round")
+                if isinstance(lost, int) and lost not in self.lost_rounds:
+                    self.lost_rounds.add(lost)
+                    return [f"! round {lost} is lost: {event.get('reason')}"]
+            case "restored":
+                return [f"+ {row.peer} took the state of round {event.get('round')} from {event.get('from')}"]
+            case "fork" if self._fresh("fork", row.peer, t):
+                return [f"! {row.peer} sees a fork at round {event.get('round')}"]
+            case "error":
+                return [f"! {row.peer}: {event.get('message')}"]
+            case "halted":
+                self.halted[row.peer] = dict(event)
+                row.state = "done"
+            case "exited":
+                return self._exited(row, event, t)
+        return []
+
+    def _round(self, row: PeerRow, event: Mapping[str, Any], t: float) -> list[str]:
+        row.state, row.round = "training", int(event.get("round") or 0)
+        row.loss = _number(event.get("loss"), row.loss)
+        for peer, score in (event.get("trust") or {}).items():
+            if int(peer) in self.rows and isinstance(score, int | float):
+                self.rows[int(peer)].trust = float(score)
+        for rejoin in self.rejoins:
+            if rejoin.peer == row.peer and rejoin.incarnation == row.incarnation and rejoin.round is None:
+                rejoin.round = row.round
+                rejoin.after_s = t - rejoin.died_at if rejoin.died_at is not None else None
+        if row.round >= self.round:
+            self.round, self.server, self.attempt = row.round, event.get("server"), int(event.get("attempt") or 0)
+            self.loss = _number(event.get("loss"), self.loss)
+            alive = event.get("alive")
+            self.alive = len(alive) if isinstance(alive, list) else int(alive or 0)
+        return []
+
+    def _fault(self, row: PeerRow, event: Mapping[str, Any], t: float) -> list[str]:
+        kind, at = str(event.get("kind")), int(event.get("round") or 0)
+        seconds = _number(event.get("seconds"), None)
+        if kind in ("crash", "restart", "hang"):
+            kinds: dict[str, Literal["crash", "restart", "hang"]] = {"crash": "crash", "restart": "restart", "hang": "hang"}
+            self.blows.append(Blow(row.peer, row.incarnation, kinds[kind], at, t, planned=True))
+        if kind == "restart":
+            self.restarts[row.peer] = seconds or 0.0
+        if kind == "hang":
+            self.hangs[row.peer] = seconds or 0.0
+            row.state = "stopped"
+            return [f"* injected: SIGSTOP peer {row.peer} for {seconds or 0:g} s at round {at}"]
+        if kind in ("crash", "restart"):
+            serving = ", which serves it" if str(event.get("fault", "")).startswith("crash:server") else ""
+            return [f"* injected: SIGKILL peer {row.peer}{serving} at round {at}"]
+        return [f"* injected: {kind} by peer {row.peer}"]
+
+    def blow(self, peer: int) -> Blow | None:
+        """The last that hit this peer."""
+        return next((blow for blow in reversed(self.blows) if blow.peer == peer), None)
+
+    def _noticed(self, name: str, row: PeerRow, subject: PeerRow, event: Mapping[str, Any], t: float) -> list[str]:
+        subject.skipped_by.add(row.peer)
+        blow = self.blow(subject.peer)
+        if blow is not None:
+            blow.noticed(name, row.peer, t)
+        if name == "skip":
+            if blow is not None and not blow.told_skip:
+                blow.told_skip = True
+                return [f"! {subject.peer} skipped by {row.peer} after {(t - blow.at) * 1000:.0f} ms: {event.get('reason')}"]
+            if blow is None and self._fresh("skip", subject.peer, t):
+                return [f"! {subject.peer} skipped by {row.peer}: {event.get('reason')}"]
+            return []
+        if blow is not None and not blow.told_dead:
+            blow.told_dead = True
+            by = f", says {event['by']}" if event.get("by") is not None else ""
+            skip = f"; the last of {len(blow.skips)} skipped it after {blow.skip_ms:.0f} ms" if blow.skip_ms is not None else ""
+            return [f"x {subject.peer} dead after {(t - blow.at) * 1000:.0f} ms{by}{skip}"]
+        if blow is None and self._fresh("dead", subject.peer, t):
+            return [f"x {subject.peer} dead, says {event.get('by', row.peer)}"]
+        return []
+
+    def _suspected(self, subject: PeerRow, event: Mapping[str, Any]) -> list[str]:
+        subject.trust = _number(event.get("trust"), subject.trust) or 0.0
+        subject.reasons = tuple(map(str, event.get("reasons") or ()))
+        first = {"round": event.get("round"), "trust": subject.trust, "reasons": list(subject.reasons)}
+        known = self.suspicions.setdefault(subject.peer, first)
+        known["trust"] = min(known["trust"], subject.trust)
+        if subject.suspected:
+            return []
+        subject.suspected = True
+        return [f"? {subject.peer} suspected of lying at round {event.get('round')}: trust {_trust(event)}{_because(event)}"]
+
+    def _exited(self, row: PeerRow, event: Mapping[str, Any], t: float) -> list[str]:
+        """The launcher's own row: code or signal, and whether the plan wanted it."""
+        number, code = event.get("signal"), event.get("code")
+        row.exit = str(event.get("how", ""))
+        row.state = "done" if code == 0 else "gone"
+        last = self.blow(row.peer)
+        told = last is not None and last.kind != "hang" and last.incarnation == row.incarnation
+        if row.state == "gone" and not event.get("stopping") and not told:
+            kind: Literal["killed", "raised"] = "killed" if number is not None else "raised"
+            self.blows.append(Blow(row.peer, row.incarnation, kind, row.round, t, planned=False))
+            return [f"x {row.peer} ended at round {row.round}: {row.exit}; that was not in the fault plan"]
+        return []
+
+    def _fresh(self, kind: str, peer: int, t: float) -> bool:
+        last = self._told.get((kind, peer))
+        self._told[kind, peer] = t
+        return last is None or t - last >= QUIET_S
+
+
+def _number(value: Any, otherwise: float | None) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else otherwise
+
+
+def _trust(event: Mapping[str, Any]) -> str:
+    trust = _number(event.get("trust"), None)
+    return "?" if trust is None else f"{trust:.2f}"
+
+
+def _because(event: Mapping[str, Any]) -> str:
+    reasons = event.get("reasons") or ()
+    return f" ({'; '.join(map(str, reasons[:2]))})" if reasons else ""

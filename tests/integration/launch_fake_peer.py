@@ -1,0 +1,107 @@
+"""A peer without gossip in it: speaks the launcher's status channel, has a node process and a worker as real ones do.
+
+    launch_fake_peer.py MODE
+
+The node is a child that holds the status socket too and leaves when its trainer is gone, unless the mode says otherwise.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+PEER = int(os.environ["GOSSIP_PEER"])
+INCARNATION = int(os.environ["GOSSIP_INCARNATION"])
+STATUS = socket.socket(fileno=int(os.environ["GOSSIP_STATUS_FD"]))
+ROUNDS = 5
+
+
+def tell(event: str, **fields: object) -> None:
+    row = {"t": time.monotonic(), "wall": time.time(), "peer": PEER, "event": event, **fields}
+    STATUS.sendall(json.dumps(row).encode() + b"\n")
+
+
+def start_node(stubborn: bool) -> subprocess.Popen[bytes]:
+    """Lives until its stdin ends, that is as long as its trainer; a stubborn one lives for ever."""
+    code = "import sys, time\nsys.stdin.read()\n" + ("time.sleep(3600)" if stubborn else "")
+    return subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, pass_fds=(STATUS.fileno(),))
+
+
+def wait_for_others(mode: str) -> None:
+    """Until somebody makes a file in the run folder: tests let peers go on with it."""
+    while not os.path.exists(os.path.join(os.environ["GOSSIP_RUN_DIR"], f"go-{mode}")):
+        time.sleep(0.01)
+
+
+def leave_when_the_launcher_goes() -> None:
+    def watch() -> None:
+        poll = select.poll()
+        poll.register(STATUS, select.POLLRDHUP | select.POLLHUP)
+        poll.poll()
+        os._exit(0)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def main() -> None:
+    mode = sys.argv[1]
+    mine = mode.removesuffix(f"@{PEER}") if mode.endswith(f"@{PEER}") else mode if "@" not in mode else "finish"
+    if mine == "never-starts":
+        time.sleep(3600)
+    if mine == "raise-early":
+        raise ImportError("no module named pickles")
+    node = start_node(stubborn=mine in ("stubborn", "orphans"))
+    tell("started", pid=node.pid, trainer_pid=os.getpid(), incarnation=INCARNATION, control="", bulk="")
+    tell("ready", present=[PEER])
+    print(f"hello from {PEER}.{INCARNATION}", flush=True)
+    print("to stderr", file=sys.stderr, flush=True)
+    tell("round", round=1, loss=2.0, server=0, attempt=0, alive=4, contributors=4, trust={"0": 1.0})
+    if mine == "raise":
+        raise ValueError(f"Expected input batch_size (32) to match target batch_size (31) in {PEER}")
+    if mine in ("crash", "restart") and INCARNATION == 0:
+        tell("fault", kind=mine, round=1, **({"seconds": 0.1} if mine == "restart" else {}))
+        os.killpg(os.getpgrp(), signal.SIGKILL)
+    if mine == "killed":
+        os.killpg(os.getpgrp(), signal.SIGKILL)
+    if mine == "hang":
+        tell("fault", kind="hang", round=1, seconds=0.2)
+        os.killpg(os.getpgrp(), signal.SIGSTOP)
+        tell("round", round=2, loss=1.0, server=0, attempt=0, alive=4, contributors=4, trust={})
+    if mine == "trainer-dies":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if mine == "quorum":
+        tell("halted", reason="quorum lost", exit_code=5, round=1)
+        sys.exit(1)
+    if mine in ("polite", "stubborn", "stopped", "workers", "orphans"):
+        if mine == "polite":
+            signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+            leave_when_the_launcher_goes()
+        else:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        if mine == "workers":
+            # As a DataLoader's workers do: forked, holding everything their parent holds, deaf to the status channel.
+            for _ in range(2):
+                if os.fork() == 0:
+                    time.sleep(3600)
+            leave_when_the_launcher_goes()
+        if mine == "orphans" and os.fork() == 0:
+            os.setsid()
+            time.sleep(3600)
+        tell("metrics", loss=1.0, accuracy=0.5)
+        if mine == "stopped":
+            os.killpg(os.getpgrp(), signal.SIGSTOP)
+        time.sleep(3600)
+    if mode.startswith("polite@") or mine == "waits":
+        wait_for_others(mode.split("@", 1)[0])
+    tell("halted", reason="finished", exit_code=0, round=ROUNDS, traffic={"sent_bytes": 100, "received_bytes": 1})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from gossip.launch import guardian
+from gossip.launch.guardian import carries, members, stat
+from gossip.telemetry import read_lines
+
+FAKE = Path(__file__).with_name("launch_fake_peer.py")
+LAUNCHER = """
+import asyncio, sys
+from pathlib import Path
+from gossip.config import RunConfig
+from gossip.launch.screens import PlainScreen
+from gossip.launch.supervisor import Supervisor, script_command
+config = RunConfig.load(sys.argv[1])
+asyncio.run(Supervisor(config, script_command(Path(sys.argv[2]), [sys.argv[3]]), PlainScreen()).run())
+"""
+
+
+def start_launcher(tmp_path: Path, mode: str) -> tuple[subprocess.Popen[bytes], Path]:
+    from gossip.config import resolve
+
+    folder = tmp_path / "run"
+    folder.mkdir()
+    config = resolve({"peers": 3, "run_dir": str(folder), "name": "t"}).with_values("drawn", run="00000000000000aa", f=0).config
+    config.dump(folder / "config.json")
+    command = [sys.executable, "-c", LAUNCHER, str(folder / "config.json"), str(FAKE), mode]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True), folder
+
+
+def rows(folder: Path) -> list[dict[str, object]]:
+    path = folder / "events.jsonl"
+    return list(read_lines(path))
+
+
+def wait_for_metrics(folder: Path, peers: int) -> None:
+    """Until each peer has said the last thing that it says before it settles down."""
+    until = time.monotonic() + 30
+    while len({row["peer"] for row in rows(folder) if row.get("event") == "metrics"}) < peers:
+        assert time.monotonic() < until, "the peers did not get ready"
+        time.sleep(0.02)
+
+
+def token_of(pid: int) -> str:
+    words = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    return next(word.split(b"=", 1)[1].decode() for word in words if word.startswith(b"GOSSIP_LAUNCHER="))
+
+
+def carriers(token: str) -> list[int]:
+    """Every process that was started by this launcher, at whatever remove."""
+    found = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    return [pid for pid in found if (known := stat(pid)) is not None and known.state not in "ZX" and carries(pid, token)]
+
+
+@pytest.mark.parametrize("mode", ["polite", "stubborn", "stopped", "workers", "orphans"])
+def test_no_process_survives_a_launcher_that_is_killed(tmp_path: Path, mode: str) -> None:
+    launcher, folder = start_launcher(tmp_path, mode)
+    wait_for_metrics(folder, 3)
+    token = token_of(next(int(str(row["pid"])) for row in rows(folder) if row["event"] == "spawned"))
+    assert len(carriers(token)) >= 6
+    launcher.kill()
+    launcher.wait()
+    killed = time.monotonic()
+    while carriers(token):
+        assert time.monotonic() - killed < guardian.MERCY_S + 10, f"left behind: {carriers(token)}"
+        time.sleep(0.02)
+    if mode == "polite":
+        assert time.monotonic() - killed < guardian.MERCY_S, "peers that leave by themselves need not be killed"
+
+
+def test_a_pid_that_somebody_else_has_by_now_is_not_ours() -> None:
+    bystander = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True)
+    try:
+        found = stat(bystander.pid)
+        assert found is not None
+        assert members(bystander.pid, found.started, "token") == [bystander.pid]
+        assert members(bystander.pid, found.started - 1, "token") == []
+        guardian.end({bystander.pid: found.started - 1}, "token", mercy_s=0.0)
+        assert bystander.poll() is None
+    finally:
+        bystander.kill()
+        bystander.wait()
+
+
+def test_a_group_whose_leader_is_gone_is_known_by_its_word() -> None:
+    code = "import os, sys, time\nif os.fork() == 0:\n    print(os.getpid(), flush=True)\n    time.sleep(60)\n"
+    leader = subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        env={**os.environ, guardian.TOKEN_VARIABLE: "word"},
+        start_new_session=True,
+    )
+    assert leader.stdout is not None
+    child = int(leader.stdout.readline())
+    found = stat(leader.pid)
+    assert found is not None
+    leader.wait()
+    assert members(leader.pid, found.started, "another word") == []
+    assert members(leader.pid, found.started, "word") == [child]
+    guardian.end({leader.pid: found.started}, "word", mercy_s=0.0)
+    until = time.monotonic() + 10
+    while members(leader.pid, found.started, "word"):
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    leader.stdout.close()
+
+
+def test_a_guardian_that_is_told_that_all_is_done_kills_nobody() -> None:
+    bystander = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True)
+    try:
+        found = stat(bystander.pid)
+        assert found is not None
+        text = f"token word\nwatch {bystander.pid} {found.started}\ndone\n"
+        command = [sys.executable, "-I", "-S", guardian.__file__]
+        subprocess.run(command, input=text, text=True, check=True, timeout=30)
+        assert bystander.poll() is None
+    finally:
+        bystander.send_signal(signal.SIGKILL)
+        bystander.wait()

@@ -1,0 +1,228 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gossip.config import resolve
+from gossip.launch.supervisor import Outcome, Supervisor, script_command
+from gossip.launch.view import RunView
+from gossip.telemetry import read_lines
+
+FAKE = Path(__file__).with_name("launch_fake_peer.py")
+
+
+class Heard:
+    """A screen that keeps what it is told, and does something when it hears a word."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+        self.lines: list[tuple[int, str, bool]] = []
+        self.when: list[tuple[Callable[[RunView], bool], Callable[[], Any]]] = []
+
+    def output(self, peer: int, text: str, err: bool) -> None:
+        self.lines.append((peer, text, err))
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+
+    def tick(self, view: RunView) -> None:
+        for entry in [entry for entry in self.when if entry[0](view)]:
+            self.when.remove(entry)
+            entry[1]()
+
+    def close(self, view: RunView) -> None:
+        pass
+
+
+def supervisor(tmp_path: Path, mode: str, **options: Any) -> tuple[Supervisor, Heard]:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    resolved = resolve({"peers": 3, "run_dir": str(folder), "name": "t", **options})
+    config = resolved.with_values("drawn", run="00000000000000aa", f=0).config
+    config.dump(folder / "config.json")
+    heard = Heard()
+    return Supervisor(config, script_command(FAKE, [mode]), heard), heard
+
+
+def alive(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rsplit(") ", 1)[1][0] not in "ZX"
+    except FileNotFoundError:
+        return False
+
+
+def pids_of(folder: Path) -> list[int]:
+    """Trainers and nodes that ever lived in this run."""
+    rows = list(read_lines(folder / "events.jsonl"))
+    return [row["pid"] for row in rows if row["event"] in ("spawned", "started")]
+
+
+async def run(watched: Supervisor) -> Outcome:
+    return await asyncio.wait_for(watched.run(), 60)
+
+
+async def test_peers_that_finish_make_a_run_that_finishes(tmp_path: Path) -> None:
+    watched, heard = supervisor(tmp_path, "finish")
+    outcome = await run(watched)
+    assert outcome.exit_code == 0
+    assert outcome.finished == [0, 1, 2]
+    assert outcome.bytes_sent == 300
+    assert {(peer, text) for peer, text, err in heard.lines if not err} == {(peer, f"hello from {peer}.0") for peer in range(3)}
+    assert all((peer, "to stderr", True) in heard.lines for peer in range(3))
+    log = (tmp_path / "run" / "peer-1" / "out.log").read_text()
+    assert "hello from 1.0" in log
+    assert "to stderr" in log
+    assert not any(map(alive, pids_of(tmp_path / "run")))
+
+
+async def test_events_of_all_peers_are_merged_into_one_file_with_its_schema_first(tmp_path: Path) -> None:
+    watched, _ = supervisor(tmp_path, "finish")
+    await run(watched)
+    path = tmp_path / "run" / "events.jsonl"
+    assert json.loads(path.read_text().splitlines()[0]) == {"schema": "gossip.events/1"}
+    rows = list(read_lines(path))
+    assert {(row["peer"], row["event"]) for row in rows} >= {
+        (peer, name) for peer in range(3) for name in ("started", "halted", "exited")
+    }
+
+
+async def test_a_planned_crash_is_no_failure(tmp_path: Path) -> None:
+    watched, heard = supervisor(tmp_path, "crash@1")
+    outcome = await run(watched)
+    assert outcome.exit_code == 0
+    assert outcome.unplanned == []
+    assert [life.how for life in outcome.lives if life.peer == 1] == ["killed by SIGKILL"]
+    assert not any("not in the fault plan" in line for line in heard.said)
+
+
+async def test_a_death_that_nobody_planned_is_told(tmp_path: Path) -> None:
+    watched, heard = supervisor(tmp_path, "killed@1")
+    outcome = await run(watched)
+    assert outcome.exit_code == 0
+    assert outcome.unplanned == [1]
+    assert any("1 ended" in line and "not in the fault plan" in line for line in heard.said)
+
+
+async def test_a_peer_that_the_plan_restarts_comes_back_as_the_next_incarnation(tmp_path: Path) -> None:
+    watched, heard = supervisor(tmp_path, "restart@1")
+    outcome = await run(watched)
+    assert outcome.finished == [0, 1, 2]
+    assert [(life.incarnation, life.how) for life in outcome.lives if life.peer == 1] == [
+        (0, "killed by SIGKILL"),
+        (1, "exit code 0"),
+    ]
+    assert (1, "hello from 1.1", False) in heard.lines
+    assert outcome.unplanned == []
+
+
+async def test_a_peer_that_hangs_by_plan_is_woken(tmp_path: Path) -> None:
+    watched, _ = supervisor(tmp_path, "hang@1")
+    outcome = await run(watched)
+    assert outcome.finished == [0, 1, 2]
+    rows = list(read_lines(tmp_path / "run" / "events.jsonl"))
+    stopped = next(row["t"] for row in rows if row["event"] == "fault")
+    woken = next(row["t"] for row in rows if row["event"] == "continued")
+    assert woken - stopped >= 0.2
+
+
+async def test_the_first_script_that_raises_is_explained_in_twelve_lines_and_the_others_go_on(tmp_path: Path) -> None:
+    watched, heard = supervisor(tmp_path, "raise@2")
+    outcome = await run(watched)
+    assert outcome.exit_code == 0
+    start = next(number for number, line in enumerate(heard.said) if line.startswith("x peer 2"))
+    told = heard.said[start:]
+    assert len([line for line in told if line.startswith(("x peer 2", "  "))]) <= 12
+    assert any("launch_fake_peer.py" in line and "raise ValueError" in line for line in told)
+    assert any("ValueError: Expected input batch_size" in line for line in told)
+    assert any("out.log" in line for line in told)
+
+
+async def test_a_script_that_raises_everywhere_ends_with_1_and_one_explanation(tmp_path: Path) -> None:
+    watched, heard = supervisor(tmp_path, "raise-early")
+    outcome = await run(watched)
+    assert outcome.exit_code == 1
+    assert len([line for line in heard.said if line.startswith("x peer")]) == 1
+    assert any("ImportError: no module named pickles" in line for line in heard.said)
+
+
+async def test_a_lost_quorum_is_told_apart_from_a_script_that_raised(tmp_path: Path) -> None:
+    watched, _ = supervisor(tmp_path, "quorum")
+    assert (await run(watched)).exit_code == 5
+
+
+async def test_a_node_whose_trainer_died_does_not_stay_behind(tmp_path: Path) -> None:
+    watched, _ = supervisor(tmp_path, "trainer-dies@0")
+    outcome = await run(watched)
+    assert outcome.unplanned == [0]
+    assert not any(map(alive, pids_of(tmp_path / "run")))
+
+
+async def test_one_interrupt_lets_the_peers_leave(tmp_path: Path) -> None:
+    watched, heard = supervisor(tmp_path, "polite")
+    heard.when.append((lambda view: len(view.ready) == 3, lambda: os.kill(os.getpid(), signal.SIGINT)))
+    outcome = await run(watched)
+    assert outcome.exit_code == 130
+    assert outcome.finished == [0, 1, 2]
+    assert any("stopping after this round (Ctrl-C again: stop now)" in line for line in heard.said)
+
+
+async def test_a_terminated_launcher_lets_the_peers_leave(tmp_path: Path) -> None:
+    watched, heard = supervisor(tmp_path, "polite")
+    heard.when.append((lambda view: len(view.ready) == 3, lambda: os.kill(os.getpid(), signal.SIGTERM)))
+    outcome = await run(watched)
+    assert outcome.exit_code == 143
+    assert outcome.finished == [0, 1, 2]
+
+
+@pytest.mark.parametrize("mode", ["stubborn", "stopped"])
+async def test_two_interrupts_kill_whoever_does_not_leave(tmp_path: Path, mode: str) -> None:
+    watched, heard = supervisor(tmp_path, mode)
+    heard.when.append((lambda view: len(view.ready) == 3, lambda: os.kill(os.getpid(), signal.SIGINT)))
+    heard.when.append((lambda view: watched.outcome.stopped == "interrupt", lambda: os.kill(os.getpid(), signal.SIGINT)))
+    outcome = await run(watched)
+    assert outcome.exit_code == 130
+    assert any("stopping now: killing peers" in line for line in heard.said)
+    assert not any(map(alive, pids_of(tmp_path / "run")))
+
+
+async def test_a_run_that_does_not_start_says_who_is_missing_and_gives_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gossip.launch.supervisor.START_SLACK_S", 0.2)
+    monkeypatch.setattr("gossip.launch.supervisor.WAITING_EVERY_S", 0.1)
+    monkeypatch.setattr("gossip.launch.supervisor.STOP_GRACE_S", 0.1)
+    watched, heard = supervisor(tmp_path, "never-starts", start_timeout_s=0.3)
+    outcome = await run(watched)
+    assert outcome.exit_code == 4
+    assert any("waiting for peers 0, 1, 2" in line for line in heard.said)
+    assert any("0 of 2 needed peers came" in line for line in heard.said)
+
+
+async def test_a_guardian_that_is_killed_is_replaced(tmp_path: Path) -> None:
+    watched, heard = supervisor(tmp_path, "polite")
+    first: list[int] = []
+
+    def kill_it() -> None:
+        first.append(watched._guardian.pid)
+        os.kill(first[0], signal.SIGKILL)
+
+    heard.when.append((lambda view: len(view.ready) == 3, kill_it))
+    heard.when.append(
+        (lambda view: bool(first) and watched._guardian.pid != first[0], lambda: os.kill(os.getpid(), signal.SIGINT))
+    )
+    outcome = await run(watched)
+    assert outcome.exit_code == 130
+    assert any("guardian" in line for line in heard.said)
+
+
+def test_python_runs_this_file_with_its_own_interpreter() -> None:
+    assert script_command(Path("t.py"), ["--help", "-n"]) == [sys.executable, "-u", "t.py", "--help", "-n"]

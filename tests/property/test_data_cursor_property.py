@@ -1,0 +1,82 @@
+"""Whoever comes, goes and fails: every position of an epoch is used exactly once."""
+
+from random import Random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gossip.core.data_cursor import DataCursor
+
+
+@given(
+    seed=st.integers(0, 2**32),
+    samples_total=st.integers(1, 300),
+    batch=st.integers(1, 40),
+    most=st.integers(1, 12),
+    reliability=st.floats(0.2, 1.0),
+)
+@settings(max_examples=150, deadline=None)
+def test_every_position_of_a_completed_epoch_is_used_once(
+    seed: int, samples_total: int, batch: int, most: int, reliability: float
+) -> None:
+    random, cursor = Random(seed), DataCursor(samples_total, batch)
+    used: dict[int, list[int]] = {}
+    for _ in range(200):
+        roster = tuple(sorted(random.sample(range(20), random.randint(1, most))))
+        contributors = tuple(peer for peer in roster if random.random() < reliability)
+        slices, epoch = cursor.assign(roster), cursor.epoch
+        given_out = [at for ranges in slices.values() for start, stop in ranges for at in range(start, stop)]
+        assert len(given_out) == len(set(given_out)) == min(cursor.remaining, batch * len(roster))
+        assert all(sum(stop - start for start, stop in ranges) <= batch for ranges in slices.values())
+        for peer in contributors:
+            used.setdefault(epoch, []).extend(at for start, stop in slices[peer] for at in range(start, stop))
+        report = cursor.commit(roster, contributors)
+        assert (report is not None) == (cursor.epoch == epoch + 1)
+        if report is not None:
+            assert sorted(used[epoch]) == list(range(samples_total))
+            assert (report.epoch, report.once, report.twice, report.never) == (epoch, samples_total, 0, 0)
+        assert len(cursor.pack()[2]) <= batch * most
+
+
+@given(
+    seed=st.integers(0, 2**32),
+    samples_total=st.integers(1, 200),
+    batch=st.integers(1, 20),
+    n=st.integers(1, 9),
+    at_least=st.integers(1, 9),
+)
+@settings(max_examples=150, deadline=None)
+def test_rounds_have_enough_for_the_rule_and_few_positions_are_given_up(
+    seed: int, samples_total: int, batch: int, n: int, at_least: int
+) -> None:
+    random, cursor = Random(seed), DataCursor(samples_total, batch, at_least)
+    roster, used = tuple(range(n)), 0
+    enough = min(at_least, n)
+    for _ in range(60):
+        slices = cursor.assign(roster)
+        busy = sum(1 for ranges in slices.values() if ranges)
+        assert busy >= min(enough, samples_total)
+        # All of them first, so that a failure is the only cause of loss.
+        contributors = roster if random.random() < 0.7 else tuple(random.sample(roster, random.randint(0, n)))
+        used += sum(stop - start for peer in contributors for start, stop in slices[peer])
+        report = cursor.commit(roster, contributors)
+        if report is not None:
+            assert report.never < enough
+            assert (report.once, report.twice) == (used, 0)
+            assert report.once + report.never == samples_total
+            used = 0
+
+
+@given(seed=st.integers(0, 2**32), split=st.integers(0, 40))
+@settings(deadline=None)
+def test_a_cursor_handed_over_goes_on_exactly_as_its_original(seed: int, split: int) -> None:
+    random, original, taken_over = Random(seed), DataCursor(97, 7, 2), DataCursor()
+    for round_id in range(80):
+        if round_id == split:
+            taken_over.unpack(original.pack())
+        roster = tuple(sorted(random.sample(range(9), random.randint(1, 9))))
+        contributors = tuple(peer for peer in roster if random.random() < 0.8)
+        original.commit(roster, contributors)
+        if round_id >= split:
+            taken_over.commit(roster, contributors)
+            assert taken_over.pack() == original.pack()

@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gossip import faults
+from gossip.errors import BadFault
+from gossip.faults import ATTACKS, Crash, Fault, FaultPlan, Hang, Liar, Restart, Slow
+
+peer = st.integers(0, 4095)
+round_id = st.integers(0, 10**9)
+seconds = st.integers(0, 10**7).map(lambda milliseconds: milliseconds / 1000)
+strength = st.integers(1, 10**5).map(float)
+
+
+def liar(attack: str) -> st.SearchStrategy[Fault]:
+    peers = st.lists(peer, min_size=1, max_size=5, unique=True).map(tuple)
+    return st.builds(Liar, st.just(attack), peers, strength if ATTACKS[attack].unit else st.just(1.0))
+
+
+fault = st.one_of(
+    st.builds(Crash, peer | st.just("server"), round_id),
+    st.builds(Restart, peer, round_id, seconds),
+    st.builds(Hang, peer, round_id, seconds),
+    st.builds(Slow, peer, strength),
+    *map(liar, ATTACKS),
+)
+
+
+@given(st.lists(fault, max_size=5))
+def test_any_plan_survives_toml_and_words(plan_faults: list[Fault]) -> None:
+    plan = FaultPlan(tuple(plan_faults))
+    assert faults.from_toml(plan.to_toml()) == plan
+    assert faults.parse(plan.specs) == plan
+
+
+@given(st.text(max_size=30))
+def test_any_text_is_a_plan_or_a_bad_fault(text: str) -> None:
+    try:
+        faults.parse(text)
+    except BadFault as error:
+        assert str(error)

@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gossip import config
+from gossip.config import RunConfig, resolve
+from gossip.errors import BadFault, ConfigError
+
+
+@pytest.fixture(autouse=True)
+def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for option in config.OPTIONS:
+        monkeypatch.delenv(f"GOSSIP_{option.upper()}", raising=False)
+
+
+def test_flag_beats_variable_beats_file_beats_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text('peers = 5\nseed = 5\naggregator = "median"\n')
+    monkeypatch.setenv("GOSSIP_SEED", "6")
+    monkeypatch.setenv("GOSSIP_AGGREGATOR", "mean")
+    made = resolve({"aggregator": "krum", "rounds": None}, file, {"peers": 8, "topology": "ring"})
+    got = {key: (getattr(made.config, key), made.sources[key]) for key in ("aggregator", "seed", "peers", "topology", "rounds")}
+    assert got == {
+        "aggregator": ("krum", "flag"),
+        "seed": (6, "GOSSIP_SEED"),
+        "peers": (5, str(file)),
+        "topology": ("ring", "default"),
+        "rounds": (None, "default"),
+    }
+
+
+def test_faults_in_a_variable_are_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GOSSIP_FAULTS", "crash:3@5 nan:1,2")
+    assert resolve({}).config.faults == ("crash:3@5", "nan:1,2")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("agregator = 'mean'\n", "unknown option 'agregator'. Did you mean 'aggregator'?"),
+        ("peers = 0\n", "peers = 0"),
+        ("peers = 'four'\n", "peers = 'four'"),
+        ("quorum = 'some'\n", "'majority' or 'available'"),
+        ("round_timeout_s = nan\n", "round_timeout_s"),
+        ("peers = [\n", "cannot read the settings"),
+    ],
+)
+def test_a_wrong_file_is_refused_by_name_and_value(tmp_path: Path, text: str, says: str) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        resolve({}, file)
+    assert says in str(caught.value)
+    assert "run.toml" in str(caught.value)
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot read the settings"):
+        resolve({}, tmp_path / "none.toml")
+
+
+def test_a_misspelt_variable_is_not_dropped_in_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GOSSIP_AGREGATOR", "mean")
+    with pytest.raises(ConfigError, match="Did you mean GOSSIP_AGGREGATOR"):
+        resolve({})
+
+
+def test_the_variables_of_a_peer_are_no_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PEER", "INCARNATION", "CONFIG", "STATUS_FD"):
+        monkeypatch.setenv(f"GOSSIP_{name}", "1")
+    assert resolve({}).config.peers == 4
+
+
+def test_what_is_dumped_is_loaded_and_ignores_the_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = resolve({"faults": ("crash:1@2",)}).with_values("drawn", run="0123456789abcdef", f=1).config
+    made.dump(tmp_path / "config.json")
+    monkeypatch.setenv("GOSSIP_PEERS", "99")
+    assert RunConfig.load(tmp_path / "config.json") == made
+
+
+def test_a_broken_dump_is_an_error_that_says_what(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text('{"peers": 3, "pears": 4}')
+    with pytest.raises(ConfigError, match="unknown option 'pears'"):
+        RunConfig.load(path)
+    path.write_text("{")
+    with pytest.raises(ConfigError, match="not readable"):
+        RunConfig.load(path)
+
+
+def test_config_toml_names_every_source_and_can_be_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GOSSIP_SEED", "6")
+    made = resolve({"name": 'odd "name" \\ é', "faults": ("nan:1",)})
+    path = tmp_path / "config.toml"
+    path.write_text(made.to_toml(), "utf-8")
+    monkeypatch.delenv("GOSSIP_SEED")
+    assert "seed = 6  # GOSSIP_SEED" in made.to_toml()
+    assert "mixing = 0.5  # default" in made.to_toml()
+    assert resolve({}, path).config == made.config
+
+
+def test_a_replayed_config_does_not_take_over_the_id_of_the_run(tmp_path: Path) -> None:
+    made = resolve({}).with_values("drawn", run="0123456789abcdef")
+    path = tmp_path / "config.toml"
+    path.write_text(made.to_toml(), "utf-8")
+    assert resolve({}, path).config.run == ""
+
+
+def test_the_core_gets_what_was_asked_for() -> None:
+    made = resolve({"peers": 5, "seed": 3, "quorum": "available", "mix_every": 2}).with_values("x", run="00000000000000ff", f=1)
+    settings = made.config.settings(updates_min=3)
+    assert (settings.peers, settings.seed, settings.f, settings.updates_min) == ((0, 1, 2, 3, 4), 3, 1, 3)
+    assert (settings.rounds.quorum, settings.gossip.mix_every) == ("available", 2)
+    assert len(settings.run) == len(settings.lineage) == 8
+    assert settings.run == bytes(7) + b"\xff"
+
+
+def test_without_trust_nobody_is_ever_suspected() -> None:
+    made = resolve({"trust": False}).with_values("x", run="00000000000000ff", f=0)
+    assert made.config.settings().trust.suspect_below < 0
+    assert made.config.settings().trust.quarantine_below < 0
+
+
+def test_the_plan_is_checked_against_the_run() -> None:
+    with pytest.raises(BadFault, match="there is no peer 9"):
+        _ = resolve({"peers": 8, "faults": ("crash:9@50",)}).config.plan

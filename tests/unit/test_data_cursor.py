@@ -1,0 +1,161 @@
+"""Slices of an epoch, and what comes back."""
+
+import pytest
+
+from gossip.core.data_cursor import PENDING_ROUNDS, DataCursor, EpochReport
+from gossip.errors import ConfigError
+
+ABC = (0, 1, 2)
+
+
+def test_a_round_gives_each_peer_its_batch_in_order() -> None:
+    assert DataCursor(100, 10).assign(ABC) == {0: ((0, 10),), 1: ((10, 20),), 2: ((20, 30),)}
+
+
+def test_the_order_begins_one_peer_later_every_round() -> None:
+    cursor = DataCursor(100, 10)
+    cursor.commit(ABC, ABC)
+    assert cursor.assign(ABC) == {1: ((30, 40),), 2: ((40, 50),), 0: ((50, 60),)}
+
+
+def test_assigning_changes_nothing() -> None:
+    cursor = DataCursor(100, 10)
+    before = cursor.pack()
+    cursor.assign(ABC)
+    assert cursor.pack() == before
+
+
+def test_what_a_lost_peer_held_is_given_to_another_first() -> None:
+    cursor = DataCursor(100, 10)
+    cursor.commit(ABC, (0, 1))
+    assert cursor.assign(ABC) == {1: ((20, 30),), 2: ((30, 40),), 0: ((40, 50),)}
+
+
+def test_a_slice_may_be_made_of_returned_and_fresh_positions() -> None:
+    cursor = DataCursor(100, 10)
+    cursor.commit(ABC, (0,))
+    assert cursor.assign((0, 1)) == {1: ((10, 20),), 0: ((20, 30),)}
+    cursor.commit((0, 1), (0,))
+    assert cursor.assign((7,)) == {7: ((10, 20),)}
+
+
+def test_the_end_of_an_epoch_is_split_evenly_and_the_next_begins() -> None:
+    cursor = DataCursor(40, 10)
+    assert cursor.commit(ABC, ABC) is None
+    assert cursor.assign(ABC) == {1: ((30, 34),), 2: ((34, 37),), 0: ((37, 40),)}
+    assert cursor.commit(ABC, ABC) == EpochReport(0, once=40, twice=0, never=0, rounds=2)
+    assert cursor.epoch == 1
+    assert sum(stop - start for ranges in cursor.assign(ABC).values() for start, stop in ranges) == 30
+
+
+def test_an_epoch_waits_for_what_came_back() -> None:
+    cursor = DataCursor(30, 10)
+    assert cursor.commit(ABC, (0, 2)) is None
+    assert cursor.epoch == 0
+    assert cursor.assign(ABC) == {1: ((10, 14),), 2: ((14, 17),), 0: ((17, 20),)}
+
+
+def test_a_member_that_never_contributes_cannot_hold_up_an_epoch() -> None:
+    cursor = DataCursor(31, 10)
+    for _ in range(20):
+        if cursor.commit(ABC, (1, 2)):
+            break
+    assert cursor.epoch_report() == EpochReport(0, once=31, twice=0, never=0, rounds=cursor.epoch_report().rounds)
+
+
+def test_a_round_that_nobody_contributed_to_uses_nothing() -> None:
+    cursor = DataCursor(30, 10)
+    for _ in range(10):
+        assert cursor.commit(ABC, ()) is None
+    assert cursor.remaining == 30
+    assert cursor.pack()[2] == ((0, 30),)
+
+
+def test_a_rule_that_needs_many_updates_gets_them_to_the_end() -> None:
+    cursor = DataCursor(33, 10, at_least=3)
+    given = [len([ranges for ranges in cursor.assign(ABC).values() if ranges])]
+    report = cursor.commit(ABC, ABC)
+    while report is None:
+        given.append(len([ranges for ranges in cursor.assign(ABC).values() if ranges]))
+        report = cursor.commit(ABC, ABC)
+    assert given == [3, 3]
+    cursor = DataCursor(32, 10, at_least=3)
+    cursor.commit(ABC, ABC)
+    assert cursor.remaining == 3
+    assert cursor.commit(ABC, ABC) == EpochReport(0, once=32, twice=0, never=0, rounds=2)
+
+
+def test_too_few_for_the_rule_are_reported_as_never_used() -> None:
+    cursor = DataCursor(33, 10, at_least=3)
+    cursor.commit(ABC, ABC)
+    assert cursor.commit(ABC, (0, 1)) == EpochReport(0, once=32, twice=0, never=1, rounds=2)
+    assert cursor.samples() == (32, 0, 1)
+
+
+def test_rounds_before_the_size_is_known_count_once_it_is() -> None:
+    early, late = DataCursor(100, 10), DataCursor()
+    for contributors in ((0, 1), (0, 1, 2), (2,)):
+        early.commit(ABC, contributors)
+        assert late.assign(ABC) == {0: (), 1: (), 2: ()}
+        late.commit(ABC, contributors)
+    late.configure(100, 10)
+    assert late.pack() == early.pack()
+
+
+def test_data_that_is_sharded_far_too_late_is_refused() -> None:
+    cursor = DataCursor()
+    for _ in range(PENDING_ROUNDS + 1):
+        cursor.commit(ABC, ABC)
+    with pytest.raises(ConfigError, match="after more than"):
+        cursor.configure(100, 10)
+
+
+def test_another_size_than_before_is_refused() -> None:
+    cursor = DataCursor(100, 10)
+    cursor.configure(100, 10)
+    for wrong in ((100, 20), (99, 10), (0, 10), (10, 0)):
+        with pytest.raises(ConfigError, match="data"):
+            cursor.configure(*wrong)
+
+
+def test_who_takes_over_a_state_must_have_the_same_data() -> None:
+    donor, taker, other = DataCursor(100, 10), DataCursor(100, 10), DataCursor(200, 10)
+    donor.commit(ABC, (0,))
+    taker.unpack(donor.pack())
+    assert taker.assign(ABC) == donor.assign(ABC)
+    with pytest.raises(ValueError, match="the donor has 100"):
+        other.unpack(donor.pack())
+
+
+def test_a_donor_that_does_not_know_the_size_yet_hands_over_its_rounds() -> None:
+    donor, taker, both = DataCursor(), DataCursor(100, 10), DataCursor(100, 10)
+    for contributors in ((0, 1), (2,)):
+        donor.commit(ABC, contributors)
+        both.commit(ABC, contributors)
+    taker.unpack(donor.pack())
+    assert taker.pack() == both.pack()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {0: (100, 10, 1, 0, 101, 1, 1)},  # beyond the end
+        {0: (100, 0, 1, 0, 30, 1, 1)},
+        {1: (9, 0, 0)},  # lost count
+        {2: ((5, 35),)},
+        {2: ((20, 25), (24, 29))},
+        {3: (1, 2)},
+        {4: ((1,),)},
+        {2: None},
+    ],
+)
+def test_a_disorderly_state_is_refused_and_changes_nothing(change: dict[int, object]) -> None:
+    donor, taker = DataCursor(100, 10), DataCursor(100, 10)
+    donor.commit(ABC, (0,))
+    fields = list(donor.pack())
+    for place, value in change.items():
+        fields[place] = value
+    before = taker.pack()
+    with pytest.raises(ValueError, match="data"):
+        taker.unpack(tuple(fields))
+    assert taker.pack() == before

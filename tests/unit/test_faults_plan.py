@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from gossip import faults
+from gossip.errors import BadFault
+from gossip.faults import ATTACKS, KINDS, Crash, FaultPlan, Hang, Liar, Restart, Slow
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        ("crash:3@50", (Crash(3, 50),)),
+        ("crash:server@50", (Crash("server", 50),)),
+        ("crash:1,2@5", (Crash(1, 5), Crash(2, 5))),
+        ("restart:3@50+2s", (Restart(3, 50, 2.0),)),
+        ("hang:3@50+500ms", (Hang(3, 50, 0.5),)),
+        ("hang:3@50+1.5s", (Hang(3, 50, 1.5),)),
+        ("hang:3@50+1m", (Hang(3, 50, 60.0),)),
+        ("slow:2*4", (Slow(2, 4.0),)),
+        ("sign_flip:5,6*10", (Liar("sign_flip", (5, 6), 10.0),)),
+        ("sign-flip:5,6*10", (Liar("sign_flip", (5, 6), 10.0),)),
+        ("sign_flip:5", (Liar("sign_flip", (5,), 1.0),)),
+        ("bit_flip:5", (Liar("bit_flip", (5,), 1.0),)),
+        ("gaussian:5*200", (Liar("gaussian", (5,), 200.0),)),
+        ("scale:5*1e3", (Liar("scale", (5,), 1000.0),)),
+        ("nan:5", (Liar("nan", (5,), 1.0),)),
+        ("label_flip:5", (Liar("label_flip", (5,), 1.0),)),
+        ("stale:5*10", (Liar("stale", (5,), 10.0),)),
+        ("zero:5", (Liar("zero", (5,), 1.0),)),
+    ],
+)
+def test_every_kind_is_read_as_typed(spec: str, expected: tuple[faults.Fault, ...]) -> None:
+    assert faults.parse(spec).faults == expected
+
+
+@pytest.mark.parametrize(
+    ("spec", "says"),
+    [
+        ("crash:3", "expected '@' and a round, found the end"),
+        ("crash:9#50", "found '#50' at position 7"),
+        ("crash:x@50", "expected a peer's number or 'server', found 'x@50' at position 6"),
+        ("crash:servers@50", "found 's@50' at position 12"),
+        ("crash:3@50+2s", "expected nothing more"),
+        ("restart:server@5+1s", "expected a peer's number"),
+        ("restart:3@50", "expected '+' and a duration"),
+        ("hang:3@50+2", "expected a unit of time"),
+        ("hang:3@50+2sec", "expected a unit of time"),
+        ("slow:2*0.5", "would be faster"),
+        ("slow:2", "expected '*' and a factor"),
+        ("sign_flip:5,5", "named twice"),
+        ("sign_flip:5*-1", "strength -1"),
+        ("nan:5*3", "expected nothing more"),
+        ("stale:5*1.5", "whole number of rounds"),
+        ("sign_flop:5", "Did you mean 'sign_flip'?"),
+        ("crush:3@50", "Did you mean 'crash'?"),
+        ("", "expected the kind of a fault"),
+        ("3@50", "expected the kind of a fault"),
+    ],
+)
+def test_a_bad_word_is_refused_with_the_place_and_what_was_expected(spec: str, says: str) -> None:
+    with pytest.raises(BadFault) as caught:
+        faults.parse(spec)
+    assert says in str(caught.value)
+    assert caught.value.hint
+    assert caught.value.exit_code == 2
+
+
+def test_an_unknown_kind_lists_all_kinds() -> None:
+    with pytest.raises(BadFault) as caught:
+        faults.parse("explode:3")
+    assert all(kind in str(caught.value.hint) for kind in KINDS)
+
+
+def test_a_peer_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(BadFault, match="there is no peer 9") as caught:
+        faults.parse("crash:9@50").checked(peers=8)
+    assert "0 to 7" in str(caught.value.hint)
+    faults.parse("crash:7@50").checked(peers=8)
+
+
+def test_a_round_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(BadFault, match="there is no round 50"):
+        faults.parse("crash:server@50").checked(peers=8, rounds=50)
+    faults.parse("crash:server@49").checked(peers=8, rounds=50)
+
+
+def test_a_peer_that_crashed_can_do_nothing_more() -> None:
+    with pytest.raises(BadFault, match="dead since crash:3@50"):
+        faults.parse(["hang:3@60+1s", "crash:3@50"]).checked(peers=8)
+    faults.parse(["hang:3@40+1s", "crash:3@50"]).checked(peers=8)
+    faults.parse(["restart:3@40+1s", "crash:3@50"]).checked(peers=8)
+
+
+def test_a_peer_tells_one_kind_of_lie() -> None:
+    with pytest.raises(BadFault, match="lies already"):
+        faults.parse(["nan:3", "zero:3"]).checked(peers=8)
+
+
+def test_each_peer_gets_its_own_faults_and_those_of_whoever_serves() -> None:
+    plan = faults.parse(["crash:server@9", "hang:3@5+1s", "sign_flip:3,4*10"])
+    assert plan.for_peer(3) == (Crash("server", 9), Hang(3, 5, 1.0), Liar("sign_flip", (3, 4), 10.0))
+    assert plan.for_peer(4) == (Crash("server", 9), Liar("sign_flip", (3, 4), 10.0))
+    assert plan.for_peer(0) == (Crash("server", 9),)
+    assert set(plan.liars) == {3, 4}
+
+
+ALL = ["crash:3@50", "crash:server@60", "restart:2@50+2s", "hang:1@50+500ms", "slow:2*4", "sign_flip:5,6*10", "stale:4*7", "nan:7"]
+
+
+def test_a_plan_survives_the_way_through_toml_and_through_words() -> None:
+    plan = faults.parse(ALL)
+    assert faults.from_toml(plan.to_toml()) == plan
+    assert faults.parse(plan.specs) == plan
+    assert list(plan.specs) == ALL
+
+
+def test_a_plan_file_is_read(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    path = tmp_path / "plan.toml"
+    path.write_text('[[fault]]\nkind = "crash"\npeer = 3\nround = 50\n\n[[fault]]\nkind = "sign-flip"\npeers = [5, 6]\nstrength = 10\n')
+    assert faults.load(path) == FaultPlan((Crash(3, 50), Liar("sign_flip", (5, 6), 10.0)))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('[[fault]]\nkind = "crash"\npeer = 3\nrond = 50\n', "Did you mean 'round'?"),
+        ('[[fault]]\nkind = "crash"\npeer = 3\n', "crash needs 'round'"),
+        ('[[fault]]\nkind = "crash"\npeer = "x"\nround = 5\n', "'x' is not a peer"),
+        ('[[fault]]\nkind = "crash"\npeer = true\nround = 5\n', "True is not a peer"),
+        ('[[fault]]\nkind = "crash"\npeer = 1\nround = -5\n', "-5 is not a round"),
+        ('[[fault]]\nkind = "slow"\npeer = 1\nfactor = "much"\n', "factor = 'much' is not a number"),
+        ('[[fault]]\nkind = "zero"\npeers = []\n', "is not a list of peers"),
+        ('[[fault]]\nkind = "zero"\npeers = [1]\nstrength = 3\n', "zero has no 'strength'"),
+        ('[[fault]]\nkind = "crush"\n', "Did you mean 'crash'?"),
+        ("[[fault]]\npeer = 3\n", "it has no kind"),
+        ("[[faults]]\n", "unknown key 'faults'"),
+        ("fault = 3\n", "array of tables"),
+        ("[[fault\n", "is not TOML"),
+    ],
+)
+def test_a_bad_plan_file_is_refused_with_the_table_at_fault(text: str, says: str) -> None:
+    with pytest.raises(BadFault) as caught:
+        faults.from_toml(text, "plan.toml")
+    assert says in str(caught.value)
+    assert "plan.toml" in str(caught.value)
+
+
+def test_a_plan_file_that_is_not_there_is_the_users_error(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(BadFault, match="cannot read the fault plan"):
+        faults.load(tmp_path / "none.toml")
+
+
+def test_every_attack_has_a_word_for_what_it_does() -> None:
+    assert all(attack.does for attack in ATTACKS.values())
+
+
+def test_reading_faults_needs_no_torch() -> None:
+    code = "import sys, gossip.faults; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

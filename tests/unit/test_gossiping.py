@@ -1,0 +1,607 @@
+"""Gossip rounds of one peer among fakes: what it sends, what it waits for, what it takes."""
+
+import struct
+from dataclasses import replace
+from random import Random
+from typing import Any, TypeVar
+
+import pytest
+
+from gossip.core.events import (
+    Aggregate,
+    Aggregated,
+    Applied,
+    Apply,
+    CancelTimer,
+    Contributed,
+    Effect,
+    Go,
+    Payload,
+    Received,
+    Report,
+    Send,
+    SetTimer,
+)
+from gossip.core.gossiping import BEHIND_ROUNDS, GossipRounds
+from gossip.core.messages import Hello, Push
+from gossip.core.settings import CoreSettings, GossipSettings, TrustSettings
+from gossip.core.timers import Timers
+from gossip.topologies import load
+from gossip.topologies.base import Plan, Roster
+
+LINEAGE = b"line-001"
+E = TypeVar("E", bound=Effect)
+
+
+class FakeView:
+    """Says of everybody what it was told."""
+
+    def __init__(self) -> None:
+        self.skipped: dict[int, str] = {}
+        self.gone: set[int] = set()
+
+    def skip_reason(self, peer: int) -> str:
+        return "gone" if peer in self.gone else self.skipped.get(peer, "")
+
+    def is_gone(self, peer: int) -> bool:
+        return peer in self.gone
+
+
+def vector(*values: float, finite: bool = True) -> Payload:
+    return Payload(values, 4 * len(values), finite)
+
+
+def sketch(*values: float) -> bytes:
+    return struct.pack(f"={len(values)}f", *values)
+
+
+def only(effects: list[Effect], kind: type[E]) -> list[E]:
+    return [effect for effect in effects if isinstance(effect, kind)]
+
+
+def reports(effects: list[Effect], event: str) -> list[dict[str, Any]]:
+    return [report.fields for report in only(effects, Report) if report.event == event]
+
+
+class Table:
+    """Peer 0 of a few that push to everybody, with shorthand for what happens to it."""
+
+    def __init__(self, peers: int = 4, topology: Any = "full", f: int = 0, **settings: Any) -> None:
+        self.view = FakeView()
+        gossip = GossipSettings(**{"mix_every": 1000, **settings.pop("gossip", {})})
+        self.settings = CoreSettings(b"run-0001", LINEAGE, 1, tuple(range(peers)), f, gossip=gossip, **settings)
+        self.timers: Timers[Any] = Timers()
+        chosen = load(topology) if isinstance(topology, str) else topology
+        self.rounds = GossipRounds(0, self.settings, chosen, self.view, self.timers, Random(1))
+        self.rounds.sizes = (2,)
+        self.now = 0.0
+
+    def start(self, round_id: int = 0) -> list[Effect]:
+        return self.rounds.begin(round_id, self.now)
+
+    def contribute(self, *values: float, **fields: Any) -> list[Effect]:
+        given = Contributed(self.rounds.round_id, 8, (vector(*(values or (1.0, 1.0))),), loss=0.5)
+        return self.rounds.on_contributed(replace(given, **fields), self.now)
+
+    def push(self, sender: int, round_id: int | None = None, what: str = "gradient", **fields: Any) -> list[Effect]:
+        at = self.rounds.round_id if round_id is None else round_id
+        message = Push(fields.pop("lineage", LINEAGE), at, what, 8, 0.4, fields.pop("sketch", b""))  # type: ignore[arg-type]
+        payload = fields.pop("payload", vector(float(sender), float(at)))
+        return self.rounds.on_message(Received(sender, fields.pop("incarnation", 1), message, payload), self.now)
+
+    def answer(self, ask: Aggregate, far: dict[int, float] | None = None) -> list[Effect]:
+        weights = (1 / len(ask.rows),) * len(ask.rows)
+        outlyingness = tuple((far or {}).get(row.peer, 1.0) for row in ask.rows)
+        return self.rounds.on_aggregated(Aggregated(ask.ticket, vector(9.0, 9.0), weights, outlyingness), self.now)
+
+    def applied(self) -> list[Effect]:
+        return self.rounds.on_applied(Applied(self.rounds.round_id), self.now)
+
+    def whole_round(self, far: dict[int, float] | None = None) -> list[Effect]:
+        effects = self.contribute()
+        for peer in self.settings.peers[1:]:
+            effects += self.push(peer)
+        for ask in only(effects, Aggregate):
+            effects += self.answer(ask, far)
+        return effects + self.applied()
+
+
+# --- the course of a round ------------------------------------------------------------------------------------------------
+
+
+def test_a_round_goes_from_go_to_the_next_go() -> None:
+    table = Table()
+    assert table.start() == [Go(0, None, want_parameters=False)]
+    sent = only(table.contribute(), Send)
+    assert sorted(send.peer for send in sent) == [1, 2, 3]
+    assert {send.message for send in sent} == {Push(LINEAGE, 0, "gradient", 8, 0.5, b"")}
+    assert table.push(1) == table.push(3) == []
+    (ask,) = only(table.push(2), Aggregate)
+    assert [row.peer for row in ask.rows] == [0, 1, 2, 3]
+    assert (ask.own, ask.mix, ask.shard) == (0, False, 0)
+    effects = table.answer(ask)
+    assert only(effects, Apply) == [Apply(0, (only(effects, Apply)[0].payloads[0],), None, 0.0)]
+    (told,) = reports(effects, "round")
+    assert (told["round"], told["loss"], told["contributors"], told["alive"]) == (0, 0.5, [0, 1, 2, 3], 4)
+    assert table.applied() == [Go(1, None, want_parameters=False)]
+
+
+def test_a_swarm_of_one_applies_its_own_update() -> None:
+    table = Table(peers=1)
+    table.start()
+    effects = table.contribute(3.0, 4.0)
+    assert only(effects, Apply)[0].payloads[0].data == (3.0, 4.0)
+    assert not only(effects, Aggregate)
+    assert table.applied() == [Go(1, None)]
+
+
+def test_a_liar_pushes_the_lie_and_keeps_its_true_update() -> None:
+    table = Table(gossip={"mix_every": 1})
+    table.start()
+    lie, truth, lied_at, true_at = vector(-9.0, -9.0), vector(1.0, 1.0), vector(5.0, 5.0), vector(2.0, 2.0)
+    effects = table.contribute(payloads=(lie,), own=truth, parameters=lied_at, own_parameters=true_at)
+    assert {(send.message.what, send.payload) for send in only(effects, Send)} == {  # type: ignore[union-attr]
+        ("gradient", lie),
+        ("parameters", lied_at),
+    }
+    for peer in (1, 2, 3):
+        effects += table.push(peer) + table.push(peer, what="parameters")
+    gradient, mix = only(effects, Aggregate)
+    assert gradient.rows[0].payload is truth
+    assert mix.rows[0].payload is true_at
+
+
+def test_a_peer_without_samples_answers_and_aggregates_the_others() -> None:
+    table = Table()
+    table.start()
+    effects = table.contribute(samples=0, payloads=())
+    assert [(send.message.samples, send.payload) for send in only(effects, Send)] == [(0, None)] * 3  # type: ignore[union-attr]
+    for peer in (1, 2, 3):
+        effects += table.push(peer)
+    (ask,) = only(effects, Aggregate)
+    assert ask.own is None
+    assert [row.peer for row in ask.rows] == [1, 2, 3]
+
+
+def test_a_rule_that_cannot_leaves_the_own_update_and_says_why() -> None:
+    table = Table()
+    table.start()
+    effects = table.contribute(3.0, 4.0)
+    for peer in (1, 2, 3):
+        effects += table.push(peer)
+    (ask,) = only(effects, Aggregate)
+    effects = table.rounds.on_aggregated(Aggregated(ask.ticket, None, reason="krum needs 5"), table.now)
+    assert only(effects, Apply)[0].payloads[0].data == (3.0, 4.0)
+    assert reports(effects, "lost_round") == [{"round": 0, "reason": "krum needs 5"}]
+    assert reports(effects, "round")[0]["contributors"] == [0]
+
+
+# --- waiting --------------------------------------------------------------------------------------------------------------
+
+
+def test_nobody_waits_for_a_skipped_source() -> None:
+    table = Table()
+    table.view.skipped[2] = "its link closed"
+    table.start()
+    assert sorted(send.peer for send in only(table.contribute(), Send)) == [1, 3]
+    table.push(1)
+    assert [row.peer for row in only(table.push(3), Aggregate)[0].rows] == [0, 1, 3]
+
+
+def test_a_source_that_is_skipped_meanwhile_ends_the_wait_at_once() -> None:
+    table = Table()
+    table.start()
+    (timer,) = only(table.contribute(), SetTimer)
+    table.push(1)
+    table.push(3)
+    table.view.skipped[2] = "suspected"
+    effects = table.rounds.on_view_change(table.now)
+    assert only(effects, Aggregate)
+    assert only(effects, CancelTimer) == [CancelTimer(timer.token)]
+
+
+def test_the_grace_bounds_the_wait_and_names_who_was_late() -> None:
+    table = Table()
+    table.start()
+    (timer,) = only(table.contribute(), SetTimer)
+    assert timer.at == table.rounds.deadline.grace_s()
+    table.push(1)
+    what = table.timers.fire(timer.token)
+    effects = table.rounds.on_timer(what, timer.at)
+    assert reports(effects, "late") == [{"round": 0, "missing": [2, 3]}]
+    assert [row.peer for row in only(effects, Aggregate)[0].rows] == [0, 1]
+
+
+def test_the_grace_learns_from_those_who_came_too_late_for_it() -> None:
+    table = Table(peers=3)
+    table.start()
+    for _ in range(12):
+        began = table.now
+        effects = table.contribute()
+        late = table.rounds.round_id
+        table.now = began + 0.01
+        effects += table.push(1)
+        for timer in only(effects, SetTimer):
+            if not only(effects, Aggregate):
+                effects += table.rounds.on_timer(table.timers.fire(timer.token), table.now)
+        table.answer(only(effects, Aggregate)[0])
+        table.applied()
+        table.now = began + 1.0
+        table.push(2, late)
+    assert table.rounds.deadline.grace_s() > 1.0
+
+
+def test_a_timer_of_a_former_round_closes_nothing() -> None:
+    table = Table()
+    table.start()
+    (timer,) = only(table.contribute(), SetTimer)
+    what = table.timers.fire(timer.token)
+    for peer in (1, 2):
+        table.push(peer)
+    table.answer(only(table.push(3), Aggregate)[0])
+    table.applied()
+    table.contribute()
+    assert table.rounds.on_timer(what, table.now) == []
+    assert table.rounds.phase == "collecting"
+
+
+def test_a_peer_that_has_finished_is_neither_expected_nor_pushed_to() -> None:
+    table = Table(peers=3)
+    table.start()
+    table.rounds.on_hello(2, Hello(LINEAGE, b"", b"", 5, False, "", ""))
+    assert [send.peer for send in only(table.contribute(), Send)] == [1]
+    assert only(table.push(1), Aggregate)
+
+
+# --- what is taken --------------------------------------------------------------------------------------------------------
+
+
+def test_an_older_push_is_used_when_nothing_newer_came_and_only_once() -> None:
+    table = Table(peers=3, gossip={"staleness_max": 2})
+    table.start(10)
+    table.push(1, 8)
+    table.push(1, 9)
+    table.contribute()
+    table.view.skipped[1] = "suspected"
+    (ask,) = only(table.push(2), Aggregate)
+    assert ask.rows[1].payload.data == (1.0, 9.0)
+    table.answer(ask)
+    table.applied()
+    table.contribute()
+    assert [row.peer for row in only(table.push(2), Aggregate)[0].rows] == [0, 2]
+
+
+def test_too_old_a_push_is_dropped() -> None:
+    table = Table(peers=3, gossip={"staleness_max": 2})
+    table.start(10)
+    table.push(1, 7)
+    assert len(table.rounds.pushes) == 0
+
+
+def test_a_source_that_is_already_past_this_round_is_not_waited_for() -> None:
+    table = Table(peers=3)
+    table.start(10)
+    table.push(1, 12)
+    table.contribute()
+    (ask,) = only(table.push(2), Aggregate)
+    assert ask.rows[1].payload.data == (1.0, 12.0)
+
+
+def test_pushes_of_later_rounds_wait_for_their_round() -> None:
+    table = Table(peers=3)
+    table.start()
+    for round_id in (0, 1):
+        table.push(1, round_id)
+        table.push(2, round_id)
+    for round_id in (0, 1):
+        (ask,) = only(table.contribute(), Aggregate)
+        assert [row.payload.data for row in ask.rows[1:]] == [(1.0, float(round_id)), (2.0, float(round_id))]
+        table.answer(ask)
+        table.applied()
+
+
+def test_what_is_kept_of_one_sender_is_bounded() -> None:
+    table = Table(peers=3, gossip={"staleness_max": 3})
+    table.start()
+    for round_id in range(500):
+        table.push(1, round_id)
+        table.push(1, round_id, what="parameters")
+    assert len(table.rounds.pushes) == 8
+
+
+def test_a_second_push_of_a_round_takes_the_place_of_the_first() -> None:
+    table = Table(peers=3)
+    table.start()
+    table.push(1, payload=vector(5.0, 5.0))
+    table.push(1, payload=vector(6.0, 6.0))
+    table.contribute()
+    (ask,) = only(table.push(2), Aggregate)
+    assert [row.payload.data for row in ask.rows] == [(1.0, 1.0), (6.0, 6.0), (2.0, 0.0)]
+
+
+def test_nothing_outside_the_schedule_is_taken() -> None:
+    table = Table(peers=5, topology="ring")
+    table.start()
+    for stranger in (2, 3, 0, 9):
+        table.push(stranger)
+    table.push(1, lineage=b"line-002")
+    assert len(table.rounds.pushes) == 0
+    table.push(1)
+    assert len(table.rounds.pushes) == 1
+
+
+def test_a_push_is_scheduled_when_the_full_roster_or_our_view_names_us() -> None:
+    table = Table(peers=5, topology="ring")
+    table.view.gone = {1}
+    table.start()
+    assert only(table.contribute(), Send)
+    table.push(2)  # our neighbour since 1 is gone
+    table.push(1)  # by the full roster; it was alive when it sent this
+    assert len(table.rounds.pushes) == 1 + 1
+
+
+def test_a_former_life_of_a_peer_is_not_listened_to_and_its_pushes_are_forgotten() -> None:
+    table = Table(peers=3)
+    table.start()
+    table.push(1, 9, incarnation=1)
+    table.push(1, 0, incarnation=2)
+    table.push(1, 9, incarnation=1)
+    table.contribute()
+    (ask,) = only(table.push(2), Aggregate)
+    assert ask.rows[1].payload.data == (1.0, 0.0)
+    assert len(table.rounds.pushes) == 0
+
+
+def test_a_push_that_is_not_finite_counts_as_an_answer_and_as_evidence_but_is_not_used() -> None:
+    table = Table(peers=3)
+    table.start()
+    table.contribute()
+    table.push(1, payload=vector(float("nan"), 0.0, finite=False))
+    (ask,) = only(table.push(2), Aggregate)
+    assert [row.peer for row in ask.rows] == [0, 2]
+    table.answer(ask)
+    assert table.rounds.trust.score(1) == pytest.approx(0.9)
+    assert table.rounds.trust.reasons(1) == ("the update was not finite",)
+
+
+def test_the_payload_of_a_push_has_the_size_of_our_own_layout() -> None:
+    rounds = Table().rounds
+    push = Push(LINEAGE, 0, "gradient", 8, None, b"")
+    assert rounds.payload_bytes(push) == 8
+    assert rounds.payload_bytes(replace(push, samples=0)) == 0
+    assert rounds.payload_bytes(replace(push, samples=0, what="parameters")) == 8
+    rounds.sizes = ()
+    assert rounds.payload_bytes(push) == -1
+
+
+# --- trust ----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_source_that_keeps_standing_out_is_suspected_then_quarantined_and_no_longer_expected() -> None:
+    table = Table(peers=5, f=1, trust=TrustSettings(quarantine_rounds=20))
+    table.start()
+    effects = []
+    for _ in range(18):
+        effects += table.whole_round(far={4: 8.0, 0: 50.0})
+    assert [told["subject"] for told in reports(effects, "suspected")] == [4]  # never ourselves
+    assert [told["subject"] for told in reports(effects, "quarantined")] == [4]
+    table.contribute()
+    table.push(4)
+    table.push(1)
+    table.push(2)
+    (ask,) = only(table.push(3), Aggregate)
+    assert [row.peer for row in ask.rows] == [0, 1, 2, 3]
+    assert ask.f == 0  # the one that was tolerated is out
+
+
+def test_f_is_what_the_rule_can_tolerate_with_so_few_rows() -> None:
+    table = Table(peers=8, f=2, updates_min=7)  # krum: 2 f + 3
+    table.start()
+    table.contribute()
+    for skipped in (4, 5, 6, 7):
+        table.view.skipped[skipped] = "suspected"
+    table.push(1)
+    table.push(2)
+    (ask,) = only(table.push(3), Aggregate)
+    assert (len(ask.rows), ask.f) == (4, 0)
+    table.answer(ask)
+    table.applied()
+    table.view.skipped.clear()
+    table.contribute()
+    effects = []
+    for peer in range(1, 8):
+        effects += table.push(peer)
+    assert only(effects, Aggregate)[0].f == 2
+
+
+# --- mixing ---------------------------------------------------------------------------------------------------------------
+
+
+def mixing_round(table: Table, others: dict[int, bytes], own: bytes) -> list[Effect]:
+    effects = table.contribute(parameters=vector(1.0, 1.0), sketch=own)
+    for peer, packed in others.items():
+        effects += table.push(peer) + table.push(peer, what="parameters", sketch=packed)
+    for ask in only(effects, Aggregate):
+        effects += table.answer(ask)
+    return effects
+
+
+def test_parameters_travel_in_every_mth_round_only() -> None:
+    table = Table(peers=2, gossip={"mix_every": 3})
+    wanted = []
+    effects = table.start()
+    for _ in range(6):
+        wanted += [go.want_parameters for go in only(effects, Go)]
+        own = vector(1.0, 1.0) if table.rounds.mixes else None
+        effects = table.contribute(parameters=own)
+        sent = {send.message.what for send in only(effects, Send)}  # type: ignore[union-attr]
+        assert ("parameters" in sent) == table.rounds.mixes
+        effects += table.push(1) + (table.push(1, what="parameters") if table.rounds.mixes else [])
+        for ask in only(effects, Aggregate):
+            effects += table.answer(ask)
+        assert only(effects, Apply)[0].mix_scale == (0.5 if table.rounds.mixes else 0.0)
+        effects += table.applied()
+    assert wanted == [False, False, True, False, False, True]
+
+
+def test_a_mixing_round_waits_for_parameters_too() -> None:
+    table = Table(peers=2, gossip={"mix_every": 1})
+    table.start()
+    table.contribute(parameters=vector(1.0, 1.0))
+    assert not only(table.push(1), Aggregate)
+    gradient, mix = only(table.push(1, what="parameters"), Aggregate)
+    assert (gradient.mix, mix.mix, mix.own) == (False, True, 0)
+    assert {row.samples for row in mix.rows} == {1}
+
+
+def test_one_keeps_at_least_the_weight_of_one_among_those_mixed() -> None:
+    for others, most in ((1, 1 / 2), (2, 2 / 3), (3, 3 / 4)):
+        table = Table(peers=others + 1, gossip={"mix_every": 1, "mixing": 1.0})
+        table.start()
+        effects = mixing_round(table, dict.fromkeys(range(1, others + 1), b""), b"")
+        assert only(effects, Apply)[0].mix_scale == pytest.approx(most)
+
+
+def test_the_weight_of_oneself_follows_who_came_not_who_was_expected() -> None:
+    table = Table(peers=4, gossip={"mix_every": 1, "mixing": 1.0})
+    table.view.skipped = {2: "suspected", 3: "suspected"}
+    table.start()
+    effects = mixing_round(table, {1: b""}, b"")
+    assert only(effects, Apply)[0].mix_scale == 0.5
+
+
+def test_mixing_is_raised_when_replicas_are_far_apart_and_until_they_are_close() -> None:
+    table = Table(peers=4, gossip={"mix_every": 1, "mixing": 0.3, "consensus_bound": 0.1})
+    table.start()
+    scales = []
+    for apart in (0.01, 0.2, 0.08, 0.01, 0.08):
+        others = {peer: sketch(10 + (10 * apart if peer > 1 else -10 * apart), 0.0) for peer in (1, 2, 3)}
+        effects = mixing_round(table, others, sketch(10 - 10 * apart, 0.0))
+        (told,) = reports(effects, "round")
+        assert told["consensus_distance"] == pytest.approx(10 * apart, rel=1e-3)
+        assert told["consensus_ratio"] == pytest.approx(apart, rel=0.05)
+        scales.append(only(effects, Apply)[0].mix_scale)
+        table.applied()
+    # 0.08 is below the bound but not yet calm: it depends on where one comes from.
+    assert scales == [pytest.approx(scale) for scale in (0.3, 0.75, 0.75, 0.3, 0.3)]
+
+
+def test_a_liars_sketch_cannot_raise_the_mixing_of_others() -> None:
+    table = Table(peers=6, f=1, gossip={"mix_every": 1})
+    table.start()
+    others = {peer: sketch(10.0, 0.0) for peer in (1, 2, 3, 4)} | {5: sketch(-1e6, 1e6)}
+    effects = mixing_round(table, others, sketch(10.0, 0.1))
+    assert reports(effects, "round")[0]["consensus_ratio"] < 0.01
+    assert not table.rounds.mixing.raised
+
+
+@pytest.mark.parametrize("junk", [b"", b"abc", sketch(float("nan"), 1.0), sketch(float("inf"), 1.0), sketch(1.0, 2.0, 3.0)])
+def test_a_sketch_that_is_none_is_passed_over(junk: bytes) -> None:
+    table = Table(peers=3, gossip={"mix_every": 1})
+    table.start()
+    effects = mixing_round(table, {1: junk, 2: sketch(10.0, 0.0)}, sketch(10.0, 0.0))
+    assert reports(effects, "round")[0]["consensus_distance"] == 0.0
+
+
+def test_mixing_that_fails_leaves_the_step() -> None:
+    table = Table(peers=2, gossip={"mix_every": 1})
+    table.start()
+    table.contribute(parameters=vector(1.0, 1.0))
+    table.push(1)
+    gradient, mix = only(table.push(1, what="parameters"), Aggregate)
+    effects = table.rounds.on_aggregated(Aggregated(mix.ticket, None, reason="too few"), table.now)
+    assert reports(effects, "unmixed") == [{"round": 0, "reason": "too few"}]
+    (apply,) = only(table.answer(gradient), Apply)
+    assert (apply.mix, apply.mix_scale, len(apply.payloads)) == (None, 0.0, 1)
+
+
+# --- elsewhere ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_peer_far_behind_passes_over_rounds_and_lands_where_parameters_are_mixed() -> None:
+    table = Table(peers=3, gossip={"mix_every": 4})
+    table.start()
+    for peer in (1, 2):
+        table.push(peer, 0)
+        table.push(peer, 30)
+    table.answer(only(table.contribute(), Aggregate)[0])
+    effects = table.applied()
+    assert reports(effects, "behind") == [{"round": 1, "ahead": 29}]
+    assert only(effects, Go) == [Go(27, None, want_parameters=True)]
+
+
+def test_a_peer_a_little_behind_passes_over_nothing() -> None:
+    table = Table(peers=3)
+    table.start()
+    for peer in (1, 2):
+        table.push(peer, 1 + BEHIND_ROUNDS)
+    table.answer(only(table.contribute(), Aggregate)[0])
+    assert table.applied() == [Go(1, None)]
+
+
+def test_the_word_of_f_liars_takes_nobody_ahead() -> None:
+    table = Table(peers=5, f=2)
+    table.start()
+    effects = table.contribute()
+    for peer in (1, 2):
+        effects += table.push(peer, 10_000)
+    for peer in (3, 4):
+        effects += table.push(peer)
+    table.answer(only(effects, Aggregate)[0])
+    assert table.applied() == [Go(1, None)]
+
+
+def test_a_jump_breaks_off_the_round_and_its_answers_are_ignored() -> None:
+    table = Table()
+    table.start()
+    table.contribute()
+    table.push(1)
+    table.push(2)
+    (ask,) = only(table.push(3), Aggregate)
+    assert only(table.rounds.jump(40, table.now), Go) == [Go(40, None)]
+    assert table.answer(ask) == []
+    assert table.contribute(round_id=0) == []
+    assert table.rounds.on_applied(Applied(0), table.now) == []
+
+
+def test_a_state_of_another_run_or_of_rolling_rounds_is_refused() -> None:
+    rounds, other = Table().rounds, Table().rounds
+    chain, snapshot = other.snapshot(12) or (b"", ())
+    rounds.adopt(12, chain, snapshot)
+    assert rounds.round_id == 12
+    for wrong in ((b"x" * 16, ()), (chain, ([0, 1], [], []))):
+        with pytest.raises(ValueError, match="not of gossip rounds"):
+            rounds.adopt(20, *wrong)
+    assert rounds.round_id == 12
+
+
+def test_nothing_happens_before_the_start_and_after_the_stop() -> None:
+    table = Table()
+    assert table.contribute() == table.push(1) == table.rounds.on_view_change(0.0) == []
+    table.start()
+    (timer,) = only(table.contribute(), SetTimer)
+    assert table.rounds.stop() == [CancelTimer(timer.token)]
+    assert table.push(1) == table.rounds.on_view_change(0.0) == []
+
+
+# --- data -----------------------------------------------------------------------------------------------------------------
+
+
+def test_go_comes_again_when_the_data_are_known() -> None:
+    table = Table(peers=4)
+    table.start()
+    (go,) = only(table.rounds.configure_data(100, 10), Go)
+    assert go.samples is not None
+    assert (go.samples.epoch, go.samples.ranges) == (0, ((0, 10),))
+    table.contribute()
+    assert table.rounds.configure_data(100, 10) == []
+
+
+def test_a_topology_may_be_anybodys_function() -> None:
+    def star(roster: Roster, round_id: int, seed: int) -> Plan:
+        return Plan(pushes={peer: ((1,) if peer != 1 else tuple(p for p in roster if p != 1)) for peer in roster})
+
+    table = Table(peers=4, topology=star)
+    table.start()
+    assert [send.peer for send in only(table.contribute(), Send)] == [1]
+    assert only(table.push(1), Aggregate)

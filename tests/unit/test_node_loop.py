@@ -1,0 +1,496 @@
+"""The node's loop with a fake core: every effect is carried out, every answer comes back."""
+
+from __future__ import annotations
+
+import json
+import os
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+import pytest
+from node_fakes import FakeCore, Stage, end_of, socket_pair, vector
+
+from gossip.core import events
+from gossip.core.events import Aggregate, Aggregated, Apply, Go, Halt, Payload, Row, Slice
+from gossip.core.messages import Commit, Contribution, Rejection
+from gossip.training import control
+from gossip.training.arena import allocate_bytes, map_bytes, map_rows
+
+
+def rows(*payloads: Payload) -> tuple[Row, ...]:
+    return tuple(Row(peer, payload, 1) for peer, payload in enumerate(payloads))
+
+
+def test_a_timer_fires_in_order_of_time_and_a_cancelled_one_does_not() -> None:
+    def on(event: Any) -> list[Any]:
+        if not isinstance(event, events.Started):
+            return []
+        return [events.SetTimer(1, 0.02), events.SetTimer(2, 0.01), events.SetTimer(3, 0.015), events.CancelTimer(3)]
+
+    core = FakeCore(on)
+    with Stage(core):
+        core.wait_for(events.TimerFired, 1)
+        assert [event.token for event in core.heard if isinstance(event, events.TimerFired)] == [2, 1]
+
+
+def test_halt_tells_the_trainer_and_gives_its_exit_code() -> None:
+    core = FakeCore()
+    with Stage(core) as stage:
+        stage.prepare()
+        core.say(stage.node, Halt("enough", 5))
+        assert stage.hear() == control.Halted("enough", 5)
+        assert stage.join() == 5
+        assert end_of(stage.trainer)
+
+
+def test_the_round_goes_to_the_trainer_and_its_update_comes_back_by_reference() -> None:
+    core = FakeCore()
+    with Stage(core) as stage:
+        stage.prepare()
+        core.say(stage.node, Go(7, Slice(2, ((0, 4), (8, 9)))))
+        go = stage.hear()
+        assert (go.round_id, go.sharded, go.epoch, go.ranges) == (7, True, 2, ((0, 4), (8, 9)))
+        stage.arena.updates[go.slot][:] = (1, 2, 3, 4)
+        stage.trainer.send(control.Contribute(7, go.slot, 5, 0.5, 0.1, False))
+        heard = core.wait_for(events.Contributed)
+        assert (heard.round_id, heard.samples, heard.loss, heard.own) == (7, 5, 0.5, None)
+        assert heard.payloads[0].finite
+        stage.arena.updates[go.slot][0] = 9
+        assert heard.payloads[0].data.tolist() == [9, 2, 3, 4], "the payload must be the arena's memory, not a copy"
+
+
+def test_an_update_that_is_not_finite_is_marked() -> None:
+    core = FakeCore()
+    with Stage(core) as stage:
+        stage.prepare()
+        core.say(stage.node, Go(0, None))
+        go = stage.hear()
+        stage.arena.updates[go.slot][:] = (np.inf, -np.inf, 0, 1)
+        stage.trainer.send(control.Contribute(0, go.slot, 1, None, 0.1, False))
+        assert not core.wait_for(events.Contributed).payloads[0].finite
+
+
+def test_no_samples_means_no_payload() -> None:
+    core = FakeCore()
+    with Stage(core) as stage:
+        stage.prepare()
+        core.say(stage.node, Go(0, None))
+        stage.trainer.send(control.Contribute(0, stage.hear().slot, 0, None, 0.1, False))
+        assert core.wait_for(events.Contributed).payloads == ()
+
+
+def test_parameters_come_with_a_sketch_when_they_are_mixed() -> None:
+    core = FakeCore()
+    with Stage(core) as stage:
+        stage.prepare()
+        core.say(stage.node, Go(3, None, want_parameters=True))
+        go = stage.hear()
+        assert go.want_parameters
+        stage.arena.parameters[go.slot][:] = (4, 3, 2, 1)
+        stage.trainer.send(control.Contribute(3, go.slot, 1, None, 0.1, True))
+        heard = core.wait_for(events.Contributed)
+        assert heard.parameters.data.tolist() == [4, 3, 2, 1]
+        assert np.frombuffer(heard.sketch, np.float32).any()
+
+
+def test_a_liar_sends_the_lie_and_believes_the_truth_where_it_aggregates_for_itself() -> None:
+    core = FakeCore()
+    with Stage(core, faults=("sign_flip:0*10",), topology="ring") as stage:
+        stage.prepare()
+        core.say(stage.node, Go(0, None))
+        go = stage.hear()
+        stage.arena.updates[go.slot][:] = (1, 2, 3, 4)
+        stage.trainer.send(control.Contribute(0, go.slot, 1, None, 0.1, False))
+        heard = core.wait_for(events.Contributed)
+        assert heard.payloads[0].data.tolist() == [-10, -20, -30, -40]
+        assert heard.own.data.tolist() == [1, 2, 3, 4]
+        assert stage.arena.updates[go.slot].tolist() == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("attack", ["bit_flip:0", "gaussian:0*200", "scale:0*1000", "nan:0", "stale:0*10", "zero:0"])
+def test_every_lie_can_be_told(attack: str) -> None:
+    core = FakeCore()
+    with Stage(core, faults=(attack,)) as stage:
+        stage.prepare()
+        core.say(stage.node, Go(0, None))
+        go = stage.hear()
+        stage.arena.updates[go.slot][:] = (1, 2, 3, 4)
+        stage.trainer.send(control.Contribute(0, go.slot, 1, None, 0.1, False))
+        heard = core.wait_for(events.Contributed)
+        assert heard.payloads[0].finite == (attack != "nan:0")
+        assert heard.own is None
+
+
+def test_the_rule_runs_and_its_answer_has_the_digest_of_its_bytes() -> None:
+    core = FakeCore()
+    with Stage(core) as stage:
+        core.say(stage.node, Aggregate(5, 0, 0, rows(vector(1, 2), vector(3, 6)), 0, 0))
+        heard = core.wait_for(Aggregated)
+        assert (heard.ticket, heard.reason) == (5, "")
+        assert heard.payload.data.tolist() == [2, 4]
+        assert heard.payload.digest == blake2b(np.array([2, 4], np.float32).tobytes(), digest_size=16).digest()
+        assert heard.weights == (0.5, 0.5)
+
+
+def test_a_row_that_the_rule_chose_is_not_overwritten_by_the_next_round() -> None:
+    core = FakeCore()
+    with Stage(core, aggregator="krum") as stage:
+        updates = [vector(1, 1), vector(1, 1), vector(1, 1), vector(9, 9)]
+        core.say(stage.node, Aggregate(1, 0, 0, rows(*updates), 0, 0))
+        first = core.wait_for(Aggregated)
+        core.say(stage.node, Aggregate(2, 1, 0, rows(*[vector(5, 5)] * 4), 0, 0))
+        core.wait_for(Aggregated, 1)
+        assert first.payload.data.tolist() == [1, 1]
+
+
+def test_too_few_updates_give_a_reason_and_no_payload() -> None:
+    core = FakeCore()
+    with Stage(core, aggregator="krum") as stage:
+        core.say(stage.node, Aggregate(1, 0, 0, rows(vector(1, 2)), 3, 0))
+        heard = core.wait_for(Aggregated)
+        assert heard.payload is None
+        assert "krum needs" in heard.reason
+
+
+def test_a_result_that_is_not_finite_is_none() -> None:
+    core = FakeCore()
+    with Stage(core) as stage:
+        core.say(stage.node, Aggregate(1, 0, 0, rows(vector(np.nan, 1), vector(1, 1)), 0, 0))
+        heard = core.wait_for(Aggregated)
+        assert (heard.payload, heard.reason) == (None, "non_finite result")
+
+
+def test_a_mix_is_the_aggregate_of_the_differences_to_the_own_row() -> None:
+    core = FakeCore()
+    with Stage(core) as stage:
+        core.say(stage.node, Aggregate(1, 0, 0, rows(vector(1, 1), vector(3, 5)), 0, own=0, mix=True))
+        assert core.wait_for(Aggregated).payload.data.tolist() == [1, 2]
+
+
+def test_a_large_input_is_aggregated_while_the_loop_goes_on() -> None:
+    core = FakeCore()
+    with Stage(core, aggregator="median") as stage:
+        stage.prepare()
+        large = [Payload(np.full(2**20, float(i), np.float32), 2**22) for i in range(3)]
+        core.say(stage.node, Aggregate(1, 0, 0, rows(*large), 1, 0))
+        heard = core.wait_for(Aggregated)
+        assert heard.payload.data[0] == 1
+        at = core.heard.index(heard)
+        told = next(i for i, event in enumerate(core.heard) if isinstance(event, events.Prepared))
+        assert any(isinstance(event, events.TrainerProgress) for event in core.heard[told:at]), "the loop stood still"
+
+
+def test_a_rule_that_needs_the_loss_is_run_by_the_trainer() -> None:
+    core = FakeCore()
+    with Stage(core, aggregator="zeno:b=0") as stage:
+        stage.prepare()
+        core.say(
+            stage.node,
+            Aggregate(1, 0, 0, rows(vector(1, 2, 3, 4), vector(5, 6, 7, 8)), 0, 1),
+            Aggregate(2, 0, 0, rows(vector(1, 1, 1, 1)), 0, None),
+        )
+        question, fds = stage.next()
+        assert (question.ticket, question.rows, question.own) == (1, 2, 1)
+        memory = map_rows(fds[0], question.capacity, 4)
+        assert memory[:2].tolist() == [[1, 2, 3, 4], [5, 6, 7, 8]]
+        memory[2] = (0, 1, 0, 1)
+        assert stage.is_silent(), "the memory is in use: the second question must wait"
+        stage.trainer.send(control.Judged(1, (0.0, 1.0), (2.0, 1.0), ""))
+        heard = core.wait_for(Aggregated)
+        assert (heard.payload.data.tolist(), heard.weights, heard.outlyingness) == ([0, 1, 0, 1], (0.0, 1.0), (2.0, 1.0))
+        question, fds = stage.next()
+        assert (question.ticket, question.capacity, fds, question.own) == (2, 0, [], -1)
+        assert memory[0].tolist() == [1, 1, 1, 1]
+        stage.trainer.send(control.Judged(2, (), (), "no loss"))
+        assert core.wait_for(Aggregated, 1).reason == "no loss"
+
+
+def test_the_aggregate_of_all_shards_is_in_one_slot_and_a_mix_beside_it() -> None:
+    core = FakeCore()
+    with Stage(core) as stage:
+        stage.prepare()
+        core.say(stage.node, Apply(4, (vector(1, 2, 3), vector(4)), vector(5, 6, 7, 8), 0.5), Apply(5, ()))
+        told = stage.hear()
+        assert (told.round_id, told.mix_scale) == (4, 0.5)
+        assert stage.arena.results[told.slot].tolist() == [1, 2, 3, 4]
+        assert stage.arena.mixes[told.slot].tolist() == [5, 6, 7, 8]
+        assert stage.hear() == control.Apply(5, -1, 0.0)
+        stage.trainer.send(control.Applied(4, told.slot), control.Applied(5, -1))
+        assert core.wait_for(events.Applied, 1).round_id == 5
+
+
+def test_several_messages_of_one_turn_share_a_packet() -> None:
+    core = FakeCore()
+    with Stage(core) as stage:
+        stage.prepare()
+        core.say(stage.node, Apply(0, (vector(1, 2, 3, 4),)), Go(1, None))
+        messages, _ = stage.trainer.receive(20)
+        assert [type(message) for message in messages] == [control.Apply, control.Go]
+
+
+def test_rounds_wait_for_a_free_slot_in_order_and_none_is_overwritten() -> None:
+    core = FakeCore()
+    with Stage(core) as stage:
+        stage.prepare()
+        core.say(stage.node, *[Apply(r, (vector(r, r, r, r),)) for r in range(10)], Go(10, None))
+        held = [stage.hear() for _ in range(control.RESULT_SLOTS)]
+        assert stage.is_silent()
+        assert [told.round_id for told in held] == [0, 1, 2, 3]
+        order = []
+        while True:
+            if not held:
+                held.append(stage.hear())
+            told = held.pop(0)
+            if isinstance(told, control.Go):
+                break
+            assert stage.arena.results[told.slot].tolist() == [told.round_id] * 4
+            order.append(told.round_id)
+            stage.trainer.send(control.Applied(told.round_id, told.slot))
+        assert order == list(range(10))
+        assert told.round_id == 10
+
+
+def test_a_trainer_that_takes_nothing_does_not_eat_the_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    monkeypatch.setattr("gossip.node_trainer.BACKLOG_BYTES", 100)
+    core = FakeCore()
+    with Stage(core, run_dir=tmp_path) as stage:
+        stage.prepare()
+        core.say(stage.node, *[Apply(r, (vector(r, r, r, r),)) for r in range(20)])
+        assert stage.join() == 70
+        error = json.loads((tmp_path / "peer-0" / "node_error.json").read_text())
+        assert "the trainer has not taken" in error["message"]
+        assert any("node_trainer.py" in line for line in error["traceback"])
+
+
+def test_a_slot_that_is_still_being_sent_is_not_given_again() -> None:
+    core = FakeCore()
+    with Stage(core) as stage:
+        stage.prepare()
+        reading: list[Any] = []
+        stage.node.trainer._in_flight = lambda data: any(data is each for each in reading)
+        used = []
+        for r in range(8):
+            core.say(stage.node, Go(r, None))
+            go = stage.hear()
+            assert not any(np.shares_memory(stage.arena.updates[go.slot], each) for each in reading)
+            stage.arena.updates[go.slot][:] = r
+            stage.trainer.send(control.Contribute(r, go.slot, 1, None, 0.1, False))
+            heard = core.wait_for(events.Contributed, r)
+            assert heard.payloads[0].data.tolist() == [r] * 4
+            reading.append(heard.payloads[0].data)
+            used.append(go.slot)
+        assert [array[0] for array in reading] == list(range(8)), "what is in flight was written to"
+
+
+def test_a_round_told_again_with_samples_keeps_its_slot() -> None:
+    core = FakeCore()
+    with Stage(core) as stage:
+        stage.prepare()
+        core.say(stage.node, Go(0, None), Go(0, Slice(0, ((0, 1),))))
+        first, second = stage.hear(), stage.hear()
+        assert first.slot == second.slot
+        assert (first.sharded, second.sharded) == (False, True)
+
+
+def test_a_snapshot_comes_in_shared_memory_with_its_digest() -> None:
+    core = FakeCore()
+    with Stage(core) as stage:
+        stage.prepare()
+        core.say(stage.node, events.TakeSnapshot())
+        assert stage.hear() == control.TakeSnapshot()
+        fd = allocate_bytes(b"the state")
+        stage.trainer.send(control.Snapshot(9, 9, ""), fds=(fd,))
+        os.close(fd)
+        heard = core.wait_for(events.SnapshotTaken)
+        assert (heard.round_id, heard.payload.nbytes, bytes(heard.payload.data)) == (9, 9, b"the state")
+        assert heard.payload.digest == blake2b(b"the state", digest_size=16).digest()
+
+
+@pytest.mark.parametrize("nbytes", [100, 2**23 + 1], ids=["small", "large"])
+def test_a_state_goes_to_the_trainer_before_the_rounds_on_it(nbytes: int) -> None:
+    core = FakeCore()
+    state = np.arange(nbytes, dtype=np.uint8)
+    with Stage(core) as stage:
+        stage.prepare()
+        core.say(stage.node, events.Restore(30, Payload(state, nbytes)), Go(30, None))
+        told, fds = stage.next()
+        assert told == control.Restore(30, nbytes)
+        assert bytes(map_bytes(fds[0], nbytes)) == state.tobytes()
+        assert stage.hear().round_id == 30
+        stage.trainer.send(control.Restored(30, ""))
+        assert core.wait_for(events.Restored) == events.Restored(30, "")
+
+
+def test_progress_is_read_from_shared_memory_without_the_trainer_doing_anything() -> None:
+    core = FakeCore()
+    with Stage(core) as stage:
+        stage.prepare()
+        stage.arena.note_progress(12)
+        core.wait(lambda: [e for e in core.heard if isinstance(e, events.TrainerProgress) and e.step == 12])
+
+
+def test_a_trainer_that_dies_is_announced_and_the_node_ends() -> None:
+    core = FakeCore(lambda event: [Halt("gone", 1)] if isinstance(event, events.TrainerLost) else [])
+    with Stage(core) as stage:
+        stage.prepare()
+        stage.trainer.close()
+        assert stage.join() == 1
+        assert core.count(events.TrainerLost) == 1
+
+
+def test_a_core_that_does_not_halt_after_its_trainers_death_does_not_keep_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gossip.node.ANNOUNCE_S", 0.05)
+    core = FakeCore()
+    with Stage(core) as stage:
+        stage.prepare()
+        stage.trainer.close()
+        assert stage.join() == 1
+
+
+def test_a_trainer_that_says_goodbye_is_not_lost_when_it_closes() -> None:
+    core = FakeCore()
+    with Stage(core) as stage:
+        stage.prepare()
+        stage.trainer.send(control.Close("finished"))
+        stage.trainer.close()
+        assert core.wait_for(events.Stop) == events.Stop("finished")
+        core.say(stage.node, Halt("finished", 0))
+        stage.node.stop("again")
+        assert stage.join() == 0
+        assert core.count(events.TrainerLost) == 0
+
+
+def test_stop_from_another_thread_is_heard() -> None:
+    core = FakeCore()
+    with Stage(core) as stage:
+        stage.node.stop("SIGTERM")
+        assert core.wait_for(events.Stop) == events.Stop("SIGTERM")
+
+
+def test_nothing_comes_after_halt() -> None:
+    core = FakeCore(lambda event: [Halt("now"), events.Report("late")] if isinstance(event, events.Stop) else [])
+    with Stage(core) as stage:
+        stage.node.stop("x")
+        assert stage.join() == 0
+        assert isinstance(core.heard[-1], events.Stop)
+
+
+def test_a_rule_that_nobody_knows_is_said_to_the_trainer_with_its_exit_code() -> None:
+    core = FakeCore()
+    with Stage(core, aggregator="trimed_mean") as stage:
+        halted = stage.hear()
+        assert halted.exit_code == 2
+        assert "Did you mean 'trimmed_mean'" in halted.reason
+        assert stage.join() == 2
+
+
+def test_a_crash_cannot_be_carried_out_where_others_would_be_hit() -> None:
+    core = FakeCore()
+    with Stage(core, faults=("crash:0@5",), peers=1) as stage:
+        halted = stage.hear()
+        assert halted.exit_code == 2
+        assert "crash:0@5 cannot be carried out" in halted.reason
+
+
+def test_an_exception_in_the_core_is_written_down_and_ends_the_node(tmp_path: Any) -> None:
+    def on(event: Any) -> list[Any]:
+        if isinstance(event, events.Prepared):
+            raise RuntimeError("a bug")
+        return []
+
+    launcher, status = socket_pair()
+    core = FakeCore(on)
+    with Stage(core, run_dir=tmp_path, status_fd=status.fileno()) as stage:
+        stage.trainer.send(control.Prepare(4, b"", b"", 8, 0.1, False), fds=(stage.arena.fd,))
+        assert stage.join() == 70
+        assert end_of(stage.trainer), "no last word: the trainer is to start another node"
+    assert "a bug" in json.loads((tmp_path / "peer-0" / "node_error.json").read_text())["message"]
+    status.close()
+    lines = [json.loads(line) for line in launcher.makefile()]
+    assert [line["event"] for line in lines] == ["started", "error"]
+
+
+def test_reports_reach_the_launcher_and_the_files(tmp_path: Any) -> None:
+    launcher, status = socket_pair()
+    core = FakeCore()
+    with Stage(core, run_dir=tmp_path, status_fd=status.fileno()) as stage:
+        stage.prepare()
+        core.say(stage.node, events.Report("skip", {"subject": 3, "reason": "suspect", "round": 5}), Halt("done", 0))
+        assert stage.join() == 0
+    status.close()
+    lines = [json.loads(line) for line in launcher.makefile()]
+    assert [line["event"] for line in lines] == ["started", "skip", "halted"]
+    assert lines[1]["subject"] == 3
+    assert lines[1]["peer"] == 0
+    assert {"t", "wall"} <= lines[1].keys()
+    assert lines[2]["traffic"]["sent_bytes"] == 0
+    in_file = [json.loads(line) for line in (tmp_path / "peer-0" / "events.jsonl").read_text().splitlines()]
+    assert in_file[1:] == lines
+    assert in_file[0] == {"schema": "gossip.events/1"}
+
+
+def test_a_commit_made_here_becomes_a_line_and_another_does_not(tmp_path: Any) -> None:
+    core = FakeCore()
+    commit = Commit(
+        b"\1" * 8, 5, 0, 1, 1, 2, b"\2" * 16, b"\3" * 16, (Contribution(2, 8, 0.5, 1.5),), (Rejection(3, "non_finite"),), (0, 2), 0.25, ""
+    )  # fmt: skip
+    made = events.Committed(commit, b"\4" * 16, True, {0: 1.0, 2: 0.5}, {0: [(0, 8)]}, 3, 100)
+    with Stage(core, run_dir=tmp_path) as stage:
+        core.say(stage.node, made, events.Committed(commit, b"\5" * 16, False), Halt("done"))
+        assert stage.join() == 0
+    lines = [json.loads(line) for line in (tmp_path / "peer-0" / "commits.jsonl").read_text().splitlines()]
+    assert len(lines) == 2
+    line = lines[1]
+    assert {line.pop("t") > 0, line.pop("wall") > 0} == {True}
+    assert line == {
+        "lineage": "01" * 8,
+        "round": 5,
+        "shard": 0,
+        "attempt": 1,
+        "made_at": 1,
+        "server": 2,
+        "parent": "02" * 16,
+        "digest": "03" * 16,
+        "chain": "04" * 16,
+        "contributors": [{"peer": 2, "samples": 8, "weight": 0.5, "outlyingness": 1.5}],
+        "rejected": [{"peer": 3, "reason": "non_finite"}],
+        "roster": [0, 2],
+        "loss": 0.25,
+        "reason": "",
+        "trust": {"0": 1.0, "2": 0.5},
+        "epoch": 3,
+        "slices": {"0": [[0, 8]]},
+        "samples_total": 100,
+    }
+
+
+def test_what_the_script_logs_is_in_the_metrics(tmp_path: Any) -> None:
+    core = FakeCore()
+    with Stage(core, run_dir=tmp_path) as stage:
+        stage.prepare()
+        stage.trainer.send(control.Log('{"accuracy": 0.5}'), control.Log("[1]"), control.Close("finished"))
+        core.wait_for(events.Stop)
+    lines = [json.loads(line) for line in (tmp_path / "peer-0" / "metrics.jsonl").read_text().splitlines()]
+    assert lines[1]["accuracy"] == 0.5
+    told = [json.loads(line) for line in (tmp_path / "peer-0" / "events.jsonl").read_text().splitlines()]
+    assert [line["event"] for line in told[1:]] == ["started", "metrics", "error", "halted"]
+
+
+def test_addresses_come_from_the_folder_and_the_own_goes_there(tmp_path: Any) -> None:
+    core = FakeCore()
+    seeds = tmp_path / "seeds"
+    with Stage(core, run_dir=tmp_path, peers=3, peer=1, transport=_memory()) as stage:
+        core.wait_for(events.Started)
+        own = json.loads((seeds / "1.addr").read_text())
+        assert own["control"] == stage.node.transport.control
+        (seeds / "2.addr").write_text('{"control": "memory://9/control", "bulk": "memory://9/bulk", "incarnation": 4, "pid": 1}')
+        core.wait(lambda: core.learnt)
+        assert core.learnt == [(2, "memory://9/control", "memory://9/bulk", 4)]
+
+
+def _memory() -> Any:
+    from gossip.node import in_memory
+    from gossip.transport.memory import Hub
+
+    return in_memory(Hub())

@@ -1,0 +1,510 @@
+"""Rolling rounds, message by message, on a table of peers without membership: who is skipped is said by hand."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from gossip.core.events import (
+    Aggregate,
+    Aggregated,
+    Applied,
+    Apply,
+    CancelTimer,
+    Committed,
+    Contributed,
+    Effect,
+    Go,
+    Payload,
+    Received,
+    Report,
+    Send,
+    SetTimer,
+)
+from gossip.core.messages import Commit, CommitRequest, Message, NotMe, Query, Update
+from gossip.core.rolling import RollingRounds
+from gossip.core.settings import CoreSettings, RoundSettings
+from gossip.core.timers import Timers
+from gossip.topologies.rolling import rolling
+
+LINEAGE = b"lineage!"
+
+
+class SkippedByHand:
+    def __init__(self) -> None:
+        self.skipped: dict[int, str] = {}
+        self.gone: set[int] = set()
+
+    def skip_reason(self, peer: int) -> str:
+        return self.skipped.get(peer, "")
+
+    def is_gone(self, peer: int) -> bool:
+        return peer in self.gone
+
+
+def vector(value: float, digest: bool = False) -> Payload:
+    raw = repr(value).encode()
+    return Payload(value, 4, value == value, hashlib.blake2b(raw, digest_size=16).digest() if digest else b"")
+
+
+class Table:
+    """n peers; ``deliver`` carries messages one by one, ``lose`` says which never arrive."""
+
+    def __init__(self, n: int, shards: int = 1, quorum: str = "majority", f: int = 0) -> None:
+        settings = CoreSettings(
+            b"run-id!!", LINEAGE, seed=7, peers=tuple(range(n)), f=f, rounds=RoundSettings(quorum=quorum)  # type: ignore[arg-type]
+        )
+        self.settings, self.now = settings, 100.0
+        self.views = [SkippedByHand() for _ in range(n)]
+        self.timers = [Timers() for _ in range(n)]
+        self.peers = [RollingRounds(i, settings, rolling, self.views[i], self.timers[i]) for i in range(n)]
+        self.mail: deque[tuple[int, int, Message, Payload | None]] = deque()
+        self.lose: Callable[[int, int, Message], bool] = lambda sender, to, message: False
+        self.sent: list[tuple[int, int, Message]] = []
+        self.due: list[dict[int, float]] = [{} for _ in range(n)]
+        self.applied: list[list[tuple[int, bytes]]] = [[] for _ in range(n)]
+        self.go: list[int] = [-1] * n
+        self.reports: list[list[Report]] = [[] for _ in range(n)]
+        self.made: list[Commit] = []
+        self.crashed: set[int] = set()
+        self.aggregations = 0
+        self.held_back: list[tuple[int, Aggregate]] | None = None
+        for peer in self.peers:
+            peer.sizes = (1,) * shards
+        for i in range(n):
+            self.run(i, self.peers[i].start(self.now))
+
+    def run(self, i: int, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Send(peer=to, message=message, payload=payload):
+                    self.sent.append((i, to, message))
+                    if not self.lose(i, to, message):
+                        self.mail.append((i, to, message, payload))
+                case SetTimer(token=token, at=at):
+                    self.due[i][token] = at
+                case CancelTimer(token=token):
+                    self.due[i].pop(token, None)
+                case Aggregate():
+                    self.aggregations += 1
+                    if self.held_back is not None:
+                        self.held_back.append((i, effect))
+                    else:
+                        self.answer(i, effect)
+                case Apply(round_id=round_id, payloads=payloads):
+                    self.applied[i].append((round_id, b"".join(p.digest for p in payloads)))
+                    self.run(i, self.peers[i].on_applied(Applied(round_id), self.now))
+                case Go(round_id=round_id):
+                    self.go[i] = round_id
+                case Report():
+                    self.reports[i].append(effect)
+                case Committed(commit=commit, made=True):
+                    self.made.append(commit)
+                case _:
+                    pass
+
+    def answer(self, i: int, ask: Aggregate) -> None:
+        if not ask.rows:
+            self.run(i, self.peers[i].on_aggregated(Aggregated(ask.ticket, None, reason="nobody had samples"), self.now))
+            return
+        mean = sum(row.payload.data for row in ask.rows) / len(ask.rows)
+        n = len(ask.rows)
+        answer = Aggregated(ask.ticket, vector(mean, digest=True), (1 / n,) * n, (1.0,) * n)
+        self.run(i, self.peers[i].on_aggregated(answer, self.now))
+
+    def contribute(self, *who: int, value: float = 1.0, samples: int = 4) -> None:
+        for i in who or [i for i in range(len(self.peers)) if i not in self.crashed]:
+            payloads = tuple(vector(value + i) for _ in self.peers[i].sizes)
+            self.run(i, self.peers[i].on_contributed(Contributed(self.peers[i].round_id, samples, payloads), self.now))
+
+    def deliver(self) -> None:
+        steps = 0
+        while self.mail:
+            steps += 1
+            assert steps < 10_000, "the peers talk for ever"
+            sender, to, message, payload = self.mail.popleft()
+            if to not in self.crashed and sender not in self.crashed:
+                self.run(to, self.peers[to].on_message(Received(sender, 1, message, payload), self.now))
+
+    def pass_time(self, seconds: float) -> None:
+        """Fires what is due, in order, delivering mail in between."""
+        until = self.now + seconds
+        while True:
+            self.deliver()
+            pending = [(at, i, token) for i, due in enumerate(self.due) if i not in self.crashed for token, at in due.items()]
+            at, i, token = min(pending, default=(float("inf"), 0, 0))
+            if at > until:
+                break
+            del self.due[i][token]
+            self.now = max(self.now, at)
+            timer = self.timers[i].fire(token)
+            if timer is not None:
+                self.run(i, self.peers[i].on_timer(timer, self.now))
+        self.now = until
+
+    def crash(self, i: int, noticed: bool = True) -> None:
+        self.crashed.add(i)
+        if noticed:
+            for j, view in enumerate(self.views):
+                if j != i and j not in self.crashed:
+                    view.skipped[i] = "closed its connection"
+                    self.run(j, self.peers[j].on_view_change(self.now))
+
+    def order(self, shard: int = 0) -> tuple[int, ...]:
+        alive = next(p for i, p in enumerate(self.peers) if i not in self.crashed)
+        return rolling(alive.roster, alive.round_id, 7, shards=len(alive.sizes)).servers[shard]
+
+    @property
+    def alive(self) -> list[RollingRounds]:
+        return [p for i, p in enumerate(self.peers) if i not in self.crashed]
+
+    def assert_one_history(self, rounds: int) -> None:
+        assert {peer.round_id for peer in self.alive} == {rounds}
+        assert len({peer.chain for peer in self.alive}) == 1
+        logs = [log[:rounds] for i, log in enumerate(self.applied) if i not in self.crashed]
+        assert all(log == logs[0] and len(log) == rounds for log in logs)
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_a_round_ends_with_the_same_chain_everywhere(shards: int) -> None:
+    table = Table(5, shards)
+    for _ in range(4):
+        table.contribute()
+        table.deliver()
+    table.assert_one_history(4)
+    assert table.aggregations == 4 * shards
+    assert table.go == [4] * 5
+
+
+def test_a_swarm_of_one_trains() -> None:
+    table = Table(1)
+    table.contribute()
+    table.assert_one_history(1)
+    assert table.go == [1]
+
+
+def test_the_server_role_moves() -> None:
+    table = Table(4)
+    for _ in range(24):
+        table.contribute()
+        table.deliver()
+    assert {commit.server for commit in table.made} == {0, 1, 2, 3}
+
+
+def test_a_peer_known_to_be_skipped_costs_no_wait() -> None:
+    table = Table(5)
+    server = table.order()[0]
+    table.crash(server)
+    table.contribute()
+    table.deliver()  # no timer has fired
+    table.assert_one_history(1)
+    assert table.made[0].made_at == 1
+
+
+def test_a_server_that_dies_while_it_collects_is_replaced_in_the_same_round() -> None:
+    table = Table(5)
+    server, successor = table.order()[:2]
+    table.held_back = []  # the rule never answers on the first server
+    table.contribute()
+    table.deliver()
+    assert table.held_back, "the first server was about to aggregate"
+    table.held_back = None
+    table.crash(server)
+    table.deliver()
+    table.assert_one_history(1)
+    assert table.made[0].server == successor
+    assert {c.peer for c in table.made[0].contributors} == set(range(5)) - {server}
+
+
+def test_a_commit_that_reached_one_peer_is_spread_and_not_made_again() -> None:
+    table = Table(5)
+    server, successor = table.order()[:2]
+    lucky = next(i for i in range(5) if i not in (server, successor))
+    table.lose = lambda sender, to, message: isinstance(message, Commit) and sender == server and to != lucky
+    table.contribute()
+    table.deliver()
+    assert table.peers[lucky].round_id == 1
+    table.crash(server)
+    table.contribute(lucky)  # the lucky one is in the next round already
+    table.pass_time(0.1)
+    table.assert_one_history(1)
+    assert len(table.made) == 1, "the round was aggregated twice"
+
+
+def test_a_commit_that_reached_nobody_is_made_again() -> None:
+    table = Table(4)
+    server = table.order()[0]
+    table.lose = lambda sender, to, message: isinstance(message, Commit) and sender == server
+    table.contribute()
+    table.deliver()
+    table.crash(server)
+    table.deliver()
+    table.assert_one_history(1)
+    assert [commit.made_at for commit in table.made] == [0, 1]
+
+
+def test_two_servers_in_a_row_may_die() -> None:
+    table = Table(6)
+    first, second, third = table.order()[:3]
+    table.held_back = []
+    table.contribute()
+    table.deliver()
+    table.crash(first)
+    table.deliver()
+    table.held_back = None
+    table.crash(second)
+    table.deliver()
+    table.assert_one_history(1)
+    assert table.made[0].server == third
+
+
+def test_a_silent_server_is_given_up_after_the_round_timeout() -> None:
+    table = Table(4)
+    server = table.order()[0]
+    table.crash(server, noticed=False)
+    table.contribute()
+    table.deliver()
+    assert {peer.round_id for peer in table.alive} == {0}
+    # Nothing is learnt yet: the timeout to give up on it, then as long as its successor waits for it.
+    table.pass_time(2 * table.settings.rounds.round_timeout_s)
+    table.assert_one_history(1)
+
+
+def test_who_has_moved_on_takes_no_result_of_an_earlier_attempt() -> None:
+    table = Table(5)
+    server, successor = table.order()[:2]
+    mover = next(i for i in range(5) if i not in (server, successor))
+    table.lose = lambda sender, to, message: True
+    table.contribute()
+    table.views[mover].skipped[server] = "suspected"
+    table.run(mover, table.peers[mover].on_view_change(table.now))
+    commit = Commit(LINEAGE, 0, 0, 0, 0, server, table.peers[mover].chain, vector(3.0, True).digest, (), (), (0, 1, 2, 3, 4), None, "")
+    received = Received(server, 1, commit, vector(3.0, True))
+    table.run(mover, table.peers[mover].on_message(received, table.now))
+    assert table.peers[mover].round_id == 0, "it broke its promise"
+    assert (mover, successor, commit) in table.sent, "it did not tell the server of its attempt"
+    again = replace(commit, attempt=1)
+    table.run(mover, table.peers[mover].on_message(Received(successor, 1, again, vector(3.0, True)), table.now))
+    assert table.peers[mover].round_id == 1
+
+
+def test_the_server_of_a_later_attempt_hands_on_an_earlier_commit() -> None:
+    table = Table(5)
+    server, successor = table.order()[:2]
+    mistaken = next(i for i in range(5) if i not in (server, successor))
+    table.views[mistaken].skipped[server] = "suspected"
+    table.run(mistaken, table.peers[mistaken].on_view_change(table.now))
+    table.contribute()
+    table.pass_time(0.5)
+    table.assert_one_history(1)
+    assert len({commit.digest for commit in table.made}) == 1
+
+
+def test_a_zombie_server_is_harmless() -> None:
+    table = Table(5)
+    server = table.order()[0]
+    table.held_back = []
+    table.contribute()
+    table.deliver()
+    asleep = table.held_back[:]
+    table.held_back = None
+    table.crashed.add(server)
+    for i, view in enumerate(table.views):
+        if i != server:
+            view.skipped[server] = "silent"
+            table.run(i, table.peers[i].on_view_change(table.now))
+    table.deliver()
+    assert {peer.round_id for peer in table.alive} == {1}
+    table.crashed.discard(server)  # it wakes up in the middle of what it did
+    for i, ask in asleep:
+        if i == server:
+            table.answer(i, ask)
+    for view in table.views:
+        view.skipped.clear()
+    table.contribute()
+    table.pass_time(1.0)
+    chains = {peer.lineage.at(0) for i, peer in enumerate(table.peers) if i != server}
+    assert len(chains) == 1, "the zombie's commit was taken by somebody"
+
+
+def test_a_minority_does_not_commit() -> None:
+    table = Table(5)
+    table.lose = lambda sender, to, message: (sender < 2) != (to < 2)
+    for i, view in enumerate(table.views):
+        view.skipped = {j: "cut off" for j in range(5) if (j < 2) != (i < 2)}
+    for i, peer in enumerate(table.peers):
+        table.run(i, peer.on_view_change(table.now))
+    table.contribute()
+    table.pass_time(60.0)
+    assert [peer.round_id for peer in table.peers] == [0, 0, 1, 1, 1]
+
+
+def test_with_quorum_available_a_minority_goes_on() -> None:
+    table = Table(5, quorum="available")
+    for view in table.views[:2]:
+        view.skipped = {2: "cut", 3: "cut", 4: "cut"}
+    table.lose = lambda sender, to, message: (sender < 2) != (to < 2)
+    for i in range(2):
+        table.run(i, table.peers[i].on_view_change(table.now))
+    table.contribute(0, 1)
+    table.deliver()
+    assert [peer.round_id for peer in table.peers[:2]] == [1, 1]
+
+
+def test_a_slow_peer_is_waited_for_until_the_grace_and_not_longer() -> None:
+    table = Table(4)
+    for _ in range(12):  # so that the grace is learnt
+        table.contribute()
+        table.deliver()
+    slow = next(i for i in range(4) if i != table.order()[0])
+    quick = [i for i in range(4) if i != slow]
+    table.contribute(*quick)
+    table.deliver()
+    assert table.peers[quick[0]].round_id == 12
+    table.pass_time(table.settings.rounds.grace_floor_s * 2)
+    assert {peer.round_id for peer in table.peers} == {13}, "the slow one follows, too"
+    assert slow not in {c.peer for c in table.made[-1].contributors}
+    table.contribute()
+    table.deliver()
+    table.assert_one_history(14)
+
+
+def test_an_update_that_is_not_finite_never_reaches_the_rule() -> None:
+    table = Table(4)
+    table.contribute(0, 1, 2)
+    bad = Contributed(0, 4, (vector(float("nan")),))
+    table.run(3, table.peers[3].on_contributed(bad, table.now))
+    table.deliver()
+    table.assert_one_history(1)
+    assert [c.peer for c in table.made[0].contributors] == [0, 1, 2]
+    assert [(r.peer, r.reason) for r in table.made[0].rejected] == [(3, "non_finite")]
+
+
+def test_a_round_without_samples_changes_nothing_but_counts() -> None:
+    table = Table(3)
+    table.contribute(samples=0)
+    table.deliver()
+    assert [log for log in table.applied] == [[(0, b"")]] * 3
+    assert {peer.round_id for peer in table.peers} == {1}
+
+
+def test_one_that_missed_a_commit_asks_for_it() -> None:
+    table = Table(4)
+    server = table.order()[0]
+    unlucky = next(i for i in range(4) if i != server)
+    table.lose = lambda sender, to, message: isinstance(message, Commit) and to == unlucky and message.round_id == 0
+    table.contribute()
+    table.deliver()
+    assert table.peers[unlucky].round_id == 0
+    table.lose = lambda sender, to, message: False
+    for _ in range(3):
+        table.contribute(*[i for i in range(4) if table.peers[i].round_id > 0])
+        table.pass_time(0.1)
+    assert table.peers[unlucky].round_id == table.peers[server].round_id >= 1
+    assert any(isinstance(message, CommitRequest) for _, _, message in table.sent)
+
+
+def test_one_too_far_behind_for_the_log_asks_for_the_state() -> None:
+    table = Table(3)
+    late = table.peers[2]
+    notice = NotMe(LINEAGE, 0, 0, 0, 1000, b"h" * 16)
+    late.on_message(Received(0, 1, notice), table.now)
+    assert late.lost_track is not None
+    assert late.lost_track[0] == 0
+
+
+def test_a_lone_peer_on_another_branch_changes_over_and_a_majority_does_not() -> None:
+    table = Table(5)
+    other = table.peers[4]
+    other.lineage.restart(0, b"another branch!!")
+    table.contribute()
+    table.pass_time(30.0)
+    assert other.lost_track is not None
+    assert all(peer.lost_track is None for peer in table.peers[:4])
+    assert {peer.round_id for peer in table.peers[:4]} == {1}
+
+
+def test_a_commit_with_a_wrong_digest_is_refused() -> None:
+    table = Table(3)
+    table.lose = lambda sender, to, message: True
+    server = table.order()[0]
+    victim = next(i for i in range(3) if i != server)
+    commit = Commit(LINEAGE, 0, 0, 0, 0, server, table.peers[victim].chain, b"x" * 16, (), (), (0, 1, 2), None, "")
+    table.run(victim, table.peers[victim].on_message(Received(server, 1, commit, vector(1.0, True)), table.now))
+    assert table.peers[victim].round_id == 0
+    assert [report.event for report in table.reports[victim]] == ["bad_commit"]
+
+
+def test_a_dead_peer_leaves_the_roster_with_the_next_commit_and_a_ready_one_enters() -> None:
+    table = Table(5)
+    table.crash(4)
+    for view in table.views:
+        view.gone.add(4)
+    for _ in range(2):
+        table.contribute()
+        table.deliver()
+    assert {peer.roster.peers for peer in table.alive} == {(0, 1, 2, 3)}
+    assert table.alive[0].quorum() == 3
+
+
+def test_what_comes_too_early_is_kept_for_its_round() -> None:
+    table = Table(3)
+
+    def server_of(round_id: int) -> int:
+        return rolling(table.peers[0].roster, round_id, 7, shards=1).servers[0][0]
+
+    first = next(r for r in range(20) if server_of(r) != server_of(r + 1))
+    for _ in range(first):
+        table.contribute()
+        table.deliver()
+    next_server = server_of(first + 1)
+    others = [i for i in range(3) if i != next_server]
+    table.sent.clear()
+    table.lose = lambda sender, to, message: isinstance(message, Commit) and to == next_server
+    table.contribute()
+    table.deliver()
+    late = [(sender, to, message) for sender, to, message in table.sent if isinstance(message, Commit) and to == next_server]
+    table.contribute(*others)  # updates for round 1 come to its server before the commit of round 0 does
+    table.deliver()
+    sender, to, commit = late[0]
+    assert isinstance(commit, Commit)
+    payload = vector(sum(1.0 + i for i in range(3)) / 3, digest=True)
+    table.run(to, table.peers[to].on_message(Received(sender, 1, commit, payload), table.now))
+    table.contribute(next_server)
+    table.deliver()
+    table.assert_one_history(first + 2)
+
+
+def test_progress_told_in_an_ack_shows_a_missed_round() -> None:
+    table = Table(3)
+    server = table.order()[0]
+    unlucky = next(i for i in range(3) if i != server)
+    table.lose = lambda sender, to, message: to == unlucky
+    table.contribute()
+    table.deliver()
+    assert table.peers[unlucky].round_id == 0
+    table.lose = lambda sender, to, message: False
+    table.run(unlucky, table.peers[unlucky].on_progress(server, 1, table.now))
+    table.pass_time(0.1)
+    assert table.peers[unlucky].round_id == 1
+
+
+def test_an_unasked_query_of_a_peer_that_does_not_serve_moves_nobody() -> None:
+    table = Table(4)
+    table.lose = lambda sender, to, message: True
+    order = table.order()
+    stranger, victim = order[3], order[2]
+    table.contribute(victim)
+    before = len(table.sent)
+    table.run(victim, table.peers[victim].on_message(Received(stranger, 1, Query(LINEAGE, 0, 0, 1, table.peers[victim].chain)), table.now))
+    assert len(table.sent) == before
+
+
+def test_messages_of_another_lineage_are_ignored() -> None:
+    table = Table(3)
+    update = Update(b"elsewhere", 0, 0, 0, table.peers[0].chain, 4, None)
+    assert table.peers[0].on_message(Received(1, 1, update, vector(1.0)), table.now) == []

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from gossip.config import resolve
+from gossip.launch.peer_process import Life
+from gossip.launch.supervisor import Outcome, exit_code
+from gossip.launch.view import RunView
+
+
+def outcome(*lives: Life, stopped: str = "", halted: dict[int, int] | None = None) -> Outcome:
+    view = RunView(4)
+    for peer, code in (halted or {}).items():
+        view.feed({"peer": peer, "event": "halted", "exit_code": code, "t": 1.0})
+    return Outcome(resolve({}).config, view, list(lives), stopped)  # type: ignore[arg-type]
+
+
+def left(peer: int, code: int) -> Life:
+    return Life(peer, 0, code, None, (), 0.0)
+
+
+def killed(peer: int) -> Life:
+    return Life(peer, 0, None, signal.SIGKILL, (), 0.0)
+
+
+@pytest.mark.parametrize(
+    ("run", "expected"),
+    [
+        (outcome(left(0, 0), left(1, 0)), 0),
+        (outcome(left(0, 0), killed(1)), 0),
+        (outcome(left(0, 0), left(1, 1)), 0),
+        (outcome(left(0, 1), left(1, 1)), 1),
+        (outcome(left(0, 3), left(1, 3)), 3),
+        (outcome(killed(0), killed(1)), 5),
+        (outcome(left(0, 1), left(1, 1), halted={0: 5, 1: 5}), 5),
+        (outcome(left(0, 1), left(1, 1), halted={1: 5}), 1),
+        (outcome(left(0, 1), left(1, 1), halted={0: 6}), 6),
+        (outcome(left(0, 4), left(1, 4)), 4),
+        (outcome(killed(0), left(0, 0)), 0),
+        (outcome(left(0, 0), stopped="interrupt"), 130),
+        (outcome(killed(0), stopped="killed"), 130),
+        (outcome(left(0, 0), stopped="terminate"), 143),
+        (outcome(killed(0), stopped="never_started"), 4),
+    ],
+)
+def test_the_exit_code_says_how_the_run_went(run: Outcome, expected: int) -> None:
+    assert exit_code(run) == expected
+
+
+def test_the_last_life_of_a_peer_counts() -> None:
+    run = outcome(killed(2), Life(2, 1, 0, None, (), 0.0))
+    assert run.finished == [2]

@@ -1,0 +1,248 @@
+"""Topologies by name, and what each of them promises."""
+
+import random
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import pytest
+
+from gossip.errors import BadTopology, ConfigError, UnknownName
+from gossip.testing.topologies import check_topology
+from gossip.topologies import Plan, Roster, finding, load, names, topology
+from gossip.topologies.random_k import default_k
+
+EIGHT = Roster(tuple(range(8)), b"lineage1")
+
+STAR = """
+from gossip.topologies import Plan, topology
+
+@topology
+def star(roster, round_id, seed, *, hub=0, label="x"):
+    return Plan(pushes={p: (hub,) if p != hub else tuple(q for q in roster if q != hub) for p in roster})
+
+def plain(roster, round_id, seed):
+    return Plan(pushes={})
+"""
+
+
+@pytest.fixture
+def star_file(tmp_path: Path) -> Path:
+    path = tmp_path / "shapes.py"
+    path.write_text(STAR)
+    return path
+
+
+# --- by name --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["rolling", "rolling:shards=3", "random-k", "random_k:k=2", "ring", "full"])
+def test_our_own_topologies_keep_their_promises(name: str) -> None:
+    check_topology(load(name))
+
+
+def test_names_are_sorted_and_loadable() -> None:
+    assert names() == ("full", "random_k", "ring", "rolling")
+    assert [load(name).rolling for name in names()] == [False, False, False, True]
+
+
+def test_hyphens_are_underscores() -> None:
+    assert load("random-k:k=3").name == "random_k"
+    assert load(" random-k ")(EIGHT, 3, 1) == load("random_k")(EIGHT, 3, 1)
+
+
+def test_options_are_bound_and_may_still_be_overruled_in_a_call() -> None:
+    bound = load("rolling:shards=2")
+    assert len(bound(EIGHT, 0, 1).servers) == 2
+    assert len(bound(EIGHT, 0, 1, shards=3).servers) == 3
+    assert repr(bound) == "<topology rolling shards=2>"
+
+
+def test_a_misspelt_name_suggests_its_neighbour() -> None:
+    with pytest.raises(UnknownName, match=r"unknown topology 'rollin'\. Did you mean 'rolling'\?") as caught:
+        load("rollin")
+    assert caught.value.hint == "known: full, random_k, ring, rolling"
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("random_k:kk=3", r"topology random_k has no option 'kk'\. Did you mean 'k'\?"),
+        ("ring:k=3", "topology ring takes no options, got 'k'"),
+        ("random_k:k=many", "topology random_k: k must be None or int, not 'many'"),
+        ("random_k:k=", "'k=' is not option=value"),
+        ("random_k:k=0", None),
+        ("rolling:shards=0", None),
+        ("nowhere.py:star", "there is no file nowhere.py"),
+        ("no.such.module:star", "there is no module 'no.such.module'"),
+        ("math:floor", "math:floor is a builtin_function_or_method, not a topology"),
+    ],
+)
+def test_misuse_says_what_is_wrong(spec: str, message: str | None) -> None:
+    if message is None:
+        with pytest.raises(ConfigError, match="at least 1, not 0"):
+            load(spec)(EIGHT, 0, 1)
+    else:
+        with pytest.raises(ConfigError, match=message):
+            load(spec)
+
+
+def test_a_topology_of_ones_own_comes_from_a_file(star_file: Path) -> None:
+    star = load(f"{star_file}:star:hub=2,label=7")
+    assert (star.name, dict(star.bound)) == ("star", {"hub": 2, "label": 7})
+    assert star(EIGHT, 0, 1).sources(2) == (0, 1, 3, 4, 5, 6, 7)
+
+
+def test_a_file_that_is_loaded_twice_is_one_module_and_hides_no_other(star_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(star_file.parent)
+    assert load("shapes.py:star").function is load(f"{star_file}:star").function
+
+
+def test_a_function_that_is_no_topology_or_not_there_is_refused(star_file: Path) -> None:
+    with pytest.raises(ConfigError, match="a function, not a topology"):
+        load(f"{star_file}:plain")
+    with pytest.raises(UnknownName, match="Did you mean 'star'"):
+        load(f"{star_file}:stra")
+
+
+def test_a_file_that_raises_can_be_loaded_once_it_is_mended(star_file: Path) -> None:
+    star_file.write_text("1 / 0")
+    with pytest.raises(ZeroDivisionError):
+        load(f"{star_file}:star")
+    star_file.write_text(STAR)
+    assert load(f"{star_file}:star").name == "star"
+
+
+def test_a_topology_of_ones_own_comes_from_a_module(star_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    star_file.rename(star_file.with_name("shapes_of_a_test.py"))
+    monkeypatch.syspath_prepend(star_file.parent)
+    assert load("shapes_of_a_test:star:hub=1").bound == {"hub": 1}
+
+
+def test_a_module_whose_own_import_fails_is_not_taken_for_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "shapes_that_fail.py").write_text("import a_module_that_nobody_has")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ModuleNotFoundError, match="a_module_that_nobody_has"):
+        load("shapes_that_fail:star")
+
+
+def test_an_installed_package_brings_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    point = EntryPoint("double-ring", "gossip.topologies.rings:ring", finding.GROUP)
+    monkeypatch.setattr(finding, "entry_points", lambda group: [point] if group == finding.GROUP else [])
+    assert "double_ring" in names()
+    assert load("double-ring").name == "ring"
+
+
+# --- what each does -------------------------------------------------------------------------------------------------------
+
+
+def test_rolling_keeps_its_order_when_somebody_leaves() -> None:
+    rolling = load("rolling")
+    whole = rolling(EIGHT, 5, 1).servers[0]
+    without = rolling(Roster(tuple(p for p in range(8) if p != 3), b"lineage1"), 5, 1).servers[0]
+    assert without == tuple(peer for peer in whole if peer != 3)
+
+
+def test_rolling_orders_differ_by_round_shard_seed_and_lineage() -> None:
+    rolling = load("rolling:shards=2")
+    first, second = rolling(EIGHT, 5, 1).servers
+    others = [rolling(EIGHT, 6, 1), rolling(EIGHT, 5, 2), rolling(Roster(EIGHT.peers, b"lineage2"), 5, 1)]
+    assert len({first, second, *(plan.servers[0] for plan in others)}) == 5
+
+
+def test_random_k_pushes_to_the_logarithm_by_default_and_never_to_more_than_there_are() -> None:
+    assert [default_k(n) for n in (1, 2, 3, 4, 5, 8, 9, 16, 17)] == [1, 1, 2, 2, 3, 3, 4, 4, 5]
+    assert {len(targets) for targets in (load("random_k")(EIGHT, 0, 1).pushes or {}).values()} == {3}
+    assert {len(targets) for targets in (load("random_k:k=99")(EIGHT, 0, 1).pushes or {}).values()} == {7}
+
+
+def test_random_k_is_drawn_afresh_every_round() -> None:
+    plans = [load("random_k")(EIGHT, round_id, 1).sources(0) for round_id in range(50)]
+    assert len(set(plans)) > 20
+
+
+def test_a_ring_of_two_is_one_push_each() -> None:
+    assert load("ring")(Roster((4, 9)), 0, 1).pushes == {4: (9,), 9: (4,)}
+    assert load("ring")(Roster((4,)), 0, 1).pushes == {4: ()}
+    assert load("ring")(Roster((1, 5, 7, 9)), 0, 1).sources(1) == (5, 9)
+
+
+# --- the kit tells ----------------------------------------------------------------------------------------------------------
+
+
+def everybody_else(roster: Roster, peer: int) -> tuple[int, ...]:
+    return tuple(other for other in roster if other != peer)
+
+
+def unpure(roster: Roster, round_id: int, seed: int) -> Plan:
+    return Plan(pushes={p: tuple(random.sample(everybody_else(roster, p), min(2, len(roster) - 1))) for p in roster})
+
+
+def by_place(roster: Roster, round_id: int, seed: int) -> Plan:
+    ring = list(roster.peers)
+    return Plan(pushes={p: (ring[(at + 1) % len(ring)],) if len(ring) > 1 else () for at, p in enumerate(ring)})
+
+
+def silent(roster: Roster, round_id: int, seed: int) -> Plan:
+    return Plan(pushes={p: everybody_else(roster, p) for p in roster if p != 2})
+
+
+def two_halves(roster: Roster, round_id: int, seed: int) -> Plan:
+    return Plan(pushes={p: tuple(q for q in everybody_else(roster, p) if q % 2 == p % 2) for p in roster})
+
+
+def star(roster: Roster, round_id: int, seed: int) -> Plan:
+    hub = min(roster.peers)
+    return Plan(pushes={p: everybody_else(roster, p) if p == hub else (hub,) for p in roster})
+
+
+def to_itself(roster: Roster, round_id: int, seed: int) -> Plan:
+    return Plan(pushes={p: (p,) for p in roster})
+
+
+@pytest.mark.parametrize(
+    ("function", "complaint"),
+    [
+        (unpure, "must be a pure function"),
+        (by_place, "must be a pure function"),
+        (silent, r"says nothing about \[2\]"),
+        (two_halves, "never lets peer 0 hear of"),
+        (star, "is unfair: peer 0"),
+        (to_itself, "cannot push to"),
+    ],
+)
+def test_the_kit_names_the_broken_promise(function: object, complaint: str) -> None:
+    with pytest.raises(AssertionError, match=complaint):
+        check_topology(topology(function))  # type: ignore[call-overload]
+
+
+def test_the_kit_allows_a_star_when_it_is_told() -> None:
+    check_topology(topology(star), balanced=False)
+
+
+def test_the_kit_wants_every_peer_able_to_serve() -> None:
+    def one_server(roster: Roster, round_id: int, seed: int) -> Plan:
+        return Plan(servers=((roster.peers[0],),))
+
+    with pytest.raises(AssertionError, match=r"leaves out \[1\] as servers"):
+        check_topology(topology(rolling=True)(one_server))
+    with pytest.raises(AssertionError, match="not declared rolling"):
+        check_topology(topology(one_server))
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        Plan(),
+        Plan(servers=((0,),), pushes={0: ()}),
+        Plan(servers=((0, 0),)),
+        Plan(servers=((9,),)),
+        Plan(servers=((),)),
+        Plan(pushes={9: ()}),
+        Plan(pushes={0: (9,)}),
+        Plan(pushes={0: (1, 1)}),
+        Plan(pushes={0: (0,)}),
+    ],
+)
+def test_what_is_no_plan_is_refused(plan: Plan) -> None:
+    with pytest.raises(BadTopology, match="topology odd"):
+        topology(name="odd")(lambda roster, round_id, seed: plan)(EIGHT, 0, 1)

@@ -1,0 +1,140 @@
+"""Scores, quarantine and parole, from the evidence in commits."""
+
+from gossip.core.messages import Commit, Contribution, Rejection
+from gossip.core.settings import TrustSettings
+from gossip.core.trust import Transition, TrustTable
+
+PEERS = tuple(range(8))
+SETTINGS = TrustSettings(quarantine_rounds=30, parole_rounds=10)
+
+
+def contributions(far: dict[int, float], absent: tuple[int, ...] = ()) -> list[Contribution]:
+    return [Contribution(peer, 32, 0.125, far.get(peer, 1.0)) for peer in PEERS if peer not in absent]
+
+
+def run(table: TrustTable, rounds: range, far: dict[int, float], rejected: dict[int, str] | None = None) -> list[Transition]:
+    rejections = [Rejection(peer, reason) for peer, reason in (rejected or {}).items()]
+    changes = []
+    for round_id in rounds:
+        absent = tuple(rejected or ()) + tuple(table.quarantined(round_id))
+        changes += table.observe_commit(round_id, contributions(far, absent), rejections, roster=PEERS)
+    return changes
+
+
+def names(changes: list[Transition]) -> list[tuple[int, str]]:
+    return [(change.peer, change.change) for change in changes]
+
+
+def test_a_peer_that_stands_out_is_suspected_then_quarantined_and_nobody_else() -> None:
+    table = TrustTable(SETTINGS, f=2)
+    changes = run(table, range(20), {5: 11.2})
+    assert names(changes) == [(5, "suspected"), (5, "quarantined")]
+    assert changes[0].reasons == ("7 of the last 7 updates stood out, 11.2x farther out than typical",)
+    assert table.score(0) == 1.0
+    assert table.suspected() == (5,)
+
+
+def test_a_peer_that_sends_no_numbers_or_the_wrong_size_is_told_apart() -> None:
+    table = TrustTable(SETTINGS, f=2)
+    run(table, range(8), {}, {3: "non_finite"})
+    run(table, range(8, 11), {}, {3: "wrong_size"})
+    assert table.reasons(3) == ("8 of the last 11 updates were not finite", "3 of the last 11 updates had the wrong size")
+
+
+def test_a_single_offence_is_told_in_the_singular() -> None:
+    table = TrustTable(SETTINGS, f=2)
+    run(table, range(1), {}, {3: "non_finite"})
+    assert table.reasons(3) == ("the update was not finite",)
+
+
+def test_crashes_lateness_and_the_quarantine_itself_are_no_evidence() -> None:
+    table = TrustTable(SETTINGS, f=2)
+    changes = run(table, range(50), {}, {3: "late", 4: "quarantined"})
+    assert changes == []
+    assert table.score(3) == table.score(4) == table.score(99) == 1.0
+    assert table.reasons(3) == ()
+
+
+def test_a_verdict_that_is_no_number_accuses_nobody() -> None:
+    table = TrustTable(SETTINGS, f=2)
+    assert run(table, range(50), {3: float("nan")}) == []
+
+
+def test_quarantine_ends_in_parole_and_parole_in_a_middling_score() -> None:
+    table = TrustTable(SETTINGS, f=2)
+    start = run(table, range(20), {5: 9.0})[-1]
+    assert start.change == "quarantined"
+    after = range(start.round_id + 1, start.round_id + 31)
+    # Its own updates are not looked at meanwhile, and it does not get out early.
+    assert all(5 in table.quarantined(round_id) and not table.may_serve(5, round_id) for round_id in after)
+    assert 5 not in table.quarantined(after.stop)
+    changes = run(table, range(20, after.stop), {5: 9.0})
+    assert names(changes) == [(5, "parole")]
+    assert table.quarantined(after.stop) == frozenset()
+    assert not table.may_serve(5, after.stop)
+    changes = run(table, range(after.stop, after.stop + 10), {})
+    # It was trusted again on the way, yet begins its new life with no more than a middling score.
+    assert names(changes) == [(5, "trusted"), (5, "cleared")]
+    assert table.score(5) == SETTINGS.suspect_below
+    assert table.may_serve(5, after.stop + 10)
+
+
+def test_a_liar_on_parole_goes_back_sooner_than_it_came() -> None:
+    table = TrustTable(SETTINGS, f=2)
+    first = run(table, range(60), {5: 9.0})
+    assert names(first)[:4] == [(5, "suspected"), (5, "quarantined"), (5, "parole"), (5, "quarantined")]
+    assert first[3].round_id - first[2].round_id < first[1].round_id
+
+
+def test_a_peer_between_the_thresholds_does_not_flutter() -> None:
+    table = TrustTable(SETTINGS, f=2)
+    run(table, range(7), {5: 9.0})
+    changes = []
+    for round_id in range(7, 200):
+        changes += run(table, range(round_id, round_id + 1), {5: 9.0 if round_id % 2 else 1.0})
+    assert len(changes) <= 1
+
+
+def test_with_f_zero_peers_are_suspected_but_never_quarantined() -> None:
+    table = TrustTable(SETTINGS, f=0)
+    assert names(run(table, range(100), {5: 9.0, 6: 9.0})) == [(5, "suspected"), (6, "suspected")]
+
+
+def test_at_most_f_are_quarantined_the_least_trusted_first() -> None:
+    table = TrustTable(SETTINGS, f=2)
+    run(table, range(6), {7: 9.0})
+    changes = run(table, range(6, 25), {5: 9.0, 6: 9.0, 7: 9.0})
+    locked = [change.peer for change in changes if change.change == "quarantined"]
+    assert locked == [7, 5]
+    assert table.quarantined(25) == {5, 7}
+
+
+def test_a_majority_of_the_roster_always_stays() -> None:
+    table = TrustTable(SETTINGS, f=4)
+    for round_id in range(20):
+        table.observe_commit(round_id, contributions(dict.fromkeys(range(1, 5), 9.0)), [], roster=(0, 1, 2, 3, 4))
+    assert len(table.quarantined(20)) == 2
+
+
+def test_a_peer_outside_the_roster_takes_nobodys_place() -> None:
+    table = TrustTable(SETTINGS, f=3)
+    changes = []
+    for round_id in range(20):
+        changes += table.observe_commit(round_id, contributions({6: 9.0, 7: 9.0}), [], roster=(0, 1, 2, 3, 6))
+    assert [change.peer for change in changes if change.change == "quarantined"] == [6]
+
+
+def test_standing_out_in_one_shard_is_standing_out() -> None:
+    def shard(number: int, far: dict[int, float], rejected: tuple[Rejection, ...] = ()) -> Commit:
+        made = tuple(contributions(far))
+        return Commit(b"l" * 8, 0, number, 0, 0, 0, b"", b"", made, rejected, PEERS, None, "")
+
+    table = TrustTable(SETTINGS, f=2)
+    table.observe_round([shard(0, {}), shard(1, {4: 7.0}, (Rejection(2, "non_finite"),))])
+    assert table.scores() == {**dict.fromkeys(PEERS, 1.0), 4: 0.9, 2: 0.9}
+
+
+def test_absurd_distances_stay_readable() -> None:
+    table = TrustTable(SETTINGS, f=2)
+    run(table, range(3), {4: 3.4e38})
+    assert table.reasons(4) == ("3 of the last 3 updates stood out, over 1000x farther out than typical",)

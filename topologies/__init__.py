@@ -1,0 +1,9 @@
+"""Who exchanges with whom: pure functions of (roster, round, seed), the same on every peer.
+
+``load("random-k:k=3")`` finds one by name; ``@topology`` makes one of a function.
+"""
+
+from .base import Plan, Roster, Topology, check_plan, draw, topology
+from .finding import load, names
+
+__all__ = ["Plan", "Roster", "Topology", "check_plan", "draw", "load", "names", "topology"]

@@ -1,0 +1,146 @@
+"""Finds a topology by what people type: ``random-k``, ``random_k:k=4``, ``my.py:star``, ``my.module:star:hub=2``."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from hashlib import blake2b
+from importlib.metadata import EntryPoint, entry_points
+from inspect import Parameter
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from gossip.errors import ConfigError, UnknownName
+
+from .base import Topology, unknown_option
+
+GROUP = "gossip.topologies"
+"""The entry point group through which other packages bring theirs."""
+
+BUILT_IN = {"rolling": "rolling", "random_k": "random_k", "ring": "rings", "full": "graphs"}
+"""Name -> the module of this package that holds it."""
+
+
+def names() -> tuple[str, ...]:
+    """Every name that ``load`` knows, sorted: ours and those of installed packages."""
+    return tuple(sorted({*BUILT_IN, *_installed()}))
+
+
+def load(spec: str) -> Topology:
+    """Finds a topology and binds its options.
+
+    Args:
+        spec: ``name``, ``file.py:function`` or ``module:function``, then perhaps ``:option=value,option=value``. In names and
+            options hyphens are underscores.
+    Returns: the topology, called with (roster, round_id, seed) alone.
+    Raises: UnknownName: nobody registered the name. ConfigError: an unknown option, a wrong value, or no topology there.
+    """
+    parts = spec.strip().split(":")
+    options_text = parts.pop() if len(parts) > 1 and "=" in parts[-1] else ""
+    where = ":".join(parts)
+    found = _by_path(where) if ":" in where else _by_name(where)
+    return found.bind(**_options(found, options_text)) if options_text else found
+
+
+def _installed() -> dict[str, EntryPoint]:
+    return {point.name.replace("-", "_"): point for point in entry_points(group=GROUP)}
+
+
+def _by_name(name: str) -> Topology:
+    plain = name.replace("-", "_")
+    if plain in BUILT_IN:
+        found = getattr(importlib.import_module(f".{BUILT_IN[plain]}", __package__), plain)
+        assert isinstance(found, Topology)
+        return found
+    installed = _installed()
+    if plain in installed:
+        return _topology(installed[plain].load(), f"the entry point {name}")
+    raise UnknownName("topology", plain, names())
+
+
+def _by_path(where: str) -> Topology:
+    path, _, function = where.rpartition(":")
+    module = _module_of_file(Path(path)) if path.endswith(".py") else _module_by_name(path)
+    if not hasattr(module, function):
+        raise UnknownName("topology", function, [name for name, value in vars(module).items() if isinstance(value, Topology)])
+    return _topology(getattr(module, function), where)
+
+
+def _topology(found: object, where: str) -> Topology:
+    if not isinstance(found, Topology):
+        raise ConfigError(f"{where} is a {type(found).__name__}, not a topology", "put @gossip.topologies.topology above it")
+    return found
+
+
+def _module_by_name(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise  # the module is there, and something that it imports is not
+        raise ConfigError(f"there is no module {name!r} to take a topology from", f"known names: {', '.join(names())}") from error
+
+
+def _module_of_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise ConfigError(f"there is no file {path} to take a topology from")
+    # Named by its whole path, so that it hides no module of its own stem and comes out the same when asked for twice.
+    name = f"gossip_file_{path.stem}_{blake2b(str(path.resolve()).encode(), digest_size=4).hexdigest()}"
+    if name in sys.modules:
+        return sys.modules[name]
+    found = importlib.util.spec_from_file_location(name, path)
+    if found is None or found.loader is None:
+        raise ConfigError(f"{path} is not a Python file")
+    module = importlib.util.module_from_spec(found)
+    sys.modules[name] = module
+    try:
+        found.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _options(found: Topology, text: str) -> dict[str, Any]:
+    options: dict[str, Any] = {}
+    for part in text.split(","):
+        name, equals, value = (word.strip() for word in part.partition("="))
+        if not equals or not name or not value:
+            raise ConfigError(f"topology {found.name}: {part!r} is not option=value")
+        name = name.replace("-", "_")
+        if name not in found.options:
+            raise unknown_option(f"topology {found.name}", name, found.options)
+        options[name] = _value(found, name, value)
+    return options
+
+
+def _value(found: Topology, name: str, text: str) -> Any:
+    """Reads a value as what the option's annotation says, or as what it looks like when it says nothing."""
+    annotation = found.parameters[name].annotation
+    said = "" if annotation is Parameter.empty else annotation if isinstance(annotation, str) else str(annotation)
+    if isinstance(annotation, type):
+        said = annotation.__name__
+    wanted = {word.strip() for word in said.split("|")} & {"int", "float", "bool", "str", "None"}
+    for kind in ("None", "bool", "int", "float", "str"):
+        if wanted and kind not in wanted:
+            continue
+        read, value = _read(kind, text)
+        if read:
+            return value
+    raise ConfigError(f"topology {found.name}: {name} must be {' or '.join(sorted(wanted))}, not {text!r}")
+
+
+def _read(kind: str, text: str) -> tuple[bool, Any]:
+    lower = text.lower()
+    if kind == "None":
+        return lower in ("none", "null"), None
+    if kind == "bool":
+        return lower in ("true", "false"), lower == "true"
+    if kind == "str":
+        return True, text
+    try:
+        return True, (int if kind == "int" else float)(text)
+    except ValueError:
+        return False, None

@@ -1,0 +1,36 @@
+"""Random-k gossip: k others a round, drawn from a shared seed, so that everybody knows whom to expect."""
+
+from __future__ import annotations
+
+from random import Random
+
+from gossip.errors import ConfigError
+
+from .base import Plan, Roster, draw, topology
+
+
+def default_k(n: int) -> int:
+    """ceil(log2 n), at least 1: what spreads anything to all in about as many rounds."""
+    return max(1, (n - 1).bit_length())
+
+
+@topology
+def random_k(roster: Roster, round_id: int, seed: int, *, k: int | None = None) -> Plan:
+    """Each peer pushes to k others and receives from k others, drawn afresh every round (Boyd et al. 2006).
+
+    The peers are put on a ring in random order and everybody pushes along the same k distinct random distances: k disjoint
+    cyclic shifts. So nobody receives more or less than anybody else, and nobody is named twice.
+
+    Args:
+        k: Peers that each pushes to, at most n - 1; ceil(log2 n) by default.
+    """
+    if k is not None and (not isinstance(k, int) or k < 1):
+        raise ConfigError(f"random_k: k must be a whole number of at least 1, not {k!r}")
+    n = len(roster)
+    if n < 2:
+        return Plan(pushes=dict.fromkeys(roster.peers, ()))
+    random = Random(draw(seed, roster.lineage, round_id, "random_k"))
+    ring = sorted(roster.peers)
+    random.shuffle(ring)
+    shifts = random.sample(range(1, n), min(default_k(n) if k is None else k, n - 1))
+    return Plan(pushes={peer: tuple(sorted(ring[(at + shift) % n] for shift in shifts)) for at, peer in enumerate(ring)})

@@ -1,0 +1,25 @@
+"""The rolling parameter server: who serves is drawn afresh for every round and shard."""
+
+from __future__ import annotations
+
+from gossip.errors import ConfigError
+
+from .base import Plan, Roster, draw, topology
+
+
+@topology(rolling=True)
+def rolling(roster: Roster, round_id: int, seed: int, *, shards: int = 1) -> Plan:
+    """Orders the peers of each shard by a hash of (seed, lineage, round, shard, peer).
+
+    A hash and not a shuffle: when one peer leaves the roster the order of the others stays as it was.
+
+    Args:
+        shards: Parts that a vector is cut in, each with an order of its own.
+    """
+    if not isinstance(shards, int) or shards < 1:
+        raise ConfigError(f"rolling: shards must be a whole number of at least 1, not {shards!r}")
+
+    def order(shard: int) -> tuple[int, ...]:
+        return tuple(sorted(roster.peers, key=lambda peer: (draw(seed, roster.lineage, round_id, shard, peer), peer)))
+
+    return Plan(servers=tuple(order(shard) for shard in range(shards)))
