@@ -158,8 +158,7 @@ def make(name: str, strength: float | None = None, seed: int = 0) -> Attack:
 
     Args:
         name: One of ``names()``; hyphens and underscores are the same.
-        strength: What it means depends on the attack; each has a default. ``nan`` and ``zero`` have nothing to set and take none
-            but 1, which is what a plan of faults has for them.
+        strength: What it means depends on the attack; each has a default. ``nan`` and ``zero`` have nothing to set.
         seed: Give each liar its own, or they will collude.
     Raises:
         UnknownName: There is no such attack.
@@ -176,8 +175,6 @@ def make(name: str, strength: float | None = None, seed: int = 0) -> Attack:
     if strength is None:
         return Attack(plain, kind, kind.strength, seed)
     if kind.strength is None:
-        if strength == 1.0:
-            return Attack(plain, kind, None, seed)
         raise ConfigError(f"{plain} has no strength to set, got {strength:g}", f"leave out *{strength:g}")
     _check_strength(plain, strength, kind.meaning)
     return Attack(plain, kind, strength, seed)

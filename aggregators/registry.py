@@ -145,7 +145,7 @@ def load(spec: str) -> BoundRule:
     elif place.endswith(".py") or "/" in place:
         rule = _from_module(_load_file(place), function, place)
     else:
-        rule = _from_module(_import_module(place), function, place)
+        rule = _from_module(_import_module(place, function), function, place)
     return BoundRule(rule.name, rule, parse_options(rule, options_text), spec)
 
 
@@ -216,13 +216,13 @@ def _load_file(place: str) -> ModuleType:
     return module
 
 
-def _import_module(place: str) -> ModuleType:
+def _import_module(place: str, function: str) -> ModuleType:
     try:
         return importlib.import_module(place)
     except Exception as error:
         raise ConfigError(
             f"module {place} cannot be imported: {_words(error)}",
-            f"install it, or name the file: path/to/{place.rsplit('.', 1)[-1]}.py:function",
+            f"install it, or name the file: path/to/{place.rsplit('.', 1)[-1]}.py:{function}",
         ) from error
 
 

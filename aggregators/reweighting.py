@@ -5,6 +5,8 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -13,6 +15,8 @@ from gossip.errors import AggregationError
 from .arithmetic import distance_list, gram_around, in_units_of, resolution, weighted_sum
 from .base import Verdict, plain_bound, relative, require, rule
 from .coordinates import coordinate_median
+
+FloatArray = npt.NDArray[np.float64]
 
 
 @rule(at_least=plain_bound, at_least_centered=lambda f: f + 1)
@@ -38,8 +42,8 @@ def suspicion(updates: Tensor, *, f: int, center: Tensor | None = None, steps: i
     require(updates, "suspicion", f, at_least=2 * f + 1 if center is None else f + 1, center=center)
     _check_steps("suspicion", steps)
     reference = coordinate_median(updates) if center is None else center
-    gram = gram_around(updates, reference)
-    distances = gram.diagonal().sqrt().tolist()
+    gram = gram_around(updates, reference).numpy()  # a few numbers: numpy takes half as long over them as torch
+    distances = np.sqrt(gram.diagonal()).tolist()
     alpha = max(_typical(distances, f), resolution(reference))
     weights: list[float] = []
     for _ in range(steps):
@@ -92,12 +96,12 @@ def _fair_weight(alpha: float, distance: float) -> float:
     return alpha / (alpha + distance) if alpha > 0 else float(distance == 0.0)
 
 
-def _distances_to_sum(gram: Tensor, weights: Sequence[float]) -> list[float]:
+def _distances_to_sum(gram: FloatArray, weights: Sequence[float]) -> list[float]:
     """Distance of each row to the weighted sum of all (weights that add up to 1), by ``gram_around`` anything."""
-    factors = torch.tensor(weights, dtype=torch.float64)
+    factors = np.array(weights)
     along = gram @ factors
-    squares: Tensor = gram.diagonal() - 2 * along + factors @ along
-    distances: list[float] = squares.clamp_(min=0.0).sqrt_().tolist()
+    squares = gram.diagonal() - 2 * along + factors @ along
+    distances: list[float] = np.sqrt(np.maximum(squares, 0.0)).tolist()
     return distances
 
 

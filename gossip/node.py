@@ -12,7 +12,6 @@ import os
 import select
 import signal
 import socket
-import struct
 import sys
 import time
 import traceback
@@ -27,10 +26,7 @@ from gossip import aggregators, topologies
 from gossip.core import events
 from gossip.core.events import Effect, Event
 from gossip.core.messages import PeerId
-from gossip.core.peer import Peer
-from gossip.core.settings import CoreSettings
 from gossip.errors import ConfigError, LocalError, RemoteError
-from gossip.topologies import Topology
 from gossip.training import control
 from gossip.training.channel import Channel, ChannelClosed
 from gossip.training.layout import shard_sizes
@@ -38,11 +34,12 @@ from gossip.transport.memory import Hub
 
 from .config import RunConfig
 from .node_clock import Alarms, Oversleep
-from .node_faults import Saboteur, Tongue
+from .node_faults import Saboteur
 from .node_files import Journal, write_error
+from .node_lies import Tongue
 from .node_reduce import Judge, Reducer
-from .node_spec import Core, CoreMaker, NodeSpec, TransportMaker, in_memory, over_zeromq
-from .node_trainer import TrainerLink
+from .node_spec import CoreMaker, NodeSpec, TransportMaker, in_memory, over_zeromq, real_core
+from .node_trainer import TrainerLink, pid_behind
 from .node_worker import Worker
 from .rendezvous import SeedFolder
 
@@ -55,6 +52,7 @@ POLL_S = 0.1
 DRAIN_S = 0.02
 DRAIN_TURNS = 10
 LINGER_S = 1.0
+TERMINATION_GRACE_S = 3.0
 ANNOUNCE_S = 2.0
 """After its trainer's death a node has this long to tell the others."""
 
@@ -80,8 +78,7 @@ class Node:
         self.spec = spec
         self._channel = Channel(channel)
         self._make_transport = transport or (in_memory(Hub()) if spec.config.peers == 1 else over_zeromq)
-        self._make_core = make_core or self._peer
-        self._seeds = dict(seeds or {})
+        self._make_core = make_core or real_core(dict(seeds or {}))
         self._worker = Worker()
         folder = None if spec.run_dir is None else spec.run_dir / f"peer-{spec.peer}"
         status = None if spec.status_fd is None else socket.socket(fileno=os.dup(spec.status_fd))
@@ -91,22 +88,20 @@ class Node:
         self._inbox: deque[Event] = deque()
         self._linked: set[PeerId] = set()
         self._halt: events.Halt | None = None
-        self._stop_asked = ""
+        self._stop_asked, self._stop_at = "", 0.0
         self._trainer_gone = False
         self._lost_deadline = 0.0
         self._round = -1
         self._opened = False
         self._pidfd = -1
 
-    def stop(self, reason: str) -> None:
-        """Asks the node to leave politely. May be called from any thread and from a signal handler."""
-        self._stop_asked = reason
-        self._worker.wake()
+    def stop(self, reason: str, grace_s: float = 0.0) -> None:
+        """Asks the node to leave politely, unless its trainer says goodbye within ``grace_s``.
 
-    @property
-    def wake_fd(self) -> int:
-        """A byte written here makes the loop look around."""
-        return self._worker.wake_fd
+        May be called from any thread and from a signal handler.
+        """
+        self._stop_asked, self._stop_at = reason, time.monotonic() + grace_s
+        self._worker.wake()
 
     # --- life -------------------------------------------------------------------------------------------------------------
 
@@ -124,7 +119,12 @@ class Node:
         return code
 
     def _open(self) -> None:
-        spec, config = self.spec, self.spec.config
+        config = self.spec.config
+        folder = None
+        if self.spec.run_dir is not None and config.peers > 1:
+            folder = SeedFolder(self.spec.run_dir / "seeds", self.spec.peer, tuple(range(config.peers)))
+            self.spec = dataclasses.replace(self.spec, incarnation=folder.next_incarnation(self.spec.incarnation))
+        spec, self._seed_folder = self.spec, folder
         rule, topology = aggregators.load(config.aggregator), topologies.load(config.topology)
         settings = config.settings()
         settings = dataclasses.replace(settings, updates_min=rule.at_least(settings.f))
@@ -151,14 +151,12 @@ class Node:
         )
         self.trainer.peers = self.trainer.alive = config.peers
         self._judge = Judge(self._ask, self._worker, self._inbox.append)
-        trainer_pid = _pid_behind(self._channel)
+        trainer_pid = pid_behind(self._channel)
         if trainer_pid != os.getpid():
             self._pidfd = os.pidfd_open(trainer_pid)
-        self._wake = tuple(fd for fd in (self._worker.fd, self._channel.fileno(), self._pidfd) if fd >= 0)
-        self._seed_folder = None
-        if spec.run_dir is not None and config.peers > 1:
-            self._seed_folder = SeedFolder(spec.run_dir / "seeds", spec.peer, settings.peers)
-            self._seed_folder.announce(own_control, own_bulk, spec.incarnation)
+        self._listen_to(self._worker.fd, self._channel.fileno(), self._pidfd)
+        if folder is not None:
+            folder.announce(own_control, own_bulk, spec.incarnation)
         addresses = {"control": own_control, "bulk": own_bulk}
         self._journal.event("started", pid=os.getpid(), trainer_pid=trainer_pid, incarnation=spec.incarnation, **addresses)
         now = time.monotonic()
@@ -167,9 +165,6 @@ class Node:
         self._opened = True
         self._handle(events.Started(), now)
         self._settle(now)
-
-    def _peer(self, spec: NodeSpec, settings: CoreSettings, topology: Topology, control: str, bulk: str) -> Core:
-        return Peer(spec.peer, spec.incarnation, settings, topology, control=control, bulk=bulk, seeds=self._seeds)
 
     def _leave(self, halt: events.Halt) -> int:
         """The end that the core has asked for."""
@@ -189,7 +184,7 @@ class Node:
         write_error(self._folder, self.spec.peer, self.spec.incarnation, error)
         message, hint = f"{type(error).__name__}: {error}", getattr(error, "hint", None)
         traceback.print_exception(error)
-        self._journal.event("error", message=message, hint=hint, peer_part="node", round=self._round)
+        self._journal.event("error", message=message, hint=hint, part="node", round=self._round)
         if not isinstance(error, (ConfigError, RemoteError)):
             return EXIT_CRASHED  # The trainer sees us go without a word, and starts another.
         try:
@@ -209,6 +204,13 @@ class Node:
         if self._pidfd >= 0:
             os.close(self._pidfd)
 
+    def _listen_to(self, *fds: int) -> None:
+        """Beside the other peers."""
+        self._wake = tuple(fd for fd in fds if fd >= 0)
+        self._local = select.poll()
+        for fd in self._wake:
+            self._local.register(fd, select.POLLIN)
+
     # --- a turn -----------------------------------------------------------------------------------------------------------
 
     def _turn(self) -> None:
@@ -226,12 +228,15 @@ class Node:
         if late_s:
             self._drain()
             now = clock()
+        self._receive(now, everything=late_s > 0)
+        if late_s:
+            self._settle(now)
             self._handle(events.ClockJumped(late_s), now)
             self._oversleep.expect(now)
-        self._receive(now)
-        if self._stop_asked:
+        if self._stop_asked and now >= self._stop_at:
             reason, self._stop_asked = self._stop_asked, ""
-            self._handle(events.Stop(reason), now)
+            if not self.trainer.closed:
+                self._handle(events.Stop(reason), now)
         self._settle(now)
         now = clock()
         for token in self._alarms.due(now):
@@ -255,22 +260,26 @@ class Node:
                 self._linked.discard(arrival.peer)
             self._handle(arrival, now)
 
-    def _receive(self, now: float) -> None:
-        """Takes what the worker and the trainer have."""
-        self._worker.finish()
-        if self._lost_deadline or self._trainer_gone:
-            return
-        try:
-            self.trainer.receive()
-            if self._pidfd >= 0 and _readable(self._pidfd):
-                # A forked child of the trainer may hold its end of the channel open: then there is no end of file.
-                self._lose_trainer("its process has ended", now)
-        except ChannelClosed as closed:
-            self._lose_trainer(str(closed), now)
+    def _receive(self, now: float, everything: bool) -> None:
+        """Takes what the worker and the trainer have: a packet, or all that there are."""
+        while ready := self._local.poll(0):
+            for fd, _ in ready:
+                if fd == self._worker.fd:
+                    self._worker.finish()
+                elif fd == self._pidfd:
+                    # A forked child of the trainer may hold its end of the channel open: then there is no end of file.
+                    self._lose_trainer("its process has ended", now)
+                elif not self._trainer_gone:
+                    try:
+                        self.trainer.receive()
+                    except ChannelClosed as closed:
+                        self._lose_trainer(str(closed), now)
+            if not everything:
+                return
 
     def _lose_trainer(self, reason: str, now: float) -> None:
         self._trainer_gone = True
-        self._wake = (self._worker.fd,)
+        self._listen_to(self._worker.fd)
         if not self.trainer.closed:
             self._lost_deadline = now + ANNOUNCE_S
             self._inbox.append(events.TrainerLost(reason))
@@ -284,6 +293,7 @@ class Node:
                 self.trainer.flush()
             except ChannelClosed as closed:
                 self._lose_trainer(str(closed), now)
+                self._settle(now)
 
     def _handle(self, event: Event, now: float) -> None:
         if self._halt is not None:
@@ -360,20 +370,6 @@ class Node:
             self._halt = events.Halt("the trainer is gone", 1)
 
 
-def _pid_behind(channel: Channel) -> int:
-    """The process that made the channel: the trainer's."""
-    with socket.socket(fileno=os.dup(channel.fileno())) as same:
-        credentials = same.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    pid: int = struct.unpack("3i", credentials)[0]
-    return pid
-
-
-def _readable(fd: int) -> bool:
-    poller = select.poll()
-    poller.register(fd, select.POLLIN)
-    return bool(poller.poll(0))
-
-
 def main() -> int:
     """``python -m gossip.node``: a node in a process of its own, described by ``GOSSIP_*`` variables."""
     given = os.environ
@@ -389,7 +385,8 @@ def main() -> int:
     node = Node(spec, socket.socket(fileno=int(given["GOSSIP_NODE_FD"])))
     # Ctrl-C goes to the whole group, and what becomes of it is the trainer's decision.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, lambda number, frame: node.stop("SIGTERM"))
+    # A scheduler sends this to the whole group, and then the trainer ends the step that it is in.
+    signal.signal(signal.SIGTERM, lambda number, frame: node.stop("SIGTERM", TERMINATION_GRACE_S))
     gc.collect()
     gc.freeze()  # Modules stay for good: no collection need look at them again.
     return node.run()

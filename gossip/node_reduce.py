@@ -21,7 +21,7 @@ from gossip.training import control
 
 from .node_worker import Worker
 
-INLINE_ELEMENTS = 2**21
+INLINE_ELEMENTS = 2**20
 """Inputs of at most this many numbers (n * d) are aggregated at once in the loop: a few milliseconds."""
 
 _LARGEST = float(np.finfo(np.float32).max)

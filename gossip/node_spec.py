@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
 from gossip.core.events import Effect, Event
 from gossip.core.messages import Message, PeerId
+from gossip.core.peer import Peer
 from gossip.core.settings import CoreSettings
 from gossip.topologies import Topology
 from gossip.transport.base import PayloadLimit, Transport
@@ -54,6 +55,15 @@ class Core(Protocol):
 CoreMaker: TypeAlias = Callable[[NodeSpec, CoreSettings, Topology, str, str], Core]
 TransportMaker: TypeAlias = Callable[[NodeSpec, Callable[[], int], PayloadLimit], Transport]
 """Takes the spec, the own incarnation as it is now, and the sizes that payloads must have."""
+
+
+def real_core(seeds: Mapping[PeerId, tuple[str, str]]) -> CoreMaker:
+    """The core of every node but those of tests, which may bring another."""
+
+    def make(spec: NodeSpec, settings: CoreSettings, topology: Topology, control: str, bulk: str) -> Core:
+        return Peer(spec.peer, spec.incarnation, settings, topology, control=control, bulk=bulk, seeds=seeds)
+
+    return make
 
 
 def over_zeromq(spec: NodeSpec, incarnation: Callable[[], int], payload_limit: PayloadLimit) -> Transport:

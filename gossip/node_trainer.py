@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import os
+import socket
+import struct
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,8 +24,8 @@ from gossip.training.arena import Arena, allocate, map_bytes
 from gossip.training.channel import Channel
 from gossip.training.layout import sketch
 
-from .node_faults import Tongue
 from .node_files import Journal
+from .node_lies import Tongue
 from .node_reduce import is_finite
 from .node_worker import Worker
 
@@ -229,16 +231,13 @@ class TrainerLink:
     # --- what the trainer says --------------------------------------------------------------------------------------------
 
     def receive(self) -> None:
-        """Takes all that has come. Raises ChannelClosed when there is nothing more to come, ever."""
-        while True:
-            messages, fds = self._channel.receive(0)
-            if not messages:
-                return
-            waiting = deque(fds)
-            for message in messages:
-                self._hear(message, waiting)
-            for fd in waiting:
-                os.close(fd)
+        """Takes the next packet, if one has come. Raises ChannelClosed when there is nothing more to come, ever."""
+        messages, fds = self._channel.receive(0)
+        waiting = deque(fds)
+        for message in messages:
+            self._hear(message, waiting)
+        for fd in waiting:
+            os.close(fd)
 
     def _hear(self, message: control.FromTrainer, fds: deque[int]) -> None:
         match message:
@@ -293,19 +292,19 @@ class TrainerLink:
         # One slot must stay free for the next round, however slowly the others read.
         others = sum(1 for other in self._update_order if other != slot and self._is_read(other))
         copy = others >= control.UPDATE_SLOTS - 2
-        offered = self._offered[slot] = []
         payloads: tuple[Payload, ...] = ()
         own = own_parameters = parameters = None
         if said.samples:
             told, own = self._told(self._arena.updates[slot], round_id, "update", copy)
             payloads = tuple([_payload(told[start:stop]) for start, stop in self._bounds])
-            offered += [payload.data for payload in payloads]
         digest = b""
         if said.parameters:
             told, own_parameters = self._told(self._arena.parameters[slot], round_id, "parameters", copy)
             parameters = _payload(told)
-            offered.append(told)
             digest = sketch(told, self._sketch_seed)
+        if not copy and not self._tongue.lies:
+            told_all = payloads if parameters is None else (*payloads, parameters)
+            self._offered[slot] = [payload.data for payload in told_all]
         if not self._own_apart:
             own = own_parameters = None
         self._emit(
@@ -366,3 +365,11 @@ def _filled(state: memoryview) -> int:
     fd = allocate(state.nbytes)
     np.copyto(np.frombuffer(map_bytes(fd, state.nbytes), np.uint8), np.frombuffer(state, np.uint8))
     return fd
+
+
+def pid_behind(channel: Channel) -> int:
+    """The process that made the channel: the trainer's."""
+    with socket.socket(fileno=os.dup(channel.fileno())) as same:
+        credentials = same.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    pid: int = struct.unpack("3i", credentials)[0]
+    return pid

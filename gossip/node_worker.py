@@ -24,19 +24,13 @@ class Worker:
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._done: SimpleQueue[tuple[Callable[[Any], None], Any, BaseException | None]] = SimpleQueue()
         self._thread: threading.Thread | None = None
-        self.waiting = 0
-
-    @property
-    def wake_fd(self) -> int:
-        """What a signal handler may write to (``signal.set_wakeup_fd``)."""
-        return self._wake_fd
+        self._lock = threading.RLock()  # of the wake descriptor; a signal handler may interrupt its own thread in it
 
     def submit(self, job: Callable[[], Result], then: Callable[[Result], None]) -> None:
         """Runs ``job`` in the thread, and later ``then(its result)`` within ``finish``."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="gossip-node-worker", daemon=True)
             self._thread.start()
-        self.waiting += 1
         self._jobs.put((job, then))
 
     def finish(self) -> None:
@@ -47,25 +41,28 @@ class Worker:
             return  # Nobody has rung.
         while not self._done.empty():
             then, result, error = self._done.get()
-            self.waiting -= 1
             if error is not None:
                 raise error
             then(result)
 
     def wake(self) -> None:
-        try:
-            os.write(self._wake_fd, b".")
-        except BlockingIOError:
-            return  # The pipe is full of bells already.
+        """Does nothing once closed."""
+        with self._lock:
+            if self._wake_fd < 0:
+                return
+            try:
+                os.write(self._wake_fd, b".")
+            except BlockingIOError:
+                return  # The pipe is full of bells already.
 
     def close(self) -> None:
         """Lets a running job end on its own: it is a daemon's, and touches only memory that it holds."""
         if self._thread is not None:
             self._jobs.put(None)
             self._thread.join(timeout=0.5)
-        # A job that is still running will ring when it is done; its bell must not go into a file that has taken the number.
-        if self._thread is None or not self._thread.is_alive():
+        with self._lock:
             os.close(self._wake_fd)
+            self._wake_fd = -1
         os.close(self.fd)
 
     def _run(self) -> None:

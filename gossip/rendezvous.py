@@ -35,6 +35,12 @@ class SeedFolder:
         self._read: dict[int, tuple[int, int]] = {}  # peer -> (inode, time) of the file last read
         self._next_look = 0.0
 
+    def next_incarnation(self, given: int) -> int:
+        """``given``, or more where a former node of this peer had as much: its trainer and its launcher both start new ones."""
+        path = self._folder / f"{self._local}.addr"
+        former = parse_seed(self._local, path.read_bytes()) if path.exists() else None
+        return given if former is None else max(given, former.incarnation + 1)
+
     def announce(self, control: str, bulk: str, incarnation: int) -> None:
         """Writes the own address, in one step: a reader sees the old file or the new one."""
         self._folder.mkdir(parents=True, exist_ok=True)

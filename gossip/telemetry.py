@@ -93,6 +93,17 @@ def write_json(path: Path | str, value: Mapping[str, Any]) -> None:
     scratch.replace(path)
 
 
+def read_json(path: Path | str) -> dict[str, Any] | None:
+    """A JSON object; None when there is no such file."""
+    try:
+        found = json.loads(Path(path).read_text("utf-8"))
+    except FileNotFoundError:
+        return None
+    if not isinstance(found, dict):
+        raise ValueError(f"{path} holds no JSON object")
+    return found
+
+
 def environment(command: Sequence[str], code: Path | str | None = None) -> dict[str, Any]:
     """What the run's result may depend on, for ``environment.json``.
 

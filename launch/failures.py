@@ -49,12 +49,11 @@ def explain(life: Life, going_on: int, folder: Path) -> list[str]:
         head = f"x peer {life.peer} failed{at} ({life.how}); {left}"
         frames = _frames(written)
         said = _said(written)
-        tail = [f"  full traceback: {folder / 'error.json'}", f"  log: {folder / 'out.log'}"]
     else:
         head = f"x peer {life.peer} ended: {life.how}; {left}"
         frames = _parse(life.tail)
         said = _last_words(life.tail)
-        tail = [f"  log: {folder / 'out.log'}"]
+    tail = [f"  log: {folder / 'out.log'}"]
     where = [f"  {frame.file}:{frame.line}  {frame.code}" for frame in ([f for f in frames if f.users] or frames)[-FRAMES:]]
     room = LINES_MAX - 1 - len(where) - len(tail)
     return [line[:WIDTH] for line in (head, *where, *(f"  {line}" for line in said[:room]), *tail)]

@@ -37,7 +37,8 @@ class Life:
     code: int | None
     signal: int | None
     tail: tuple[str, ...]  # the last lines that it wrote to stderr
-    ended_at: float  # monotonic seconds
+    began_at: float  # monotonic seconds
+    ended_at: float
 
     @property
     def how(self) -> str:
@@ -73,6 +74,7 @@ class PeerProcess:
     ) -> None:
         self.peer, self.incarnation, self.token = peer, incarnation, token
         self._on_line, self._on_event, self._on_exit = on_line, on_event, on_exit
+        self._began_at = time.monotonic()
         self._tail: deque[str] = deque(maxlen=TAIL_LINES)
         self._log: BinaryIO = log.open("ab", buffering=0)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -141,6 +143,7 @@ class PeerProcess:
                 code if code >= 0 else None,
                 -code if code < 0 else None,
                 tuple(self._tail),
+                self._began_at,
                 ended_at,
             )
             self._on_exit(life)

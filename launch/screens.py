@@ -102,7 +102,7 @@ class LiveScreen:
         for name, justify in (("peer", "right"), ("state", "left"), ("round", "right"), ("loss", "right"), ("acc", "right")):
             table.add_column(name, justify="right" if justify == "right" else "left")
         table.add_column("trust", justify="right")
-        table.add_column("", justify="left")
+        table.add_column("", justify="left", no_wrap=True, overflow="ellipsis")
         for row in view.rows.values():
             table.add_row(*_cells(row, view))
         return Group(Text(head, style="bold", no_wrap=True), table)
@@ -117,7 +117,7 @@ def _cells(row: PeerRow, view: RunView) -> tuple[Text, ...]:
         state, style = "quarantined", "magenta"
     server = " serves" if row.peer == view.server and row.state == "training" else ""
     why = "; ".join(row.reasons[:1]) if row.suspected else ""
-    injected = f"[{row.lie}] " if row.lie else ""
+    note = "  ".join(filter(None, (f"[{row.lie}]" if row.lie else "", why, row.exit if row.state == "gone" else "")))
     return (
         Text(str(row.peer), style=COLOURS[row.peer % len(COLOURS)]),
         Text(f"{state}{server}", style=style),
@@ -125,7 +125,7 @@ def _cells(row: PeerRow, view: RunView) -> tuple[Text, ...]:
         Text(_figure(row.loss)),
         Text(_figure(row.accuracy)),
         Text(f"{row.trust:.2f}", style="magenta" if row.suspected else ""),
-        Text(f"{injected}{why}{row.exit}", style="dim"),
+        Text(note, style="dim"),
     )
 
 

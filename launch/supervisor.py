@@ -113,6 +113,7 @@ class Supervisor:
         self._stop = asyncio.Event()
         self._explained = False
         self._ended: set[int] = set()  # peers that will not come back
+        self._late: set[int] = set()
 
     async def run(self) -> Outcome:
         """Until the last process of the last peer is gone."""
@@ -161,9 +162,23 @@ class Supervisor:
             self.outcome.lives.append(life)
             if not await self._starts_again(peer, life):
                 break
-            incarnation += 1
+            if self.outcome.finished and len(self._ended) == self.config.peers - 1:
+                self._say(f"! peer {peer} is not started again: the others are done")
+                break
+            incarnation = max(incarnation, self.view.rows[peer].incarnation) + 1  # its node may have been started more than once
             self._say(f"+ starting peer {peer} again, incarnation {incarnation}")
         self._ended.add(peer)
+        self._dismiss_latecomers()
+
+    def _dismiss_latecomers(self) -> None:
+        """Stops peers that were started again and came too late: all others are done, and nobody is left to take them in."""
+        if not self.outcome.finished or any(self.view.rows[peer].state == "training" for peer in self._processes):
+            return
+        for peer, process in self._processes.items():
+            if process.incarnation > 0 and peer not in self._late:
+                self._late.add(peer)
+                self._say(f"! peer {peer} came back too late: the others are done")
+                process.send_trainer(signal.SIGTERM)
 
     def _start(self, peer: int, incarnation: int) -> PeerProcess:
         folder = self.folder / f"peer-{peer}"
@@ -197,21 +212,22 @@ class Supervisor:
         return False
 
     def _on_exit(self, life: Life) -> None:
-        planned = life.peer in self.view.restarts or (
-            life.signal == signal.SIGKILL
-            and any(b.peer == life.peer and b.incarnation == life.incarnation and b.kind != "hang" for b in self.view.blows)
-        )
-        stopping = self._stop.is_set()
+        blow = self.view.blow(life.peer)
+        struck = blow is not None and blow.kind in ("crash", "restart") and blow.at >= life.began_at
+        planned = struck and life.signal == signal.SIGKILL
+        stopping = self._stop.is_set() or life.peer in self._late
         fields = {"incarnation": life.incarnation, "code": life.code, "signal": life.signal, "how": life.how}
         self._record("exited", life.peer, t=life.ended_at, planned=planned, stopping=stopping, **fields)
         self._logbook.note(f"peer {life.peer} incarnation {life.incarnation} ended at round {self.view.round}: {life.how}")
         if life.code == 0 or planned or stopping:
             return
-        if life.code is not None and not self._explained:
-            self._explained = True
+        if life.code is not None:
             going_on = sum(process.running for process in self._processes.values())
-            for line in explain(life, going_on, self.folder / f"peer-{life.peer}"):
+            lines = explain(life, going_on, self.folder / f"peer-{life.peer}")
+            # The first failure is mostly the cause of the others.
+            for line in lines[:1] if self._explained else lines:
                 self.screen.say(line)
+            self._explained = True
 
     def _on_event(self, event: dict[str, Any]) -> None:
         self._events.write(event)

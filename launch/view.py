@@ -13,6 +13,7 @@ from gossip.faults import FaultPlan
 
 State = Literal["starting", "here", "training", "stopped", "gone", "done"]
 SLACK_S = 0.05  # the launcher may hear of a death a moment after the peers did
+WAKING_S = 1.0  # a peer that was stopped needs a moment to catch up
 QUIET_S = 2.0  # a second line of the same kind about the same peer comes no sooner
 
 
@@ -32,6 +33,7 @@ class PeerRow:
     suspected: bool = False
     quarantined: bool = False
     skipped_by: set[int] = field(default_factory=set)
+    left: bool = False  # it said goodbye: whatever is said of it then is no news
     lie: str = ""
     exit: str = ""
 
@@ -48,6 +50,7 @@ class Blow:
     planned: bool
     skips: dict[int, float] = field(default_factory=dict)  # who -> first skip after the blow
     deaths: dict[int, float] = field(default_factory=dict)  # who -> when it held the peer for dead
+    until: float = 0.0  # a hang: when it is over
     told_skip: bool = False
     told_dead: bool = False
 
@@ -126,7 +129,7 @@ class RunView:
         match name:
             case "started":
                 row.state, row.incarnation, row.pid = "here", int(event.get("incarnation") or 0), int(event.get("pid") or 0)
-                row.exit = ""
+                row.exit, row.left = "", False
                 if row.incarnation > 0:
                     last = self.blow(row.peer)
                     self.rejoins.append(Rejoin(row.peer, row.incarnation, last.at if last else None))
@@ -147,7 +150,15 @@ class RunView:
             case "alive_again" if subject is not None:
                 subject.skipped_by.discard(row.peer)
                 if self._fresh("alive_again", subject.peer, t):
-                    return [f"+ {subject.peer} is back, incarnation {event.get('incarnation')}"]
+                    return [f"~ {subject.peer} is back"]
+            case "left" if subject is not None:
+                subject.left = True
+            case "paused" if self._fresh("paused", -1, t):
+                return [
+                    f"|| paused at round {event.get('round')}: alive are {event.get('alive')}, a round needs {event.get('need')}"
+                ]
+            case "resumed" if self._fresh("resumed", -1, t):
+                return [f"~ going on: alive are {event.get('alive')}"]
             case "suspected" if subject is not None:
                 return self._suspected(subject, event)
             case "trusted" if subject is not None:
@@ -164,7 +175,8 @@ class RunView:
                 lost = event.get("round")
                 if isinstance(lost, int) and lost not in self.lost_rounds:
                     self.lost_rounds.add(lost)
-                    return [f"! round {lost} is lost: {event.get('reason')}"]
+                    # A run that loses one mostly loses many: the summary counts them.
+                    return [] if not self._fresh("lost_round", -1, t) else [f"! round {lost} is lost: {event.get('reason')}"]
             case "restored":
                 return [f"+ {row.peer} took the state of round {event.get('round')} from {event.get('from')}"]
             case "fork" if self._fresh("fork", row.peer, t):
@@ -174,6 +186,9 @@ class RunView:
             case "halted":
                 self.halted[row.peer] = dict(event)
                 row.state = "done"
+                if isinstance(event.get("round"), int):  # round events are throttled: the last may not have been told
+                    row.round = max(row.round, event["round"])
+                    self.round = max(self.round, event["round"])
             case "exited":
                 return self._exited(row, event, t)
         return []
@@ -200,7 +215,8 @@ class RunView:
         seconds = _number(event.get("seconds"), None)
         if kind in ("crash", "restart", "hang"):
             kinds: dict[str, Literal["crash", "restart", "hang"]] = {"crash": "crash", "restart": "restart", "hang": "hang"}
-            self.blows.append(Blow(row.peer, row.incarnation, kinds[kind], at, t, planned=True))
+            over = t + (seconds or 0.0) + WAKING_S if kind == "hang" else 0.0
+            self.blows.append(Blow(row.peer, row.incarnation, kinds[kind], at, t, planned=True, until=over))
         if kind == "restart":
             self.restarts[row.peer] = seconds or 0.0
         if kind == "hang":
@@ -219,7 +235,10 @@ class RunView:
     def _noticed(self, name: str, row: PeerRow, subject: PeerRow, event: Mapping[str, Any], t: float) -> list[str]:
         subject.skipped_by.add(row.peer)
         blow = self.blow(subject.peer)
-        if blow is not None:
+        if subject.left or subject.state == "done":
+            return []
+        asleep = any(other.peer == row.peer and other.at <= t <= other.until for other in self.blows)
+        if blow is not None and not asleep:  # who was stopped itself could not notice anything
             blow.noticed(name, row.peer, t)
         if name == "skip":
             if blow is not None and not blow.told_skip:
@@ -258,7 +277,8 @@ class RunView:
         if row.state == "gone" and not event.get("stopping") and not told:
             kind: Literal["killed", "raised"] = "killed" if number is not None else "raised"
             self.blows.append(Blow(row.peer, row.incarnation, kind, row.round, t, planned=False))
-            return [f"x {row.peer} ended at round {row.round}: {row.exit}; that was not in the fault plan"]
+            # A script that raised is explained by who reads its log.
+            return [f"x {row.peer} {row.exit} at round {row.round}: not in the fault plan"] if kind == "killed" else []
         return []
 
     def _fresh(self, kind: str, peer: int, t: float) -> bool:

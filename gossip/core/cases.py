@@ -14,7 +14,7 @@ from .settings import MembershipSettings
 from .suspicion import Suspicion
 from .timers import Timers
 
-CONNECT_GRACE_S = 2.0  # for a first connection, handshake included, before an unreachable peer is accused
+CONNECT_GRACE_S = 2.0  # for the first connections in both directions, handshakes included; nobody is accused for their lack
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +87,11 @@ class Cases:
 
     # --- evidence ---------------------------------------------------------------------------------------------------------
 
-    def on_answer(self, answer: Answer, stall_after_s: float, now: float) -> list[Effect]:
+    def on_answer(self, answer: Answer, stalled: bool, now: float) -> list[Effect]:
         """It lives, whoever says otherwise. An accusation stands until refuted, but is no reason to do without the peer."""
         member = self.view.members[answer.peer]
         member.progress = answer.progress
-        member.stalled = answer.progress.age_ms > 1000.0 * stall_after_s
+        member.stalled = stalled
         effects: list[Effect] = []
         suspicion = member.suspicion
         if suspicion is not None and answer.asked_at >= suspicion.since:
@@ -105,8 +105,9 @@ class Cases:
         member = self.view.members[silence.peer]
         if member.gone or not member.met:
             return []
-        if not member.was_linked and now - member.known_since < CONNECT_GRACE_S:
-            return []
+        both_ways = member.was_linked and member.heard_at >= member.known_since
+        if not both_ways and now - member.known_since < CONNECT_GRACE_S:
+            return []  # its answer may have had no way to us yet
         # A link that closed and did not come back says more than a lost answer.
         return self.accuse(member, self.view.local, now, own=True, hurried=member.was_linked and not member.linked)
 

@@ -8,7 +8,7 @@ accusers, the whole suspicion time, and no answer meanwhile. Source: Das, Gupta,
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import ceil, log2
 from typing import Any, Literal, TypeAlias, assert_never
 
@@ -16,7 +16,8 @@ from .awareness import Awareness
 from .cases import Cases, Forget, SuspicionExpired
 from .dissemination import Rumours
 from .events import Disconnect, Effect, Send
-from .members import RANK, REFUTATIONS, Change, Member, View, first_standing, incarnation_of
+from .hearsay import TABLE_MAX, Hearsay
+from .members import Change, Member, View, first_standing
 from .messages import Ack, Gossip, Nack, PeerId, Ping, PingRequest, Progress, PushPull, Rumour
 from .probing import Prober, ProbeStep, RelayExpired, Silence
 from .settings import MembershipSettings
@@ -24,8 +25,7 @@ from .timers import Timers
 
 __all__ = ["TIMERS", "Change", "Member", "Membership", "MembershipMessage", "MembershipTimer"]
 
-MEMBERS_MAX = 4096  # where no list says who may be one
-TABLE_MAX = 500  # members in one PushPull: a header holds about twice as many
+STALLED_BEHIND = 2  # rounds; one behind is anybody who has not applied what we just did
 TABLE_EVERY_S = 0.1  # at most one answer in that time to one peer's PushPull
 STRAY_EVERY = 5  # of so many probes and tables, one goes to a peer that is dead or was never met
 
@@ -63,8 +63,8 @@ class Membership:
         control, bulk: the local peer's own addresses.
 
     Attributes:
-        superseded: a later life of the local peer has been seen; this one has to stop.
-        stall_after_s: a trainer that makes no progress for that long gets its peer skipped; set it as rounds are measured.
+        stall_after_s: a trainer that makes no progress for that long, and falls behind ours, gets its peer skipped; set it as
+            rounds are measured.
     """
 
     def __init__(
@@ -89,13 +89,12 @@ class Membership:
         self.awareness = Awareness(settings.awareness_max)
         self.prober = Prober(settings, timers, rng, self.view, self.awareness, self._talk)
         self.cases = Cases(settings, timers, self.view, self.rumours, self.prober)
+        self.hearsay = Hearsay(settings, allowed, me, self.view, self.rumours, self.cases, self.awareness)
         self._voices: dict[PeerId, int] = {}  # who spoke before its address was known, and its incarnation
         self._awake_since = float("-inf")
         self.progress = Progress(0, 0)
         self.stall_after_s = 2.0
-        self.superseded = False
         self._turns = 0
-        self._shouted_at = float("-inf")
         self._exchanged = False  # tables, with anybody
 
     # --- what others read -------------------------------------------------------------------------------------------------
@@ -110,6 +109,11 @@ class Membership:
         """Of the local peer: raised by every refutation."""
         return self.me.standing
 
+    @property
+    def superseded(self) -> bool:
+        """A later life of the local peer has been seen: this one has to stop."""
+        return self.hearsay.superseded
+
     def skip_reason(self, peer: PeerId) -> str:
         """Why not to wait for or rely on a peer now; "" when it is usable."""
         member = self.members.get(peer)
@@ -117,11 +121,6 @@ class Membership:
 
     def is_gone(self, peer: PeerId) -> bool:
         """Known to be dead, or to have left. Of a peer never met nothing is known."""
-        member = self.members.get(peer)
-        return member is not None and member.gone
-
-    def is_gone(self, peer: PeerId) -> bool:
-        """Whether a peer is dead or has left; one that was never seen is not gone."""
         member = self.members.get(peer)
         return member is not None and member.gone
 
@@ -153,7 +152,7 @@ class Membership:
 
         A peer that nobody has heard yet is connected to, but is neither "joined" nor accused before it has spoken.
         """
-        if peer == self.local or not self._allows(peer):
+        if peer == self.local or not self.hearsay.allows(peer):
             return []
         standing = first_standing(incarnation)
         member = self.members.get(peer)
@@ -161,7 +160,7 @@ class Membership:
         if member is None:
             member = self.cases.enlist(peer, standing, now)
             effects += self.cases.set_address(member, control, bulk)
-        elif incarnation > member.incarnation and self._plausible(standing, member):
+        elif incarnation > member.incarnation and self.hearsay.plausible(standing, member):
             effects += self.cases.revive(member, Rumour(peer, "alive", standing, control, bulk, peer), self.local, now)
         elif incarnation == member.incarnation and not member.control:
             effects += self.cases.set_address(member, control, bulk)
@@ -172,12 +171,12 @@ class Membership:
 
     def heard(self, sender: PeerId, incarnation: int, now: float) -> bool:
         """A message came. False when it must be dropped: from a stranger, or from a former life of its sender."""
-        if sender == self.local or not self._allows(sender):
+        if sender == self.local or not self.hearsay.allows(sender):
             return False
         member = self.members.get(sender)
         if member is None or incarnation > member.incarnation:
             # A new life. Its words count, but it becomes a member only when its address is known.
-            if not self._plausible(first_standing(incarnation), member):
+            if not self.hearsay.plausible(first_standing(incarnation), member):
                 return False
             self._voices[sender] = incarnation
             return True
@@ -194,11 +193,11 @@ class Membership:
         effects: list[Effect] = []
         match message:
             case Ping(nonce, target, rumours):
-                effects += self._hear(rumours, sender, now)
+                effects += self.hearsay.hear(rumours, sender, now)
                 if target == self.local and sender in self.members:
                     effects.append(Send(sender, Ack(nonce, self.local, self.progress, self._talk(sender))))
             case PingRequest(nonce, target, rumours):
-                effects += self._hear(rumours, sender, now)
+                effects += self.hearsay.hear(rumours, sender, now)
                 if sender in self.members and target == self.local:
                     effects.append(Send(sender, Ack(nonce, self.local, self.progress, self._talk(sender))))
                 elif sender in self.members:
@@ -209,19 +208,19 @@ class Membership:
                 effects += answered
                 if answer is not None:
                     self.awareness.improve()
-                    effects += self.cases.on_answer(answer, self.stall_after_s, now)
-                effects += self._hear(message.rumours, sender, now)
+                    effects += self.cases.on_answer(answer, self._is_stalled(answer.progress), now)
+                effects += self.hearsay.hear(message.rumours, sender, now)
             case Nack():
                 ended, silence = self.prober.on_nack(sender, message)
                 effects += ended + self._conclude(silence, now)
             case PushPull(rumours, reply):
-                effects += self._hear(rumours[:TABLE_MAX], sender, now, table=True)
+                effects += self.hearsay.hear(rumours[:TABLE_MAX], sender, now, table=True)
                 member = self.members.get(sender)
                 if not reply and member is not None and now - member.told_table_at >= TABLE_EVERY_S:
                     member.told_table_at = now
                     effects.append(Send(sender, PushPull(self._table(), reply=True)))
             case Gossip(rumours):
-                effects += self._hear(rumours, sender, now)
+                effects += self.hearsay.hear(rumours, sender, now)
             case _:
                 assert_never(message)
         return effects
@@ -239,7 +238,7 @@ class Membership:
             return []
         if "refused" in reason:
             return self.cases.accuse(member, self.local, now, own=True, hurried=True)
-        return self.prober.probe(member, now)
+        return self.prober.hasten(member, now)
 
     def _on_link_up(self, member: Member, now: float) -> list[Effect]:
         member.linked = member.was_linked = True
@@ -248,7 +247,7 @@ class Membership:
             return []
         if member.status == "dead":
             return self.prober.ping_once(member.peer)  # with the news of its death, which it will refute
-        effects = self.prober.ping_again(member.peer) or self.prober.probe(member, now)
+        effects = self.prober.drop(member.peer) + self.prober.probe(member, now)  # with all tries, now that they can arrive
         if not self._exchanged:
             self._exchanged = True
             effects.append(Send(member.peer, PushPull(self._table(), reply=False)))
@@ -314,17 +313,17 @@ class Membership:
         self.me.status, self.me.gone_at = status, now
         farewell = self.me.rumour()
         self.rumours.add(farewell)
-        return [*self.prober.drop(), *self._shout(farewell)]
-
-    def _shout(self, rumour: Rumour) -> list[Effect]:
-        """To everybody at once, beside the rumour's usual way."""
-        return [Send(m.peer, Gossip((rumour,))) for m in self.view.others() if m.linked and not m.gone]
+        return [*self.prober.drop(), *self.hearsay.shout(farewell)]
 
     # --- facts from the rest of the core ----------------------------------------------------------------------------------
 
     def set_progress(self, progress: Progress) -> None:
         """Of the local trainer; travels in every ack."""
         self.progress = progress
+
+    def _is_stalled(self, theirs: Progress) -> bool:
+        """No progress for long, while we had some: where the whole swarm waits for something, nobody's trainer is to blame."""
+        return theirs.age_ms > 1000.0 * self.stall_after_s and self.progress.step >= theirs.step + STALLED_BEHIND
 
     def missed_deadline(self, peer: PeerId) -> None:
         """It did not send what it owed in time: skip it until a message of its own comes."""
@@ -403,101 +402,3 @@ class Membership:
             return ()  # the message will be lost, so nothing counts as said
         buddy = (member.rumour(),) if member.status in ("suspect", "dead") else ()
         return buddy + self.rumours.pick(len(self.view), self.settings.rumours_per_message - len(buddy), skip=peer)
-
-    # --- hearsay ----------------------------------------------------------------------------------------------------------
-
-    def _hear(self, rumours: tuple[Rumour, ...], sender: PeerId, now: float, table: bool = False) -> list[Effect]:
-        most = TABLE_MAX if table else 2 * self.settings.rumours_per_message
-        effects: list[Effect] = []
-        for rumour in rumours[:most]:
-            effects += (
-                self._about_me(rumour, sender, now) if rumour.peer == self.local else self._about(rumour, sender, now, table)
-            )
-        return effects
-
-    def _about(self, rumour: Rumour, sender: PeerId, now: float, table: bool) -> list[Effect]:
-        if not self._allows(rumour.peer) or not self._allows(rumour.origin):
-            return []
-        member = self.members.get(rumour.peer)
-        if not self._plausible(rumour.incarnation, member):
-            return []
-        effects: list[Effect] = []
-        if member is None:
-            member = self.cases.enlist(rumour.peer, rumour.incarnation, now)
-            effects += self.cases.set_address(member, rumour.control, rumour.bulk)
-        if rumour.incarnation < member.standing:
-            return effects  # old news
-        newer = rumour.incarnation > member.standing
-        if rumour.status == "alive":
-            effects += self._about_living(member, rumour, newer, sender, now)
-        elif rumour.origin == rumour.peer or not member.met:
-            # Its own last word, or one that was gone before we knew of it.
-            effects += self._about_gone(member, rumour, newer, now)
-        elif newer and member.gone and rumour.status == "dead":
-            effects += self.cases.rebury(member, rumour, now)
-        elif newer or not member.gone:
-            if newer:  # the refutation before this accusation passed us by
-                effects += self.cases.revive(member, replace(rumour, status="alive"), sender, now)
-            told_dead = rumour.status == "dead" and not table
-            effects += self.cases.accuse(member, rumour.origin, now, hurried=told_dead)
-            # That others think it dead is one more accusation, and decides only where there was a case already.
-            if told_dead and member.suspicion is not None and member.suspicion.proven:
-                effects += self.cases.bury(member, rumour.origin, now, "told so")
-        return effects
-
-    def _about_living(self, member: Member, rumour: Rumour, newer: bool, sender: PeerId, now: float) -> list[Effect]:
-        effects: list[Effect] = []
-        if newer:
-            effects += self.cases.revive(member, rumour, sender, now)
-        elif not member.control:
-            effects += self.cases.set_address(member, rumour.control, rumour.bulk)
-        self.cases.meet(member)
-        return effects
-
-    def _about_gone(self, member: Member, rumour: Rumour, newer: bool, now: float) -> list[Effect]:
-        if rumour.status == "suspect":  # of a peer that we have not met: it is there, and somebody misses it
-            self.cases.meet(member)
-            return self.cases.accuse(member, rumour.origin, now)
-        if newer:
-            return self.cases.rebury(member, rumour, now)
-        if RANK[rumour.status] <= RANK[member.status]:
-            return []
-        return self.cases.bury(member, rumour.origin, now, "own word", rumour.status)
-
-    def _about_me(self, rumour: Rumour, sender: PeerId, now: float) -> list[Effect]:
-        """Only the accused may raise its own standing; that is what makes a refutation final."""
-        incarnation = incarnation_of(rumour.incarnation)
-        if incarnation > self.incarnation:
-            if incarnation - self.incarnation <= self.settings.incarnation_jump_max:
-                self.superseded = True
-            return []
-        if incarnation < self.incarnation or self.me.gone or not self._plausible(rumour.incarnation, self.me):
-            return []
-        alive = rumour.status == "alive"
-        if alive and rumour.incarnation <= self.standing:
-            return []
-        if rumour.incarnation < self.standing:  # refuted, which the speaker has missed
-            return [Send(sender, Gossip((self.me.rumour(),)))]
-        self.awareness.worsen()
-        self.me.standing = rumour.incarnation + 1
-        denial = self.me.rumour()
-        self.rumours.add(denial)
-        if now - self._shouted_at < self.settings.gossip_interval_s:
-            return []  # whoever keeps accusing us shall not make us flood the others
-        self._shouted_at = now
-        return self._shout(denial)
-
-    # --- the table --------------------------------------------------------------------------------------------------------
-
-    def _allows(self, peer: PeerId) -> bool:
-        if self.allowed is not None:
-            return peer in self.allowed
-        return peer in self.members or len(self.members) < MEMBERS_MAX
-
-    def _plausible(self, standing: int, member: Member | None) -> bool:
-        """Nobody may push another's number so high that it cannot answer any more."""
-        known = 0 if member is None else member.standing
-        lives = incarnation_of(standing) - incarnation_of(known)
-        if lives == 0 and member is not None and member.met:
-            return standing - known <= self.settings.incarnation_jump_max
-        return lives <= self.settings.incarnation_jump_max and standing % REFUTATIONS <= REFUTATIONS // 2

@@ -136,12 +136,12 @@ class Prober:
         probe.token = timer.token
         return [Send(member.peer, Ping(nonce, member.peer, self.talk(member.peer))), timer]
 
-    def ping_again(self, peer: PeerId) -> list[Effect]:
-        """A further direct try of the probe under way, now that a link stands."""
+    def hasten(self, member: Member, now: float) -> list[Effect]:
+        """Its link closed: starts a probe, or takes the one under way to the helpers, since no ping arrives any more."""
         for probe in self.probes.values():
-            if probe.peer == peer:
-                return [Send(peer, Ping(probe.nonce, peer, self.talk(peer)))]
-        return []
+            if probe.peer == member.peer:
+                return [] if probe.helpers else [*self.timers.cancel(probe.token), *self._ask_helpers(probe, now)]
+        return self.probe(member, now)
 
     def ping_once(self, peer: PeerId) -> list[Effect]:
         """A ping without consequences: to one that is thought dead, which shall hear of it."""

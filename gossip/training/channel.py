@@ -78,7 +78,7 @@ class Channel:
         give_up = 0.0
         while True:
             try:
-                self._socket.sendmsg([packet], ancillary, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+                self._socket.sendmsg([packet], ancillary, socket.MSG_DONTWAIT)
                 return
             except BlockingIOError:
                 give_up = give_up or time.monotonic() + SEND_PATIENCE_S

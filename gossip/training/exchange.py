@@ -15,7 +15,6 @@ from collections.abc import Callable
 from typing import Any, assert_never
 
 import torch
-from torch import Tensor
 
 from gossip.aggregators.registry import BoundRule
 from gossip.errors import ConfigError, GossipError, LocalError, NodeLost, Refused, SwarmError
@@ -214,6 +213,9 @@ class Exchange:
             self._interrupt()
             if self._halted is not None:
                 raise _halt_error(self._halted)
+            if self._prepared:
+                # Who waits for the swarm is not stalled. Otherwise a slow round would make everybody skip everybody else.
+                self._arena.note_progress(self.round_id)
             try:
                 messages, fds = self._channel.receive(WAKE_S)
             except ChannelClosed:
@@ -283,15 +285,8 @@ class Exchange:
                 os.close(fd)
         if self._bench is None or self._rule is None:
             self._say(control.Judged(question.ticket, (), (), "this peer has no loss to judge by"))
-            return
-        try:
-            verdict = self._bench.explain(self._rule, question, self._rows, self.learning_rate)
-        except ConfigError as error:
-            self._say(control.Judged(question.ticket, (), (), clip(str(error))))
-            return
-        torch.from_numpy(self._rows[question.rows]).copy_(verdict.aggregate)
-        weights, outlyingness = _numbers(verdict.weights), _numbers(verdict.outlyingness)
-        self._say(control.Judged(question.ticket, weights, outlyingness, ""))
+        else:
+            self._say(self._bench.answer(self._rule, question, self._rows, self.learning_rate))
 
     def _snapshot(self) -> None:
         try:
@@ -357,6 +352,8 @@ class Exchange:
 
         Raises: NodeLost: That has happened too often.
         """
+        self._channel.close()
+        ended = self._node.ended(0.5)  # the end of its channel comes a moment before that of its process
         words = self._node.last_words()
         now = time.monotonic()
         self._deaths = [at for at in self._deaths if now - at < RESTARTS_WITHIN_S]
@@ -365,8 +362,7 @@ class Exchange:
         self._deaths.append(now)
         self.restarts += 1
         logger.warning("peer=%d the node died (%s), starting another, round=%d", self._peer, words, self.round_id)
-        self._channel.close()
-        if not self._node.ended(0.0):
+        if not ended:
             self._node.kill()
         self._incarnation += 1
         self.go = None
@@ -430,11 +426,6 @@ class Exchange:
     @property
     def halted(self) -> control.Halted | None:
         return self._halted
-
-
-def _numbers(tensor: Tensor) -> tuple[float, ...]:
-    """Finite ones: nothing else travels in a message."""
-    return tuple(torch.nan_to_num(tensor.double(), nan=3.4e38, posinf=3.4e38, neginf=0.0).tolist())
 
 
 def _halt_error(halted: control.Halted) -> BaseException:

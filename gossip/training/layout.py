@@ -148,8 +148,8 @@ class Layout:
     def _pieces(self, flat: Tensor) -> list[Tensor]:
         """Views of ``flat`` in the parameters' shapes. Those of an arena's slots are asked for again and again, so they stay."""
         known = self._cut.get(id(flat))
-        if known is not None and known[0] is flat:
-            return known[1]
+        if known is not None:
+            return known[1]  # The id is still that of the same vector, because we hold on to it.
         pieces = [piece.view(p.shape) for piece, p in zip(torch.split(flat, self._sizes), self.parameters, strict=True)]
         if self._direct:
             if len(self._cut) >= 64:

@@ -147,8 +147,8 @@ def _fetcher(dataset: Any, collate: Callable[[list[Any]], Any]) -> Callable[[lis
     if type(dataset) is TensorDataset and collate is default_collate:
         # What collating the single samples would give, without taking the tensors apart first.
         return lambda indices: [tensor[indices] for tensor in dataset.tensors]
-    fetch_many = getattr(dataset, "__getitems__", None)
-    if callable(fetch_many):
+    fetch_many: Any = getattr(dataset, "__getitems__", None)
+    if fetch_many is not None:
         return lambda indices: collate(fetch_many(indices))
     return lambda indices: collate([dataset[index] for index in indices])
 

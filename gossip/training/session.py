@@ -58,6 +58,8 @@ class Session:
         self._computing_since = time.monotonic()
         self._kept: dict[str, Any] = {}
         self._kept_states: dict[str, Any] = {}
+        self._optimizer: torch.optim.Optimizer | None = None
+        self._group_settings: list[dict[str, Any]] = []  # as they came with a state
         self._in_round = False
         plan = self._config.plan.for_peer(place.peer)
         self._slowness = math.prod(fault.factor for fault in plan if isinstance(fault, Slow))
@@ -100,6 +102,7 @@ class Session:
                 f"the rule {rule.name} needs the loss", "write peer.prepare(model, optimizer, judge=...), see its docstring"
             )
         seed = f"{self._config.seed}/{self.id}".encode()
+        self._optimizer = optimizer
         bench = Bench(model, layout, judge, seed) if judge is not None else None
         self._exchange.prepare(
             model,
@@ -163,6 +166,9 @@ class Session:
             self._kept[name] = thing
             if name in self._kept_states:
                 thing.load_state_dict(self._kept_states.pop(name))
+                # Making a scheduler sets the rates of its first epoch; those that came with its state are the right ones.
+                for group, settings in zip(self._optimizer_groups(), self._group_settings, strict=True):
+                    group.update(settings)
 
     def epochs(self, total: int) -> Iterator[int]:
         """The epochs that remain of ``total``: for a peer that joined late or returned, fewer than for the others."""
@@ -315,6 +321,12 @@ class Session:
                 self._kept[name].load_state_dict(state)
             else:
                 self._kept_states[name] = state  # ``keep`` may be called for it yet
+        self._group_settings = [
+            {key: value for key, value in group.items() if key != "params"} for group in self._optimizer_groups()
+        ]
+
+    def _optimizer_groups(self) -> list[dict[str, Any]]:
+        return self._optimizer.param_groups if self._optimizer is not None else []
 
     # --- ends ------------------------------------------------------------------------------------------------------------
 

@@ -74,8 +74,14 @@ def unpack_state(data: bytes | memoryview, model: torch.nn.Module, optimizer: to
         raise StateMismatch("the packed state is damaged: a part is not a dict")
     _compare_model(of_model, model)
     _compare_optimizer(of_optimizer, optimizer)
+    before = optimizer.state, optimizer.param_groups
+    try:
+        optimizer.load_state_dict(of_optimizer)
+    except Exception as error:
+        # Every optimizer has checks of its own. It makes new dicts and leaves the ones it had as they were.
+        optimizer.state, optimizer.param_groups = before
+        raise StateMismatch(f"the optimizer refuses the packed state: {type(error).__name__}: {error}") from error
     model.load_state_dict(of_model)
-    optimizer.load_state_dict(of_optimizer)
     found: dict[str, Any] = extra
     return found
 
@@ -116,13 +122,12 @@ def _encode(value: Any, where: str, tensors: Tensors) -> Any:
         case tuple():
             return {"tuple": [_encode(item, f"{where}.{at}", tensors) for at, item in enumerate(value)]}
         case dict():
-            # As pairs, because keys may be numbers.
-            pairs = []
-            for key, item in value.items():
+            for key in value:
                 if not isinstance(key, str | int):
                     raise UnsupportedModel(f"{where} has a key of type {type(key).__name__}: only str and int can be kept")
-                pairs.append([key, _encode(item, f"{where}.{key}", tensors)])
-            return {"dict": pairs}
+            # As pairs, because keys may be numbers; in an order that does not tell when they came.
+            keys = sorted(value, key=lambda key: (isinstance(key, str), key))
+            return {"dict": [[key, _encode(value[key], f"{where}.{key}", tensors)] for key in keys]}
     raise UnsupportedModel(
         f"{where} is a {type(value).__name__}, which cannot be handed to a peer that joins",
         "only tensors, numbers, strings, None, lists, tuples and dicts can",
@@ -175,9 +180,11 @@ def _compare_optimizer(state: dict[str, Any], optimizer: torch.optim.Optimizer) 
     for at, (theirs, ours) in enumerate(zip(groups, own, strict=True)):
         if not isinstance(theirs, dict) or theirs.get("params") != ours["params"]:
             raise StateMismatch(f"group {at} of the packed optimizer holds other parameters than ours", hint)
-        if theirs.keys() != ours.keys():
-            difference = ", ".join(sorted(map(str, theirs.keys() ^ ours.keys())))
-            raise StateMismatch(f"group {at} of the packed optimizer differs from ours in: {difference}", hint)
+        missing = optimizer.defaults.keys() - theirs.keys()
+        if missing:
+            raise StateMismatch(f"group {at} of the packed optimizer lacks {', '.join(sorted(missing))}", hint)
+        # What is not of the optimizer itself was added by a scheduler, which one side may not have made yet.
+        theirs.update({key: value for key, value in ours.items() if key not in theirs})
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     for key, entries in state["state"].items():
         if not isinstance(key, int) or not 0 <= key < len(parameters) or not isinstance(entries, dict):

@@ -16,6 +16,8 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
+from gossip.errors import LocalError, RemoteError, SwarmError
+
 FRAMES = 3
 _OURS = str(Path(__file__).resolve().parent.parent)
 _OTHERS = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}", "<frozen ")
@@ -103,7 +105,11 @@ class ExceptHook:
         sys.excepthook = self
 
     def __call__(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        self._before(kind, error, trace)
+        if isinstance(error, SwarmError | RemoteError | LocalError):
+            # Nothing in the script is wrong: where it was says nothing.
+            print(f"{kind.__name__}: {error}", file=sys.stderr)
+        else:
+            self._before(kind, error, trace)
         hint = getattr(error, "hint", None)
         if hint:
             print(f"hint: {hint}", file=sys.stderr)

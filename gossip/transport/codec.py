@@ -117,7 +117,7 @@ class Codec(Generic[M]):
     def decode_many(self, data: bytes | memoryview) -> list[M]:
         """All messages of a packet, in order. Raises Malformed."""
         items = self.parse(data)
-        if len(items) % 2 != 1 or items[0] != PROTOCOL_VERSION:
+        if len(items) % 2 != 1 or items[0] != PROTOCOL_VERSION or type(items[0]) is not int:
             raise Malformed("not a packet of this protocol version")
         return [self.from_plain(items[at], items[at + 1]) for at in range(1, len(items), 2)]
 

@@ -25,6 +25,7 @@ from .codec import encode
 
 CONTROL_QUEUE = 256  # messages of one sender that wait
 BULK_QUEUE = 64
+BULK_QUEUE_BYTES = 256 * 2**20  # two messages always fit
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,21 +46,30 @@ class _Inbox:
         self.control: deque[Parcel] = deque()
         self.bulk: deque[Parcel] = deque()
         self.news: deque[LinkUp | LinkDown] = deque()
-        self.waiting: dict[tuple[object, bool], int] = {}  # parcels by connection and lane
+        self.waiting: dict[tuple[object, bool], tuple[int, int]] = {}  # parcels and bytes, by connection and lane
         self.bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def put(self, parcel: Parcel, bulk: bool) -> bool:
         key = (parcel.connection, bulk)
-        waiting = self.waiting.get(key, 0)
-        if waiting >= (BULK_QUEUE if bulk else CONTROL_QUEUE):
+        waiting, nbytes = self.waiting.get(key, (0, 0))
+        nbytes += len(parcel.content)
+        if waiting >= (BULK_QUEUE if bulk else CONTROL_QUEUE) or (waiting >= 2 and nbytes > BULK_QUEUE_BYTES):
             return False
-        self.waiting[key] = waiting + 1
+        self.waiting[key] = (waiting + 1, nbytes)
         (self.bulk if bulk else self.control).append(parcel)
         self.ring()
         return True
 
     def ring(self) -> None:
         os.eventfd_write(self.bell, 1)
+
+    def forget(self, connection: object) -> None:
+        for queue in (self.control, self.bulk):
+            kept = [parcel for parcel in queue if parcel.connection is not connection]
+            queue.clear()
+            queue.extend(kept)
+        self.waiting.pop((connection, False), None)
+        self.waiting.pop((connection, True), None)
 
     def take(self) -> tuple[list[Parcel], list[Parcel], list[LinkUp | LinkDown]]:
         taken = list(self.control), list(self.bulk), list(self.news)
@@ -135,7 +145,10 @@ class MemoryTransport:
 
     def disconnect(self, peer: PeerId) -> None:
         with self._hub._lock:
-            if self._links.pop(peer, None) is not None:
+            address, connection = self._links.pop(peer, (None, None))
+            if address is not None:
+                if address in self._hub._bound:
+                    self._hub._bound[address].inbox.forget(connection)
                 kept = [news for news in self.inbox.news if news.peer != peer]
                 self.inbox.news.clear()
                 self.inbox.news.extend(kept)

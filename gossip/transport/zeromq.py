@@ -53,6 +53,7 @@ _POLLOUT = int(zmq.POLLOUT)
 _MONITORED = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
 _MONITOR_EVENT = struct.Struct("=Hi")
 _BULK = frozenset(BULK_MESSAGES)
+_NEXT_BYTE = bytes([NEXT_MARK])
 _NOTHING = bytearray()
 
 
@@ -396,7 +397,7 @@ class ZeroMQTransport:
                 self._unread.discard(self._bulk_fd)
                 return
             header = socket.recv(_DONTWAIT)
-            traffic.received_messages += 1
+            traffic.received_messages += header[:1] != _NEXT_BYTE  # a payload's later chunks are no messages
             traffic.received_bytes += len(header)
             if socket.get(_RCVMORE):
                 incoming = self._open_chunk(connection, header, now)

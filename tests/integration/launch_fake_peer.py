@@ -34,9 +34,9 @@ def start_node(stubborn: bool) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, pass_fds=(STATUS.fileno(),))
 
 
-def wait_for_others(mode: str) -> None:
-    """Until somebody makes a file in the run folder: tests let peers go on with it."""
-    while not os.path.exists(os.path.join(os.environ["GOSSIP_RUN_DIR"], f"go-{mode}")):
+def wait_for_go() -> None:
+    """Until the test makes a file in the run folder."""
+    while not os.path.exists(os.path.join(os.environ["GOSSIP_RUN_DIR"], "go")):
         time.sleep(0.01)
 
 
@@ -59,14 +59,17 @@ def main() -> None:
         raise ImportError("no module named pickles")
     node = start_node(stubborn=mine in ("stubborn", "orphans"))
     tell("started", pid=node.pid, trainer_pid=os.getpid(), incarnation=INCARNATION, control="", bulk="")
+    if mine == "late" and INCARNATION > 0:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+        time.sleep(3600)
     tell("ready", present=[PEER])
     print(f"hello from {PEER}.{INCARNATION}", flush=True)
     print("to stderr", file=sys.stderr, flush=True)
     tell("round", round=1, loss=2.0, server=0, attempt=0, alive=4, contributors=4, trust={"0": 1.0})
     if mine == "raise":
         raise ValueError(f"Expected input batch_size (32) to match target batch_size (31) in {PEER}")
-    if mine in ("crash", "restart") and INCARNATION == 0:
-        tell("fault", kind=mine, round=1, **({"seconds": 0.1} if mine == "restart" else {}))
+    if mine in ("crash", "restart", "late") and INCARNATION == 0:
+        tell("fault", kind="crash" if mine == "crash" else "restart", round=1, **({} if mine == "crash" else {"seconds": 0.1}))
         os.killpg(os.getpgrp(), signal.SIGKILL)
     if mine == "killed":
         os.killpg(os.getpgrp(), signal.SIGKILL)
@@ -98,8 +101,8 @@ def main() -> None:
         if mine == "stopped":
             os.killpg(os.getpgrp(), signal.SIGSTOP)
         time.sleep(3600)
-    if mode.startswith("polite@") or mine == "waits":
-        wait_for_others(mode.split("@", 1)[0])
+    if mode.startswith(("late@", "restart@")) and mine == "finish":
+        wait_for_go()
     tell("halted", reason="finished", exit_code=0, round=ROUNDS, traffic={"sent_bytes": 100, "received_bytes": 1})
 
 

@@ -109,11 +109,13 @@ async def test_a_death_that_nobody_planned_is_told(tmp_path: Path) -> None:
     outcome = await run(watched)
     assert outcome.exit_code == 0
     assert outcome.unplanned == [1]
-    assert any("1 ended" in line and "not in the fault plan" in line for line in heard.said)
+    assert any("1 killed by SIGKILL" in line and "not in the fault plan" in line for line in heard.said)
 
 
 async def test_a_peer_that_the_plan_restarts_comes_back_as_the_next_incarnation(tmp_path: Path) -> None:
     watched, heard = supervisor(tmp_path, "restart@1")
+    back = lambda view: view.rows[1].incarnation == 1 and view.rows[1].state in ("training", "done")  # noqa: E731
+    heard.when.append((back, lambda: (tmp_path / "run" / "go").touch()))
     outcome = await run(watched)
     assert outcome.finished == [0, 1, 2]
     assert [(life.incarnation, life.how) for life in outcome.lives if life.peer == 1] == [
@@ -122,6 +124,16 @@ async def test_a_peer_that_the_plan_restarts_comes_back_as_the_next_incarnation(
     ]
     assert (1, "hello from 1.1", False) in heard.lines
     assert outcome.unplanned == []
+
+
+async def test_a_peer_that_comes_back_when_all_others_are_done_is_sent_home(tmp_path: Path) -> None:
+    watched, heard = supervisor(tmp_path, "late@1")
+    heard.when.append((lambda view: view.rows[1].incarnation == 1, lambda: (tmp_path / "run" / "go").touch()))
+    outcome = await run(watched)
+    assert outcome.exit_code == 0
+    assert outcome.finished == [0, 2]
+    assert outcome.unplanned == []
+    assert any("peer 1 came back too late" in line for line in heard.said)
 
 
 async def test_a_peer_that_hangs_by_plan_is_woken(tmp_path: Path) -> None:
@@ -150,7 +162,8 @@ async def test_a_script_that_raises_everywhere_ends_with_1_and_one_explanation(t
     watched, heard = supervisor(tmp_path, "raise-early")
     outcome = await run(watched)
     assert outcome.exit_code == 1
-    assert len([line for line in heard.said if line.startswith("x peer")]) == 1
+    assert len([line for line in heard.said if line.startswith("x peer")]) == 3
+    assert len([line for line in heard.said if "log: " in line]) == 1
     assert any("ImportError: no module named pickles" in line for line in heard.said)
 
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import contextlib
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -36,7 +38,5 @@ def test_any_plan_survives_toml_and_words(plan_faults: list[Fault]) -> None:
 
 @given(st.text(max_size=30))
 def test_any_text_is_a_plan_or_a_bad_fault(text: str) -> None:
-    try:
+    with contextlib.suppress(BadFault):  # any other exception fails
         faults.parse(text)
-    except BadFault as error:
-        assert str(error)

@@ -31,7 +31,10 @@ def vector(*numbers: float) -> Payload:
 
 
 class FakeCore:
-    """Remembers every event, answers with what ``on`` returns; ``say`` queues effects from the test's thread."""
+    """Remembers every event, answers with what ``on`` returns; ``say`` queues effects from the test's thread.
+
+    A timer of its own, which it tells nobody of, calls it every few milliseconds so that it can say them.
+    """
 
     def __init__(self, on: Callable[[Event], list[Effect]] = lambda event: []) -> None:
         self.on = on
@@ -40,13 +43,19 @@ class FakeCore:
         self.membership = SimpleNamespace(incarnation=0)
         self._news = threading.Condition()
         self._to_say: list[Effect] = []
+        self._beats = 0
 
     def handle(self, event: Event, now: float) -> list[Effect]:
+        beat = isinstance(event, TimerFired) and event.token < 0
         with self._news:
-            self.heard.append(event)
+            if not beat:
+                self.heard.append(event)
             said, self._to_say = self._to_say, []
             self._news.notify_all()
-        return said + self.on(event)
+        if beat or isinstance(event, events.Started):
+            self._beats += 1
+            said = [*said, events.SetTimer(-self._beats, now + 0.003)]
+        return said if beat else said + self.on(event)
 
     def learn(self, peer: int, control: str, bulk: str, incarnation: int, now: float) -> list[Effect]:
         with self._news:
@@ -57,8 +66,8 @@ class FakeCore:
     def payload_limit(self, sender: int, message: Any) -> int:
         return -1
 
-    def say(self, node: Node, *effects: Effect) -> None:
-        """The effects go out with the next event, which comes soon: the trainer's progress is read all the time."""
+    def say(self, *effects: Effect) -> None:
+        """The effects go out with the next event, all in one turn."""
         with self._news:
             self._to_say += effects
 
@@ -109,7 +118,7 @@ class Stage:
 
     def __exit__(self, *_: object) -> None:
         if self._thread.is_alive():
-            self.core.say(self.node, events.Halt("the test is over"))
+            self.core.say(events.Halt("the test is over"))
             self.node.stop("the test is over")
         self._thread.join(WAIT_S)
         assert not self._thread.is_alive()

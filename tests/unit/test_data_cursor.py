@@ -144,6 +144,8 @@ def test_a_donor_that_does_not_know_the_size_yet_hands_over_its_rounds() -> None
         {1: (9, 0, 0)},  # lost count
         {2: ((5, 35),)},
         {2: ((20, 25), (24, 29))},
+        {2: ((20, 30), (10, 20))},
+        {2: ((15, 35),)},
         {3: (1, 2)},
         {4: ((1,),)},
         {2: None},

@@ -287,6 +287,14 @@ def test_a_source_that_is_already_past_this_round_is_not_waited_for() -> None:
     assert ask.rows[1].payload.data == (1.0, 12.0)
 
 
+def test_parameters_of_a_source_that_is_past_this_round_are_not_waited_for() -> None:
+    table = Table(peers=2, gossip={"mix_every": 2})
+    table.start(1)
+    table.push(1, 2)
+    (ask,) = only(table.contribute(parameters=vector(1.0, 1.0)), Aggregate)
+    assert not ask.mix
+
+
 def test_pushes_of_later_rounds_wait_for_their_round() -> None:
     table = Table(peers=3)
     table.start()
@@ -385,13 +393,17 @@ def test_a_source_that_keeps_standing_out_is_suspected_then_quarantined_and_no_l
         effects += table.whole_round(far={4: 8.0, 0: 50.0})
     assert [told["subject"] for told in reports(effects, "suspected")] == [4]  # never ourselves
     assert [told["subject"] for told in reports(effects, "quarantined")] == [4]
-    table.contribute()
-    table.push(4)
-    table.push(1)
-    table.push(2)
-    (ask,) = only(table.push(3), Aggregate)
-    assert [row.peer for row in ask.rows] == [0, 1, 2, 3]
-    assert ask.f == 0  # the one that was tolerated is out
+    for comes in (False, True):
+        table.contribute()
+        if comes:
+            table.push(4)
+        table.push(1)
+        table.push(2)
+        (ask,) = only(table.push(3), Aggregate)
+        assert [row.peer for row in ask.rows] == [0, 1, 2, 3]
+        assert ask.f == 0  # the one that was tolerated is out
+        table.answer(ask)
+        table.applied()
 
 
 def test_f_is_what_the_rule_can_tolerate_with_so_few_rows() -> None:
@@ -559,8 +571,13 @@ def test_a_jump_breaks_off_the_round_and_its_answers_are_ignored() -> None:
     table.push(2)
     (ask,) = only(table.push(3), Aggregate)
     assert only(table.rounds.jump(40, table.now), Go) == [Go(40, None)]
-    assert table.answer(ask) == []
     assert table.contribute(round_id=0) == []
+    table.contribute()
+    table.push(1)
+    table.push(2)
+    (later,) = only(table.push(3), Aggregate)
+    assert only(table.answer(later), Apply)
+    assert table.answer(ask) == []
     assert table.rounds.on_applied(Applied(0), table.now) == []
 
 

@@ -113,6 +113,8 @@ def test_a_commit_that_does_not_follow_is_our_bug() -> None:
 
 def test_a_restart_goes_on_from_the_offer() -> None:
     ours, returned = Lineage(RUN, LINEAGE), Lineage(RUN, LINEAGE)
+    returned.append([commit(0, digest=b"e" * 16)])
+    returned.append([commit(1, parent=returned.head)])
     for round_id in range(3):
         ours.append([commit(round_id, parent=ours.head)])
     returned.restart(3, ours.head)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import textwrap
 from hashlib import blake2b
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -38,7 +40,7 @@ def test_halt_tells_the_trainer_and_gives_its_exit_code() -> None:
     core = FakeCore()
     with Stage(core) as stage:
         stage.prepare()
-        core.say(stage.node, Halt("enough", 5))
+        core.say(Halt("enough", 5))
         assert stage.hear() == control.Halted("enough", 5)
         assert stage.join() == 5
         assert end_of(stage.trainer)
@@ -48,7 +50,7 @@ def test_the_round_goes_to_the_trainer_and_its_update_comes_back_by_reference() 
     core = FakeCore()
     with Stage(core) as stage:
         stage.prepare()
-        core.say(stage.node, Go(7, Slice(2, ((0, 4), (8, 9)))))
+        core.say(Go(7, Slice(2, ((0, 4), (8, 9)))))
         go = stage.hear()
         assert (go.round_id, go.sharded, go.epoch, go.ranges) == (7, True, 2, ((0, 4), (8, 9)))
         stage.arena.updates[go.slot][:] = (1, 2, 3, 4)
@@ -64,7 +66,7 @@ def test_an_update_that_is_not_finite_is_marked() -> None:
     core = FakeCore()
     with Stage(core) as stage:
         stage.prepare()
-        core.say(stage.node, Go(0, None))
+        core.say(Go(0, None))
         go = stage.hear()
         stage.arena.updates[go.slot][:] = (np.inf, -np.inf, 0, 1)
         stage.trainer.send(control.Contribute(0, go.slot, 1, None, 0.1, False))
@@ -75,7 +77,7 @@ def test_no_samples_means_no_payload() -> None:
     core = FakeCore()
     with Stage(core) as stage:
         stage.prepare()
-        core.say(stage.node, Go(0, None))
+        core.say(Go(0, None))
         stage.trainer.send(control.Contribute(0, stage.hear().slot, 0, None, 0.1, False))
         assert core.wait_for(events.Contributed).payloads == ()
 
@@ -84,7 +86,7 @@ def test_parameters_come_with_a_sketch_when_they_are_mixed() -> None:
     core = FakeCore()
     with Stage(core) as stage:
         stage.prepare()
-        core.say(stage.node, Go(3, None, want_parameters=True))
+        core.say(Go(3, None, want_parameters=True))
         go = stage.hear()
         assert go.want_parameters
         stage.arena.parameters[go.slot][:] = (4, 3, 2, 1)
@@ -98,7 +100,7 @@ def test_a_liar_sends_the_lie_and_believes_the_truth_where_it_aggregates_for_its
     core = FakeCore()
     with Stage(core, faults=("sign_flip:0*10",), topology="ring") as stage:
         stage.prepare()
-        core.say(stage.node, Go(0, None))
+        core.say(Go(0, None))
         go = stage.hear()
         stage.arena.updates[go.slot][:] = (1, 2, 3, 4)
         stage.trainer.send(control.Contribute(0, go.slot, 1, None, 0.1, False))
@@ -113,7 +115,7 @@ def test_every_lie_can_be_told(attack: str) -> None:
     core = FakeCore()
     with Stage(core, faults=(attack,)) as stage:
         stage.prepare()
-        core.say(stage.node, Go(0, None))
+        core.say(Go(0, None))
         go = stage.hear()
         stage.arena.updates[go.slot][:] = (1, 2, 3, 4)
         stage.trainer.send(control.Contribute(0, go.slot, 1, None, 0.1, False))
@@ -124,8 +126,8 @@ def test_every_lie_can_be_told(attack: str) -> None:
 
 def test_the_rule_runs_and_its_answer_has_the_digest_of_its_bytes() -> None:
     core = FakeCore()
-    with Stage(core) as stage:
-        core.say(stage.node, Aggregate(5, 0, 0, rows(vector(1, 2), vector(3, 6)), 0, 0))
+    with Stage(core):
+        core.say(Aggregate(5, 0, 0, rows(vector(1, 2), vector(3, 6)), 0, 0))
         heard = core.wait_for(Aggregated)
         assert (heard.ticket, heard.reason) == (5, "")
         assert heard.payload.data.tolist() == [2, 4]
@@ -133,21 +135,38 @@ def test_the_rule_runs_and_its_answer_has_the_digest_of_its_bytes() -> None:
         assert heard.weights == (0.5, 0.5)
 
 
-def test_a_row_that_the_rule_chose_is_not_overwritten_by_the_next_round() -> None:
+def rule_file(folder: Path, body: str) -> str:
+    path = folder / "my_rules.py"
+    head = "import time\nfrom pathlib import Path\nfrom gossip.aggregators import rule\n\n@rule\ndef mine(updates):\n"
+    path.write_text(head + textwrap.indent(textwrap.dedent(body), "    "))
+    return f"{path}:mine"
+
+
+def test_a_row_that_the_rule_chose_is_not_overwritten_by_the_next_round(tmp_path: Path) -> None:
     core = FakeCore()
-    with Stage(core, aggregator="krum") as stage:
-        updates = [vector(1, 1), vector(1, 1), vector(1, 1), vector(9, 9)]
-        core.say(stage.node, Aggregate(1, 0, 0, rows(*updates), 0, 0))
+    with Stage(core, aggregator=rule_file(tmp_path, "return updates[0]")):
+        core.say(Aggregate(1, 0, 0, rows(vector(1, 1), vector(9, 9)), 0, 0))
         first = core.wait_for(Aggregated)
-        core.say(stage.node, Aggregate(2, 1, 0, rows(*[vector(5, 5)] * 4), 0, 0))
+        core.say(Aggregate(2, 1, 0, rows(*[vector(5, 5)] * 2), 0, 0))
         core.wait_for(Aggregated, 1)
         assert first.payload.data.tolist() == [1, 1]
 
 
+def test_a_rule_that_raises_gives_a_reason_and_the_node_lives_on(tmp_path: Path) -> None:
+    core = FakeCore()
+    with Stage(core, aggregator=rule_file(tmp_path, "return updates @ updates")):
+        core.say(Aggregate(1, 0, 0, rows(vector(1, 2, 3), vector(3, 6, 7)), 0, 0))
+        heard = core.wait_for(Aggregated)
+        assert heard.payload is None
+        assert "mine failed: RuntimeError" in heard.reason
+        core.say(Aggregate(2, 0, 0, rows(vector(1, 2, 3)), 0, 0))
+        core.wait_for(Aggregated, 1)
+
+
 def test_too_few_updates_give_a_reason_and_no_payload() -> None:
     core = FakeCore()
-    with Stage(core, aggregator="krum") as stage:
-        core.say(stage.node, Aggregate(1, 0, 0, rows(vector(1, 2)), 3, 0))
+    with Stage(core, aggregator="krum"):
+        core.say(Aggregate(1, 0, 0, rows(vector(1, 2)), 3, 0))
         heard = core.wait_for(Aggregated)
         assert heard.payload is None
         assert "krum needs" in heard.reason
@@ -155,30 +174,39 @@ def test_too_few_updates_give_a_reason_and_no_payload() -> None:
 
 def test_a_result_that_is_not_finite_is_none() -> None:
     core = FakeCore()
-    with Stage(core) as stage:
-        core.say(stage.node, Aggregate(1, 0, 0, rows(vector(np.nan, 1), vector(1, 1)), 0, 0))
+    with Stage(core):
+        core.say(Aggregate(1, 0, 0, rows(vector(np.nan, 1), vector(1, 1)), 0, 0))
         heard = core.wait_for(Aggregated)
         assert (heard.payload, heard.reason) == (None, "non_finite result")
 
 
 def test_a_mix_is_the_aggregate_of_the_differences_to_the_own_row() -> None:
     core = FakeCore()
-    with Stage(core) as stage:
-        core.say(stage.node, Aggregate(1, 0, 0, rows(vector(1, 1), vector(3, 5)), 0, own=0, mix=True))
+    with Stage(core):
+        core.say(Aggregate(1, 0, 0, rows(vector(1, 1), vector(3, 5)), 0, own=0, mix=True))
         assert core.wait_for(Aggregated).payload.data.tolist() == [1, 2]
 
 
-def test_a_large_input_is_aggregated_while_the_loop_goes_on() -> None:
+def test_a_large_input_is_aggregated_while_the_loop_goes_on(tmp_path: Path) -> None:
+    body = f"""
+        until = time.monotonic() + 5
+        Path({str(tmp_path / "begun")!r}).touch()
+        while not Path({str(tmp_path / "go")!r}).exists():
+            assert time.monotonic() < until, "nobody could say go: the loop stands still"
+            time.sleep(0.002)
+        return updates.mean(dim=0)
+    """
     core = FakeCore()
-    with Stage(core, aggregator="median") as stage:
+    with Stage(core, aggregator=rule_file(tmp_path, body)) as stage:
         stage.prepare()
-        large = [Payload(np.full(2**20, float(i), np.float32), 2**22) for i in range(3)]
-        core.say(stage.node, Aggregate(1, 0, 0, rows(*large), 1, 0))
+        large = [Payload(np.full(2**19, float(i), np.float32), 2**21) for i in range(3)]
+        core.say(Aggregate(1, 0, 0, rows(*large), 1, 0))
+        core.wait(lambda: core.count(Aggregated) or (tmp_path / "begun").exists())
+        stage.poke()
+        (tmp_path / "go").touch()
         heard = core.wait_for(Aggregated)
+        assert heard.reason == ""
         assert heard.payload.data[0] == 1
-        at = core.heard.index(heard)
-        told = next(i for i, event in enumerate(core.heard) if isinstance(event, events.Prepared))
-        assert any(isinstance(event, events.TrainerProgress) for event in core.heard[told:at]), "the loop stood still"
 
 
 def test_a_rule_that_needs_the_loss_is_run_by_the_trainer() -> None:
@@ -186,7 +214,6 @@ def test_a_rule_that_needs_the_loss_is_run_by_the_trainer() -> None:
     with Stage(core, aggregator="zeno:b=0") as stage:
         stage.prepare()
         core.say(
-            stage.node,
             Aggregate(1, 0, 0, rows(vector(1, 2, 3, 4), vector(5, 6, 7, 8)), 0, 1),
             Aggregate(2, 0, 0, rows(vector(1, 1, 1, 1)), 0, None),
         )
@@ -210,7 +237,7 @@ def test_the_aggregate_of_all_shards_is_in_one_slot_and_a_mix_beside_it() -> Non
     core = FakeCore()
     with Stage(core) as stage:
         stage.prepare()
-        core.say(stage.node, Apply(4, (vector(1, 2, 3), vector(4)), vector(5, 6, 7, 8), 0.5), Apply(5, ()))
+        core.say(Apply(4, (vector(1, 2, 3), vector(4)), vector(5, 6, 7, 8), 0.5), Apply(5, ()))
         told = stage.hear()
         assert (told.round_id, told.mix_scale) == (4, 0.5)
         assert stage.arena.results[told.slot].tolist() == [1, 2, 3, 4]
@@ -224,7 +251,7 @@ def test_several_messages_of_one_turn_share_a_packet() -> None:
     core = FakeCore()
     with Stage(core) as stage:
         stage.prepare()
-        core.say(stage.node, Apply(0, (vector(1, 2, 3, 4),)), Go(1, None))
+        core.say(Apply(0, (vector(1, 2, 3, 4),)), Go(1, None))
         messages, _ = stage.trainer.receive(20)
         assert [type(message) for message in messages] == [control.Apply, control.Go]
 
@@ -233,7 +260,7 @@ def test_rounds_wait_for_a_free_slot_in_order_and_none_is_overwritten() -> None:
     core = FakeCore()
     with Stage(core) as stage:
         stage.prepare()
-        core.say(stage.node, *[Apply(r, (vector(r, r, r, r),)) for r in range(10)], Go(10, None))
+        core.say(*[Apply(r, (vector(r, r, r, r),)) for r in range(10)], Go(10, None))
         held = [stage.hear() for _ in range(control.RESULT_SLOTS)]
         assert stage.is_silent()
         assert [told.round_id for told in held] == [0, 1, 2, 3]
@@ -256,7 +283,7 @@ def test_a_trainer_that_takes_nothing_does_not_eat_the_memory(monkeypatch: pytes
     core = FakeCore()
     with Stage(core, run_dir=tmp_path) as stage:
         stage.prepare()
-        core.say(stage.node, *[Apply(r, (vector(r, r, r, r),)) for r in range(20)])
+        core.say(*[Apply(r, (vector(r, r, r, r),)) for r in range(20)])
         assert stage.join() == 70
         error = json.loads((tmp_path / "peer-0" / "node_error.json").read_text())
         assert "the trainer has not taken" in error["message"]
@@ -271,7 +298,7 @@ def test_a_slot_that_is_still_being_sent_is_not_given_again() -> None:
         stage.node.trainer._in_flight = lambda data: any(data is each for each in reading)
         used = []
         for r in range(8):
-            core.say(stage.node, Go(r, None))
+            core.say(Go(r, None))
             go = stage.hear()
             assert not any(np.shares_memory(stage.arena.updates[go.slot], each) for each in reading)
             stage.arena.updates[go.slot][:] = r
@@ -287,7 +314,7 @@ def test_a_round_told_again_with_samples_keeps_its_slot() -> None:
     core = FakeCore()
     with Stage(core) as stage:
         stage.prepare()
-        core.say(stage.node, Go(0, None), Go(0, Slice(0, ((0, 1),))))
+        core.say(Go(0, None), Go(0, Slice(0, ((0, 1),))))
         first, second = stage.hear(), stage.hear()
         assert first.slot == second.slot
         assert (first.sharded, second.sharded) == (False, True)
@@ -297,7 +324,7 @@ def test_a_snapshot_comes_in_shared_memory_with_its_digest() -> None:
     core = FakeCore()
     with Stage(core) as stage:
         stage.prepare()
-        core.say(stage.node, events.TakeSnapshot())
+        core.say(events.TakeSnapshot())
         assert stage.hear() == control.TakeSnapshot()
         fd = allocate_bytes(b"the state")
         stage.trainer.send(control.Snapshot(9, 9, ""), fds=(fd,))
@@ -313,7 +340,7 @@ def test_a_state_goes_to_the_trainer_before_the_rounds_on_it(nbytes: int) -> Non
     state = np.arange(nbytes, dtype=np.uint8)
     with Stage(core) as stage:
         stage.prepare()
-        core.say(stage.node, events.Restore(30, Payload(state, nbytes)), Go(30, None))
+        core.say(events.Restore(30, Payload(state, nbytes)), Go(30, None))
         told, fds = stage.next()
         assert told == control.Restore(30, nbytes)
         assert bytes(map_bytes(fds[0], nbytes)) == state.tobytes()
@@ -355,7 +382,7 @@ def test_a_trainer_that_says_goodbye_is_not_lost_when_it_closes() -> None:
         stage.trainer.send(control.Close("finished"))
         stage.trainer.close()
         assert core.wait_for(events.Stop) == events.Stop("finished")
-        core.say(stage.node, Halt("finished", 0))
+        core.say(Halt("finished", 0))
         stage.node.stop("again")
         assert stage.join() == 0
         assert core.count(events.TrainerLost) == 0
@@ -369,9 +396,9 @@ def test_stop_from_another_thread_is_heard() -> None:
 
 
 def test_nothing_comes_after_halt() -> None:
-    core = FakeCore(lambda event: [Halt("now"), events.Report("late")] if isinstance(event, events.Stop) else [])
+    core = FakeCore(lambda event: [Halt("now")] if isinstance(event, events.Stop) else [])
     with Stage(core) as stage:
-        stage.node.stop("x")
+        stage.trainer.send(control.Close("finished"), control.Shard(10, 1))
         assert stage.join() == 0
         assert isinstance(core.heard[-1], events.Stop)
 
@@ -416,7 +443,7 @@ def test_reports_reach_the_launcher_and_the_files(tmp_path: Any) -> None:
     core = FakeCore()
     with Stage(core, run_dir=tmp_path, status_fd=status.fileno()) as stage:
         stage.prepare()
-        core.say(stage.node, events.Report("skip", {"subject": 3, "reason": "suspect", "round": 5}), Halt("done", 0))
+        core.say(events.Report("skip", {"subject": 3, "reason": "suspect", "round": 5}), Halt("done", 0))
         assert stage.join() == 0
     status.close()
     lines = [json.loads(line) for line in launcher.makefile()]
@@ -432,12 +459,11 @@ def test_reports_reach_the_launcher_and_the_files(tmp_path: Any) -> None:
 
 def test_a_commit_made_here_becomes_a_line_and_another_does_not(tmp_path: Any) -> None:
     core = FakeCore()
-    commit = Commit(
-        b"\1" * 8, 5, 0, 1, 1, 2, b"\2" * 16, b"\3" * 16, (Contribution(2, 8, 0.5, 1.5),), (Rejection(3, "non_finite"),), (0, 2), 0.25, ""
-    )  # fmt: skip
+    by, refused = (Contribution(2, 8, 0.5, 1.5),), (Rejection(3, "non_finite"),)
+    commit = Commit(b"\1" * 8, 5, 0, 1, 1, 2, b"\2" * 16, b"\3" * 16, by, refused, (0, 2), 0.25, "")
     made = events.Committed(commit, b"\4" * 16, True, {0: 1.0, 2: 0.5}, {0: [(0, 8)]}, 3, 100)
     with Stage(core, run_dir=tmp_path) as stage:
-        core.say(stage.node, made, events.Committed(commit, b"\5" * 16, False), Halt("done"))
+        core.say(made, events.Committed(commit, b"\5" * 16, False), Halt("done"))
         assert stage.join() == 0
     lines = [json.loads(line) for line in (tmp_path / "peer-0" / "commits.jsonl").read_text().splitlines()]
     assert len(lines) == 2

@@ -18,11 +18,11 @@ def outcome(*lives: Life, stopped: str = "", halted: dict[int, int] | None = Non
 
 
 def left(peer: int, code: int) -> Life:
-    return Life(peer, 0, code, None, (), 0.0)
+    return Life(peer, 0, code, None, (), 0.0, 0.0)
 
 
 def killed(peer: int) -> Life:
-    return Life(peer, 0, None, signal.SIGKILL, (), 0.0)
+    return Life(peer, 0, None, signal.SIGKILL, (), 0.0, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -50,5 +50,5 @@ def test_the_exit_code_says_how_the_run_went(run: Outcome, expected: int) -> Non
 
 
 def test_the_last_life_of_a_peer_counts() -> None:
-    run = outcome(killed(2), Life(2, 1, 0, None, (), 0.0))
+    run = outcome(killed(2), Life(2, 1, 0, None, (), 0.0, 0.0))
     assert run.finished == [2]

@@ -109,6 +109,33 @@ def test_at_most_f_are_quarantined_the_least_trusted_first() -> None:
     assert table.quarantined(25) == {5, 7}
 
 
+def test_the_least_trusted_is_next_when_a_place_becomes_free() -> None:
+    table = TrustTable(SETTINGS, f=1)
+    run(table, range(18), {7: 9.0})
+    run(table, range(18, 22), {6: 9.0})
+    changes = run(table, range(22, 80), {5: 9.0, 6: 9.0})
+    assert [change.peer for change in changes if change.change == "quarantined"][:1] == [6]
+
+
+def test_what_a_peer_sends_in_quarantine_is_not_looked_at() -> None:
+    table = TrustTable(SETTINGS, f=2)
+    run(table, range(20), {5: 9.0})
+    before = table.score(5)
+    table.observe_commit(20, contributions({5: 9.0}), [Rejection(5, "non_finite")], roster=PEERS)
+    assert table.score(5) == before
+
+
+def test_reasons_speak_of_the_recent_past_and_begin_anew_on_parole() -> None:
+    table = TrustTable(SETTINGS, f=0)
+    run(table, range(20), {5: 9.0})
+    run(table, range(20, 26), {})
+    assert table.reasons(5) == ("14 of the last 20 updates stood out, 9.0x farther out than typical",)
+    table = TrustTable(SETTINGS, f=1)
+    run(table, range(16), {5: 9.0})
+    (parole,) = run(table, range(16, 50), {})[:1]
+    assert (parole.change, parole.reasons) == ("parole", ())
+
+
 def test_a_majority_of_the_roster_always_stays() -> None:
     table = TrustTable(SETTINGS, f=4)
     for round_id in range(20):

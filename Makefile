@@ -1,0 +1,70 @@
+# make demo | make test: each installs what it needs into .venv first. make help lists the rest.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+PYTHON ?= python3
+VENV ?= .venv
+# Where torch comes from when the default package index is not what you want, such as the index of CPU-only builds.
+TORCH_INDEX ?=
+ARGS ?=
+PYTEST_ARGS ?=
+
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+SOURCES := gossip aggregators topologies launch tests examples benchmarks
+
+# One thread a process: several processes with a thread a core each are slower than one thread each by a factor of hundreds.
+export OMP_NUM_THREADS ?= 1
+export OMP_WAIT_POLICY ?= PASSIVE
+
+.PHONY: help venv demo test lint format types pyright bench package clean
+
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo "Variables: PYTHON=python3.12  VENV=.venv  TORCH_INDEX=<url>  ARGS='--peers 4'  PYTEST_ARGS='-k rolling'"
+
+venv: $(INSTALLED)  ## make .venv with the tested versions of everything
+
+# torch first and pinned, so that no other package can pull in another one (a few GiB of CUDA libraries on some indexes).
+$(INSTALLED): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "gossip needs Python 3.11 or newer, $(PYTHON) is " \
+	  + sys.version.split()[0] + ". Give another one: make PYTHON=python3.12 ...")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+demo: $(INSTALLED)  ## eight peers, two liars, a killed server; ARGS is passed on to `gossip demo`
+	$(BIN)/gossip demo $(ARGS)
+
+test: lint types $(INSTALLED)  ## all that a change must pass: lint, types, tests
+	$(BIN)/python -m pytest -q --durations=10 $(PYTEST_ARGS)
+
+lint: $(INSTALLED)  ## ruff, style and formatting
+	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/ruff format --check $(SOURCES)
+
+format: $(INSTALLED)  ## let ruff format and fix
+	$(BIN)/ruff format $(SOURCES)
+	$(BIN)/ruff check --fix $(SOURCES)
+
+types: $(INSTALLED)  ## mypy --strict
+	$(BIN)/mypy
+
+pyright: $(INSTALLED)  ## pyright (needs node; not part of `make test`, because without one it downloads one)
+	$(BIN)/pyright
+
+bench: $(INSTALLED)  ## steps per second against PyTorch DDP over gloo
+	$(BIN)/python benchmarks/ddp.py $(ARGS)
+
+package: $(INSTALLED)  ## sdist and wheel into dist/
+	rm -rf dist build
+	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+	$(BIN)/python -c 'from setuptools.build_meta import build_sdist; print(build_sdist("dist"))'
+	rm -rf build
+
+clean:  ## remove .venv, caches and build outputs; keeps runs/
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

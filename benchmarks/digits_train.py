@@ -1,0 +1,119 @@
+"""One training loop for every side of the comparison: the digits MLP, SGD with momentum, one batch a process and step.
+
+Only the exchange differs: ``none`` (each process alone), ``ddp`` (DistributedDataParallel over gloo) or ``gossip``. The
+process of rank 0 writes what it measured to ``--result``. Started by ``benchmarks/ddp.py``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import torch
+from sklearn.datasets import load_digits
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+# The part of a run that is measured, as fractions of its steps: neither start-up nor the others' leaving.
+FROM, TO = 0.2, 0.9
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--exchange", choices=["none", "ddp", "gossip"], required=True)
+    parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--batch", type=int, default=32, help="samples a process and step")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--rendezvous", type=Path, help="file in which the processes of `none` and `ddp` find each other")
+    parser.add_argument("--result", type=Path, required=True, help="where rank 0 writes its measurement")
+    return parser.parse_args()
+
+
+def digits() -> tuple[TensorDataset, Tensor, Tensor]:
+    """1,437 samples to train on and 360 to test on, pixels in [0, 1]."""
+    bunch = load_digits()
+    x = torch.tensor(bunch.data, dtype=torch.float32) / 16.0
+    y = torch.tensor(bunch.target, dtype=torch.long)
+    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
+    train, test = order[:1437], order[1437:]
+    return TensorDataset(x[train], y[train]), x[test], y[test]
+
+
+def mlp() -> nn.Module:
+    """17,226 parameters."""
+    return nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 64), nn.ReLU(), nn.Linear(64, 10))
+
+
+Batches = Iterator[tuple[Tensor, Tensor]]
+
+
+def slices(data: TensorDataset, rank: int, world: int, batch: int, seed: int) -> Batches:
+    """This rank's batches, epoch after epoch: slices of tensors in a shared random order, the fastest way there is."""
+    x, y = data.tensors
+    for epoch in itertools.count():
+        order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed + epoch))
+        for indices in order[rank::world].split(batch):
+            yield x[indices], y[indices]
+
+
+def repeated(loader: Iterable[tuple[Tensor, Tensor]]) -> Batches:
+    """A gossip loader's batches, epoch after epoch."""
+    while True:
+        yield from loader
+
+
+def main() -> None:
+    options = parse()
+    torch.set_num_threads(1)
+    torch.manual_seed(options.seed)
+    data, x_test, y_test = digits()
+    model: nn.Module = mlp()
+    plain = model
+    optimizer: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    if options.exchange == "gossip":
+        import gossip
+
+        peer = gossip.init()
+        model, optimizer = peer.prepare(model, optimizer)
+        batches = repeated(peer.shard(DataLoader(data, batch_size=options.batch, shuffle=True)))
+        rank = peer.id
+    else:
+        import torch.distributed as dist
+
+        rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        dist.init_process_group("gloo", init_method=f"file://{options.rendezvous}", rank=rank, world_size=world)
+        batches = slices(data, rank, world, options.batch, options.seed)
+        if options.exchange == "ddp":
+            model = nn.parallel.DistributedDataParallel(model)
+        dist.barrier()
+
+    loss_of = nn.CrossEntropyLoss()
+    first, last = int(options.steps * FROM), int(options.steps * TO)
+    started_s = measured_s = 0.0
+    for step, (x, y) in enumerate(itertools.islice(batches, options.steps)):
+        if step == first:
+            started_s = time.perf_counter()
+        elif step == last:
+            measured_s = time.perf_counter() - started_s
+        optimizer.zero_grad()
+        loss_of(model(x), y).backward()
+        optimizer.step()
+
+    with torch.no_grad():
+        accuracy = (plain(x_test).argmax(dim=1) == y_test).float().mean().item()
+    if rank == 0:
+        measured = {"steps_per_s": (last - first) / measured_s, "steps": last - first, "accuracy": round(accuracy, 4)}
+        part = options.result.with_suffix(".part")
+        part.write_text(json.dumps(measured))
+        os.replace(part, options.result)
+    if options.exchange != "gossip":
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,136 @@
+"""What a peer makes of what it is told: which rumours it believes, which it only takes as an accusation, which it denies."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from .awareness import Awareness
+from .cases import Cases
+from .dissemination import Rumours
+from .events import Effect, Send
+from .members import RANK, REFUTATIONS, Member, View, incarnation_of
+from .messages import Gossip, PeerId, Rumour
+from .settings import MembershipSettings
+
+MEMBERS_MAX = 4096  # where no list says who may be one
+TABLE_MAX = 500  # members in one PushPull: a header holds about twice as many
+
+
+class Hearsay:
+    """Merges rumours into the table. ``me`` is the local peer's own entry, whose standing only a refutation raises."""
+
+    def __init__(
+        self,
+        settings: MembershipSettings,
+        allowed: frozenset[PeerId] | None,
+        me: Member,
+        view: View,
+        rumours: Rumours,
+        cases: Cases,
+        awareness: Awareness,
+    ) -> None:
+        self.settings, self.allowed, self.me = settings, allowed, me
+        self.view, self.rumours, self.cases, self.awareness = view, rumours, cases, awareness
+        self.superseded = False
+        self._shouted_at = float("-inf")
+
+    def hear(self, rumours: tuple[Rumour, ...], sender: PeerId, now: float, table: bool = False) -> list[Effect]:
+        most = TABLE_MAX if table else 2 * self.settings.rumours_per_message
+        effects: list[Effect] = []
+        for rumour in rumours[:most]:
+            effects += (
+                self._about_me(rumour, sender, now) if rumour.peer == self.me.peer else self._about(rumour, sender, now, table)
+            )
+        return effects
+
+    def _about(self, rumour: Rumour, sender: PeerId, now: float, table: bool) -> list[Effect]:
+        if not self.allows(rumour.peer) or not self.allows(rumour.origin):
+            return []
+        member = self.view.members.get(rumour.peer)
+        if not self.plausible(rumour.incarnation, member):
+            return []
+        effects: list[Effect] = []
+        if member is None:
+            member = self.cases.enlist(rumour.peer, rumour.incarnation, now)
+            effects += self.cases.set_address(member, rumour.control, rumour.bulk)
+        if rumour.incarnation < member.standing:
+            return effects  # old news
+        newer = rumour.incarnation > member.standing
+        if rumour.status == "alive":
+            effects += self._about_living(member, rumour, newer, sender, now)
+        elif rumour.origin == rumour.peer or not member.met:
+            # Its own last word, or one that was gone before we knew of it.
+            effects += self._about_gone(member, rumour, newer, now)
+        elif newer and member.gone and rumour.status == "dead":
+            effects += self.cases.rebury(member, rumour, now)
+        elif newer or not member.gone:
+            if newer:  # the refutation before this accusation passed us by
+                effects += self.cases.revive(member, replace(rumour, status="alive"), sender, now)
+            told_dead = rumour.status == "dead" and not table
+            effects += self.cases.accuse(member, rumour.origin, now, hurried=told_dead)
+            # That others think it dead is one more accusation, and decides only where there was a case already.
+            if told_dead and member.suspicion is not None and member.suspicion.proven:
+                effects += self.cases.bury(member, rumour.origin, now, "told so")
+        return effects
+
+    def _about_living(self, member: Member, rumour: Rumour, newer: bool, sender: PeerId, now: float) -> list[Effect]:
+        effects: list[Effect] = []
+        if newer:
+            effects += self.cases.revive(member, rumour, sender, now)
+        elif not member.control:
+            effects += self.cases.set_address(member, rumour.control, rumour.bulk)
+        self.cases.meet(member)
+        return effects
+
+    def _about_gone(self, member: Member, rumour: Rumour, newer: bool, now: float) -> list[Effect]:
+        if rumour.status == "suspect":  # of a peer that we have not met: it is there, and somebody misses it
+            effects = self.cases.revive(member, replace(rumour, status="alive"), rumour.origin, now) if newer else []
+            self.cases.meet(member)
+            return effects + self.cases.accuse(member, rumour.origin, now)
+        if newer:
+            return self.cases.rebury(member, rumour, now)
+        if RANK[rumour.status] <= RANK[member.status]:
+            return []
+        return self.cases.bury(member, rumour.origin, now, "own word", rumour.status)
+
+    def _about_me(self, rumour: Rumour, sender: PeerId, now: float) -> list[Effect]:
+        """Only the accused may raise its own standing; that is what makes a refutation final."""
+        incarnation = incarnation_of(rumour.incarnation)
+        if incarnation > self.me.incarnation:
+            if incarnation - self.me.incarnation <= self.settings.incarnation_jump_max:
+                self.superseded = True
+            return []
+        if incarnation < self.me.incarnation or self.me.gone or not self.plausible(rumour.incarnation, self.me):
+            return []
+        alive = rumour.status == "alive"
+        if alive and rumour.incarnation <= self.me.standing:
+            return []
+        if rumour.incarnation < self.me.standing:  # refuted, which the speaker has missed
+            return [Send(sender, Gossip((self.me.rumour(),)))] if sender in self.view.members else []
+        self.awareness.worsen()
+        self.me.standing = rumour.incarnation + 1
+        denial = self.me.rumour()
+        self.rumours.add(denial)
+        if now - self._shouted_at < self.settings.gossip_interval_s:
+            return []  # whoever keeps accusing us shall not make us flood the others
+        self._shouted_at = now
+        return self.shout(denial)
+
+    def shout(self, rumour: Rumour) -> list[Effect]:
+        """To everybody at once, beside the rumour's usual way."""
+        return [Send(m.peer, Gossip((rumour,))) for m in self.view.others() if m.linked and not m.gone]
+
+    # --- what may be believed at all --------------------------------------------------------------------------------------
+
+    def allows(self, peer: PeerId) -> bool:
+        if self.allowed is not None:
+            return peer in self.allowed
+        return peer in self.view.members or len(self.view.members) < MEMBERS_MAX
+
+    def plausible(self, standing: int, member: Member | None) -> bool:
+        """Nobody may push another's number so high that it cannot answer any more."""
+        known = 0 if member is None else member.standing
+        lives = incarnation_of(standing) - incarnation_of(known)
+        if lives == 0 and member is not None and member.met:
+            return standing - known <= self.settings.incarnation_jump_max
+        return lives <= self.settings.incarnation_jump_max and standing % REFUTATIONS <= REFUTATIONS // 2

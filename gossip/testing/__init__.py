@@ -1,0 +1,28 @@
+"""Kits for authors of plug-ins: does your rule, topology or transport keep its promises? An AssertionError says which not.
+
+from gossip.testing import check_aggregator
+check_aggregator(my_rule)
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .aggregators import check_aggregator as check_aggregator
+    from .topologies import check_topology as check_topology
+    from .transports import check_transport as check_transport
+
+_HOMES = {"check_aggregator": "aggregators", "check_topology": "topologies", "check_transport": "transports"}
+__all__ = ["check_aggregator", "check_topology", "check_transport"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

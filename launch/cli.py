@@ -1,0 +1,203 @@
+"""The ``gossip`` command. Only what ``--help`` needs is imported here; the rest comes with the command that needs it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from gossip.errors import ConfigError, GossipError
+
+app = typer.Typer(
+    name="gossip",
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    help="Fault-tolerant training for PyTorch: no process is special, anything may crash, hang or lie.",
+)
+
+Peers = Annotated[int | None, typer.Option("-n", "--peers", help="How many peers to start.", show_default=False)]
+Topology = Annotated[
+    str | None, typer.Option(help="Who exchanges with whom: rolling, random-k:k=3, ring, full.", show_default=False)
+]
+Aggregator = Annotated[
+    str | None, typer.Option(help="How updates become one: a rule's name, or file.py:rule.", show_default=False)
+]
+Byzantine = Annotated[int | None, typer.Option("-f", "--byzantine", help="Lying peers to tolerate.", show_default=False)]
+Fault = Annotated[
+    list[str] | None, typer.Option(help="Inject a fault: crash:3@50, sign_flip:5,6*10. Repeatable.", show_default=False)
+]
+Faults = Annotated[Path | None, typer.Option(help="Inject the faults of a plan file (TOML).", show_default=False)]
+Rounds = Annotated[int | None, typer.Option(help="Rounds to train.", show_default=False)]
+Seed = Annotated[int | None, typer.Option(help="Of servers, data order and attacks.", show_default=False)]
+RunDir = Annotated[Path | None, typer.Option(help="Folder of the run; runs/NAME by default.", show_default=False)]
+Name = Annotated[str | None, typer.Option(help="Name of the run.", show_default=False)]
+Quorum = Annotated[str | None, typer.Option(help="majority, or available: any number of peers.", show_default=False)]
+StartTimeout = Annotated[float | None, typer.Option(help="Seconds that peers wait for each other.", show_default=False)]
+RoundTimeout = Annotated[float | None, typer.Option(help="Seconds that a round may wait at most.", show_default=False)]
+Config = Annotated[Path | None, typer.Option(help="Options from a TOML file; flags and GOSSIP_* win.", show_default=False)]
+Json = Annotated[bool, typer.Option("--json", help="Print the summary as JSON, and nothing else, to stdout.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Only what peers print and what goes wrong.")]
+ShowConfig = Annotated[bool, typer.Option("--show-config", help="Print every option with its source, and start nothing.")]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print(f"gossip {version('gossip-train')}")
+        raise typer.Exit
+
+
+@app.callback()
+def gossip(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+) -> None:
+    pass
+
+
+# Options end where the script begins: everything after it is the script's, --help and -n included.
+@app.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False})
+def run(
+    script: Annotated[Path, typer.Argument(help="Your training script.", show_default=False)],
+    arguments: Annotated[list[str] | None, typer.Argument(metavar="ARGS", help="Its own arguments.")] = None,
+    peers: Peers = None,
+    topology: Topology = None,
+    aggregator: Aggregator = None,
+    byzantine: Byzantine = None,
+    fault: Fault = None,
+    faults: Faults = None,
+    rounds: Rounds = None,
+    seed: Seed = None,
+    run_dir: RunDir = None,
+    name: Name = None,
+    quorum: Quorum = None,
+    start_timeout: StartTimeout = None,
+    round_timeout: RoundTimeout = None,
+    config: Config = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    show: ShowConfig = False,
+) -> None:
+    """Train SCRIPT with several peers on this machine: gossip run -n 4 train.py --lr 0.1"""
+    from gossip.config import resolve
+
+    from . import feasible, runs
+    from .screens import PlainScreen
+    from .supervisor import script_command
+
+    flags = _flags(peers, topology, aggregator, byzantine, fault, faults, rounds, seed, run_dir, name, quorum)
+    flags.update(start_timeout_s=start_timeout, round_timeout_s=round_timeout)
+    resolved = resolve(flags, config)
+    if show:
+        feasible.check_names(resolved.config.topology, resolved.config.aggregator)
+        runs.show_config(resolved, as_json)
+        return
+    feasible.check_script(script)
+    resolved = runs.settle(resolved, script.stem)
+    folder = runs.begin(resolved, sys.argv, script.resolve().parent)
+    screen = PlainScreen(sys.stderr if as_json else None, every_s=10.0, quiet=quiet)
+    settled = resolved.config
+    screen.say(f"{settled.name}: {settled.peers} peers, {settled.topology}, {settled.aggregator} (f={settled.f}), in {folder}")
+    outcome = runs.train(resolved, script_command(script, arguments or []), screen)
+    summary = runs.conclude(folder, outcome)
+    if as_json:
+        print(json.dumps(summary))
+    else:
+        screen.say(f"{summary['status']} after {summary['rounds']} rounds, {outcome.wall_s:.1f} s: {folder / 'summary.json'}")
+    raise typer.Exit(outcome.exit_code)
+
+
+@app.command()
+def demo(
+    peers: Peers = None,
+    topology: Topology = None,
+    aggregator: Aggregator = None,
+    byzantine: Byzantine = None,
+    fault: Fault = None,
+    faults: Faults = None,
+    rounds: Rounds = None,
+    seed: Seed = None,
+    run_dir: RunDir = None,
+    name: Name = None,
+    quorum: Quorum = None,
+    config: Config = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw the curves into this PNG.", show_default=False)] = None,
+    only: Annotated[
+        bool, typer.Option("--only", help="Leave out the comparison with plain averaging and without faults.")
+    ] = False,
+    as_json: Json = False,
+    show: ShowConfig = False,
+) -> None:
+    """Eight peers learn the digits while two lie and the serving one is killed; then the same with plain averaging."""
+    from .demo import Demo
+
+    flags = _flags(peers, topology, aggregator, byzantine, fault, faults, rounds, seed, run_dir, name, quorum)
+    prepared = Demo.prepare(flags, config, plot=plot, compare=not only, as_json=as_json)
+    if show:
+        prepared.show_config()
+        return
+    raise typer.Exit(prepared.run())
+
+
+def _flags(
+    peers: int | None,
+    topology: str | None,
+    aggregator: str | None,
+    byzantine: int | None,
+    fault: list[str] | None,
+    faults: Path | None,
+    rounds: int | None,
+    seed: int | None,
+    run_dir: Path | None,
+    name: str | None,
+    quorum: str | None,
+) -> dict[str, Any]:
+    """Options as ``gossip.config.resolve`` takes them; None where nothing was typed."""
+    specs: list[str] | None = None
+    if fault or faults is not None:
+        from gossip import faults as plans
+
+        specs = [*(plans.load(faults).specs if faults is not None else ()), *plans.parse(fault or ()).specs]
+    return {
+        "peers": peers,
+        "topology": topology,
+        "aggregator": aggregator,
+        "f": byzantine,
+        "faults": specs,
+        "rounds": rounds,
+        "seed": seed,
+        "run_dir": str(run_dir) if run_dir is not None else None,
+        "name": name,
+        "quorum": quorum,
+    }
+
+
+def print_error(error: GossipError) -> None:
+    """Two or three lines on stderr, no traceback: it is told what is wrong, and what to do."""
+    print(f"error: {error}", file=sys.stderr)
+    if error.hint:
+        print(f"  hint: {error.hint}", file=sys.stderr)
+
+
+def main() -> None:
+    """Entry point of ``gossip``."""
+    try:
+        app()
+    except GossipError as error:
+        print_error(error)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:
+        # Whoever read our lines has left (`gossip run ... | head`): nobody to tell.
+        sys.stderr.close()
+        sys.exit(ConfigError.exit_code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""One run from resolved settings to summary: the folder, the peers, what is left behind. ``run`` and ``demo`` share it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from gossip.config import Resolved
+from gossip.telemetry import environment, write_json
+
+from . import feasible, summary
+from .screens import Screen
+from .supervisor import Outcome, Supervisor
+
+RUNS = "runs"
+
+
+def settle(resolved: Resolved, kind: str) -> Resolved:
+    """Checks what can be checked before anything starts, and fills in what is drawn: run id, name, folder, f.
+
+    Raises: ConfigError and its kin: A name, a number, a fault or the machine does not allow this run.
+    """
+    config = resolved.config
+    feasible.check_names(config.topology, config.aggregator)
+    _ = config.plan  # raises for faults that this run cannot have
+    feasible.check_memory(config.peers)
+    resolved = feasible.check_rule(resolved)
+    run = secrets.token_hex(8)
+    resolved = resolved.with_values("drawn", run=run)
+    if not config.name:
+        resolved = resolved.with_values("drawn", name=f"{kind}-{run[:4]}")
+    if not config.run_dir:
+        resolved = resolved.with_values("the name", run_dir=str(Path(RUNS) / resolved.config.name))
+    return resolved
+
+
+def begin(resolved: Resolved, argv: Sequence[str], code: Path | None) -> Path:
+    """Makes the run's folder and writes into it what the run was started with. Returns its path.
+
+    Args:
+        argv: What was typed.
+        code: The folder whose git version goes into ``environment.json``.
+    """
+    folder = Path(resolved.config.run_dir).resolve()
+    feasible.make_run_folder(folder)
+    resolved.config.dump(folder / "config.json")
+    (folder / "config.toml").write_text(resolved.to_toml(), "utf-8")
+    write_json(folder / "environment.json", {**environment(argv, code), "run": resolved.config.run})
+    return folder
+
+
+def train(resolved: Resolved, command: Sequence[str], screen: Screen) -> Outcome:
+    """Starts the peers in a folder that ``begin`` made, and returns when they are gone."""
+    return asyncio.run(Supervisor(resolved.config, command, screen).run())
+
+
+def conclude(folder: Path, outcome: Outcome) -> dict[str, Any]:
+    """Writes ``commits.jsonl`` and ``summary.json``. Returns the summary."""
+    return summary.write(folder, outcome.exit_code, outcome.wall_s)
+
+
+def show_config(resolved: Resolved, as_json: bool) -> None:
+    """Prints every option, its value and where that comes from."""
+    values = resolved.config.model_dump(mode="json")
+    if as_json:
+        print(
+            json.dumps({key: {"value": value, "source": resolved.sources.get(key, "default")} for key, value in values.items()})
+        )
+        return
+    width = max(map(len, values))
+    for key, value in values.items():
+        if key != "run":
+            shown = "-" if value is None or value == "" else " ".join(value) or "-" if isinstance(value, list) else str(value)
+            print(f"{key:{width}}  {shown:24}  {resolved.sources.get(key, 'default')}")
+    sys.stdout.flush()

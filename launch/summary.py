@@ -1,0 +1,221 @@
+"""``summary.json``: how a run went, read from what it left in its folder and nothing else (``docs/summary.md``)."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from gossip.config import RunConfig
+from gossip.telemetry import JsonLines, read_json, read_lines, write_json
+
+from .view import RunView
+
+SCHEMA = "gossip.summary/1"
+STATUS = {
+    0: "finished",
+    1: "failed",
+    2: "refused",
+    4: "never_started",
+    5: "quorum_lost",
+    6: "refused",
+    130: "stopped",
+    143: "stopped",
+}
+
+
+def merge_commits(folder: Path) -> list[dict[str, Any]]:
+    """Writes ``commits.jsonl`` from those of the peers: by round and shard, without doubles. Returns the rows."""
+    seen: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for path in sorted(folder.glob("peer-*/commits.jsonl")):
+        for row in read_lines(path):
+            seen.setdefault((row.get("lineage"), row.get("round"), row.get("shard"), row.get("made_at"), row.get("digest")), row)
+    rows = sorted(seen.values(), key=lambda row: (row.get("round", 0), row.get("shard", 0), row.get("attempt", 0)))
+    (folder / "commits.jsonl").unlink(missing_ok=True)
+    file = JsonLines(folder / "commits.jsonl", "commits")
+    for row in rows:
+        file.write(row)
+    file.close()
+    return rows
+
+
+def build(folder: Path, exit_code: int, wall_s: float) -> dict[str, Any]:
+    """The summary of the run in ``folder``.
+
+    Args:
+        exit_code: The launcher's.
+        wall_s: From the start of the first peer to the end of the last.
+    """
+    config = RunConfig.load(folder / "config.json")
+    plan = config.plan
+    events = sorted(read_lines(folder / "events.jsonl"), key=lambda row: float(row.get("t") or 0.0))
+    view = RunView(config.peers, plan)
+    for event in events:
+        view.feed(event)
+    commits = true_chain(read_lines(folder / "commits.jsonl"))
+    done = Counter(int(row["round"]) for row in commits if isinstance(row.get("round"), int))
+    last = max([*done, view.round], default=-1)
+    # With commits a round that has none was lost; topologies without commits report what they lose.
+    lost = set(view.lost_rounds) | ({number for number in range(last + 1) if number not in done} if done else set())
+    finished = [peer for peer, row in view.rows.items() if row.state == "done"]
+    present = finished or [peer for peer, row in view.rows.items() if row.state != "gone"]
+    survivors = [peer for peer in present if peer not in plan.liars]
+    evaluation = read_json(folder / "evaluation.json") or {}
+    return {
+        "schema": SCHEMA,
+        "status": STATUS.get(exit_code, "failed"),
+        "exit_code": exit_code,
+        "run": config.run,
+        "name": config.name,
+        "peers": config.peers,
+        "topology": config.topology,
+        "aggregator": config.aggregator,
+        "f": config.f,
+        "faults": list(config.faults),
+        "liars": sorted(plan.liars),
+        "rounds": last + 1 - len(lost),
+        "accuracy": _accuracy(view, survivors, evaluation),
+        "loss": _loss(view, survivors, evaluation),
+        "replicas_identical": _identical(view, survivors, evaluation),
+        "deaths": [
+            {
+                "peer": blow.peer,
+                "round": blow.round,
+                "kind": blow.kind,
+                "planned": blow.planned,
+                "skip_ms": _rounded(blow.skip_ms),
+                "dead_ms": _rounded(blow.dead_ms),
+                "noticed_by": sorted({*blow.skips, *blow.deaths}),
+            }
+            for blow in view.blows
+            if blow.kind != "hang"
+        ],
+        "hangs": [
+            {"peer": blow.peer, "round": blow.round, "skip_ms": _rounded(blow.skip_ms), "noticed_by": sorted(blow.skips)}
+            for blow in view.blows
+            if blow.kind == "hang"
+        ],
+        "rejoins": [
+            {
+                "peer": rejoin.peer,
+                "incarnation": rejoin.incarnation,
+                "round": rejoin.round,
+                "after_ms": _rounded(rejoin.after_s * 1000 if rejoin.after_s is not None else None),
+            }
+            for rejoin in view.rejoins
+        ],
+        "suspected": sorted(view.suspicions),
+        "quarantined": sorted(view.quarantines),
+        "suspicion": {str(peer): why for peer, why in sorted(view.suspicions.items())},
+        "rounds_lost": len(lost),
+        "samples": samples(commits),
+        "rounds_per_s": _rate(commits, events),
+        "bytes_sent": _bytes_sent(events),
+        "wall_s": round(wall_s, 3),
+        "seed": config.seed,
+        "finished": finished,
+    }
+
+
+def write(folder: Path, exit_code: int, wall_s: float) -> dict[str, Any]:
+    """Merges the commits, builds the summary and writes it."""
+    merge_commits(folder)
+    summary = build(folder, exit_code, wall_s)
+    write_json(folder / "summary.json", summary)
+    return summary
+
+
+def true_chain(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """One commit for each (round, shard): a server that died before it could send its own leaves one that nobody applied.
+
+    The next round names the chain that it builds on. Where none does, the later attempt counts: it was made because the earlier
+    was not heard of.
+    """
+    candidates: dict[tuple[int, int], list[Mapping[str, Any]]] = defaultdict(list)
+    parents: set[Any] = set()
+    for row in rows:
+        if isinstance(row.get("round"), int):
+            candidates[row["round"], int(row.get("shard") or 0)].append(row)
+            parents.add(row.get("parent"))
+    return [
+        max(found, key=lambda row: (row.get("chain") in parents, int(row.get("made_at") or 0)))
+        for _, found in sorted(candidates.items())
+    ]
+
+
+def samples(commits: Iterable[Mapping[str, Any]]) -> dict[str, int] | None:
+    """How often samples were used in the epochs that were completed: once, twice or more, never. None: no data was sharded."""
+    epochs: dict[int, list[Mapping[str, Any]]] = defaultdict(list)
+    for row in commits:
+        if isinstance(row.get("epoch"), int) and row.get("samples_total") and not row.get("shard"):
+            epochs[row["epoch"]].append(row)
+    if not epochs:
+        return None
+    counted: Counter[str] = Counter(once=0, twice=0, never=0)
+    for epoch in sorted(epochs)[:-1]:  # the last one may not be over
+        total = int(epochs[epoch][0]["samples_total"])
+        used = [0] * total
+        for row in epochs[epoch]:
+            contributed = {int(c["peer"]) for c in row.get("contributors") or ()}
+            for peer, ranges in (row.get("slices") or {}).items():
+                if int(peer) in contributed:
+                    for start, stop in ranges:
+                        for at in range(max(0, start), min(stop, total)):
+                            used[at] += 1
+        counted["never"] += used.count(0)
+        counted["once"] += used.count(1)
+        counted["twice"] += total - used.count(0) - used.count(1)
+    return dict(counted)
+
+
+def _accuracy(view: RunView, survivors: list[int], evaluation: Mapping[str, Any]) -> dict[str, float | None]:
+    """Of the evaluation when there is one; else what honest survivors last logged, which says nothing about their mean."""
+    if "worst_replica" in evaluation:
+        return {"mean_model": evaluation["mean_model"], "worst_replica": evaluation["worst_replica"]}
+    logged = [view.rows[peer].accuracy for peer in survivors]
+    known = [accuracy for accuracy in logged if accuracy is not None]
+    return {"mean_model": None, "worst_replica": min(known) if known else None}
+
+
+def _loss(view: RunView, survivors: list[int], evaluation: Mapping[str, Any]) -> float | None:
+    if "loss" in evaluation:
+        loss: float | None = evaluation["loss"]
+        return loss
+    logged = [view.rows[peer].loss for peer in survivors]
+    known = [loss for loss in logged if loss is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _identical(view: RunView, survivors: list[int], evaluation: Mapping[str, Any]) -> bool | None:
+    """Whether all honest survivors ended with the same bits; None when nothing tells."""
+    digests = evaluation.get("digests")
+    if not digests:
+        digests = {str(peer): row.get("state_digest") for peer, row in view.halted.items()}
+    wanted = [digests.get(str(peer)) for peer in survivors]
+    if not wanted or any(digest is None for digest in wanted):
+        return None if not evaluation.get("digests") else False
+    return len(set(wanted)) == 1
+
+
+def _rate(commits: list[Mapping[str, Any]], events: list[dict[str, Any]]) -> float | None:
+    """Rounds a second, from the first commit to the last; start and end of the processes are not in it."""
+    times = [(int(row["round"]), float(row["t"])) for row in commits if row.get("t") is not None]
+    if not times:
+        times = [
+            (int(row["round"]), float(row["t"])) for row in events if row.get("event") == "round" and row.get("t") is not None
+        ]
+    if len(times) < 2:
+        return None
+    (first, began), (last, ended) = min(times, key=lambda pair: pair[1]), max(times, key=lambda pair: pair[1])
+    return round((last - first) / (ended - began), 1) if ended > began else None
+
+
+def _bytes_sent(events: list[dict[str, Any]]) -> int:
+    """What nodes said they sent when they halted; whoever was killed could not say."""
+    traffic = [row.get("traffic") for row in events if row.get("event") == "halted"]
+    return sum(int(found.get("sent_bytes") or 0) for found in traffic if isinstance(found, dict))
+
+
+def _rounded(milliseconds: float | None) -> float | None:
+    return None if milliseconds is None else round(milliseconds, 1)

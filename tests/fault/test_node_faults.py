@@ -1,0 +1,58 @@
+"""Faults that a node carries out on itself: real processes, really killed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+VICTIM = """
+import sys, pathlib
+from gossip.faults import parse
+from gossip.node_faults import Saboteur
+from gossip.node_files import Journal
+run = pathlib.Path(sys.argv[1])
+peer, incarnation = int(sys.argv[2]), int(sys.argv[3])
+saboteur = Saboteur(parse(sys.argv[5:]), peer, incarnation, run, Journal(peer, run / f"peer-{peer}"))
+for r in range(10):
+    saboteur.reached(r)
+    if sys.argv[4] == "server":
+        saboteur.serves(r)
+print("alive")
+"""
+
+
+def victim(run: Path, peer: int, incarnation: int, serving: str, *faults: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", VICTIM, str(run), str(peer), str(incarnation), serving, *faults]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, start_new_session=True, check=False)
+
+
+def test_a_crash_is_written_down_first_and_strikes_once(tmp_path: Path) -> None:
+    died = victim(tmp_path, 3, 0, "-", "crash:3@5")
+    assert (died.returncode, died.stdout) == (-9, "")
+    assert [(line["event"], line["kind"], line["round"]) for line in lines(tmp_path / "peer-3" / "events.jsonl")] == [
+        ("fault", "crash", 5)
+    ]
+    again = victim(tmp_path, 3, 1, "-", "crash:3@5")
+    assert (again.returncode, again.stdout) == (0, "alive\n")
+
+
+def test_of_two_who_serve_the_round_only_the_first_dies_unless_the_plan_names_two(tmp_path: Path) -> None:
+    plan = ("crash:server@5", "crash:server@7")
+    assert victim(tmp_path, 0, 0, "server", *plan).returncode == -9
+    assert victim(tmp_path, 1, 0, "server", *plan).returncode == -9
+    assert victim(tmp_path, 2, 0, "server", *plan).returncode == 0
+    assert victim(tmp_path, 3, 0, "-", "crash:server@5").returncode == 0
+    assert lines(tmp_path / "peer-1" / "events.jsonl")[0]["round"] == 7
+
+
+def test_a_restart_says_when_to_start_again(tmp_path: Path) -> None:
+    assert victim(tmp_path, 1, 0, "-", "restart:1@2+3s").returncode == -9
+    line = lines(tmp_path / "peer-1" / "events.jsonl")[0]
+    assert (line["kind"], line["seconds"], line["round"]) == ("restart", 3, 2)
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()][1:]

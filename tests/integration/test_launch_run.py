@@ -1,0 +1,102 @@
+"""``gossip run`` with real peers."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+SCRIPT = """
+import sys
+import torch
+import gossip
+
+peer = gossip.init()
+model = torch.nn.Linear(4, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+model, optimizer = peer.prepare(model, optimizer)
+rounds = int(sys.argv[1])
+while peer.round < rounds:
+    optimizer.zero_grad()
+    loss = model(torch.randn(8, 4)).square().mean()
+    loss.backward()
+    if "--raise" in sys.argv and peer.round == 3:
+        raise ValueError("the user's own mistake")
+    peer.log(loss=loss.item())
+    optimizer.step()
+print("arguments", sys.argv[1:], flush=True)
+peer.close()
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    return tmp_path
+
+
+def command(*words: str) -> list[str]:
+    return [sys.executable, "-m", "gossip.launch.cli", "run", "-n", "2", "--aggregator", "mean", "--run-dir", "out", *words]
+
+
+def test_a_script_trains_with_its_own_arguments_untouched_and_leaves_a_run_folder(folder: Path) -> None:
+    words = command("--json", "train.py", "20", "-n", "7", "--help", "--json")
+    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    summary = json.loads(done.stdout)
+    assert (summary["status"], summary["rounds"], summary["peers"], summary["rounds_lost"]) == ("finished", 20, 2, 0)
+    assert summary["finished"] == [0, 1]
+    assert summary["bytes_sent"] > 0
+    assert "0| arguments ['20', '-n', '7', '--help', '--json']" in done.stderr
+    out = folder / "out"
+    names = (
+        "config.toml",
+        "environment.json",
+        "commits.jsonl",
+        "events.jsonl",
+        "logbook.md",
+        "summary.json",
+        "peer-1/metrics.jsonl",
+    )
+    assert [name for name in names if not (out / name).is_file()] == []
+    assert json.loads((out / "summary.json").read_text()) == summary
+    again = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=100, check=False)
+    assert again.returncode == 2
+    assert "already exists" in again.stderr
+
+
+def test_a_script_that_raises_everywhere_exits_with_1_and_says_where(folder: Path) -> None:
+    words = command("train.py", "20", "--raise")
+    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 1, done.stderr
+    assert "failed at round 3 (exit code 1)" in done.stdout
+    assert "ValueError: the user's own mistake" in done.stdout
+    assert 'raise ValueError("the user\'s own mistake")' in done.stdout
+    assert json.loads((folder / "out" / "summary.json").read_text())["status"] == "failed"
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_run_that_is_asked_to_stop_stops_and_leaves_a_summary(folder: Path, number: int, code: int) -> None:
+    process = subprocess.Popen(command("--quiet", "train.py", "1000000000"), cwd=folder, stdout=subprocess.PIPE, text=True)
+    try:
+        metrics = folder / "out" / "peer-1" / "metrics.jsonl"
+        until = time.monotonic() + 100
+        while not (metrics.exists() and metrics.stat().st_size > 1000):
+            assert time.monotonic() < until, "it did not start to train"
+            time.sleep(0.05)
+        os.kill(process.pid, number)
+        assert process.wait(60) == code
+    finally:
+        process.kill()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+    summary = json.loads((folder / "out" / "summary.json").read_text())
+    assert (summary["status"], summary["exit_code"]) == ("stopped", code)
+    assert summary["deaths"] == []

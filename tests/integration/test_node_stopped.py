@@ -1,0 +1,71 @@
+"""A node that is stopped and goes on: it reads its mail, hears of its sleep, and only then looks at timers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+from gossip.training import control
+from gossip.training.channel import Channel
+
+STOPPED_S = 0.6
+
+NODE = """
+import socket, sys, time
+from types import SimpleNamespace
+from gossip.config import RunConfig
+from gossip.core import events
+from gossip.node import Node, NodeSpec
+
+class Core:
+    membership = SimpleNamespace(incarnation=0)
+    token = 0
+    def handle(self, event, now):
+        name = type(event).__name__
+        if name == "Stop":
+            return [events.Halt(event.reason)]
+        if name in ("Started", "TimerFired"):
+            self.token += 1
+        if name in ("Sharded", "ClockJumped", "Started") or getattr(event, "token", 0) % 20 == 1:
+            print(name, getattr(event, "late_s", ""), flush=True)
+        return [events.SetTimer(self.token, now + 0.01)] if name in ("Started", "TimerFired") else []
+    def learn(self, *_): return []
+    def payload_limit(self, *_): return -1
+
+config = RunConfig(run="00" * 8, peers=1, f=0, aggregator="mean", probe_interval_s=0.2)
+sys.exit(Node(NodeSpec(config, 0), socket.socket(fileno=int(sys.argv[1])), make_core=lambda *_: Core()).run())
+"""
+
+
+def test_a_node_that_was_stopped_hears_of_it_after_its_mail_and_before_its_timers() -> None:
+    ours, theirs = Channel.pair()
+    command = [sys.executable, "-c", NODE, str(theirs.fileno())]
+    process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdout=subprocess.PIPE, text=True)
+    theirs.close()
+    trainer = Channel(ours)
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline().split() == ["Started"]
+        assert process.stdout.readline().split() == ["TimerFired"]
+        os.kill(process.pid, signal.SIGSTOP)
+        os.waitpid(process.pid, os.WUNTRACED)
+        trainer.send(control.Shard(100, 10))
+        time.sleep(STOPPED_S)  # how long it is stopped is the point
+        os.kill(process.pid, signal.SIGCONT)
+        heard = []
+        while "ClockJumped" not in heard[-1:]:
+            name, *late = process.stdout.readline().split()
+            heard.append(name)
+        # Before it was stopped for good it may have printed a timer; after, none may come between.
+        assert [name for name in heard if name != "TimerFired"] == ["Sharded", "ClockJumped"]
+        assert heard[-2] == "Sharded"
+        assert float(late[0]) > STOPPED_S - 0.4
+        trainer.send(control.Close("finished"))
+        assert process.wait(20) == 0
+    finally:
+        process.kill()
+        process.wait()
+        trainer.close()

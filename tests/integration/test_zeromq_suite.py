@@ -1,0 +1,18 @@
+"""The ZeroMQ transport keeps a transport's promises."""
+
+from __future__ import annotations
+
+import pytest
+
+from gossip.testing.transports import TRANSPORT_CHECKS, TransportCheck
+from gossip.transport.zeromq import ZeroMQTransport
+
+
+def make(run, local, incarnation, payload_limit, at=None):
+    ports = [int(address.rpartition(":")[2]) for address in at or ()]
+    return ZeroMQTransport(run, local, incarnation, payload_limit, "127.0.0.1", *ports)
+
+
+@pytest.mark.parametrize("check", TRANSPORT_CHECKS.values(), ids=TRANSPORT_CHECKS)
+def test_the_zeromq_transport_keeps_its_promise(check: TransportCheck):
+    check(make)

@@ -1,0 +1,87 @@
+"""Whole peers on a virtual clock, gossip rounds: membership, rounds and recovery together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gossip.core.messages import PeerId
+from gossip.core.peer import Peer
+from gossip.core.settings import CoreSettings, RoundSettings
+from gossip.sim.driver import Swarm, address
+from gossip.sim.toy_trainer import ToyTrainer
+from gossip.topologies import load
+
+
+def gossip_swarm(n: int, seed: int, topology: str = "random_k", **trainer: Any) -> Swarm[Peer]:
+    rounds = RoundSettings(round_timeout_s=2.0)
+    settings = CoreSettings(b"run-id!!", b"lineage!", seed=seed, peers=tuple(range(n)), rounds=rounds)
+    chosen = load(topology)
+
+    def make_core(peer: PeerId, incarnation: int) -> Peer:
+        control, bulk = address(peer, incarnation)
+        seeds = {other: address(other, 0) for other in range(n)}
+        return Peer(peer, incarnation, settings, chosen, control=control, bulk=bulk, seeds=seeds)
+
+    def make_trainer(peer: PeerId, incarnation: int) -> ToyTrainer:
+        options = {key: value[peer] if isinstance(value, dict) else value for key, value in trainer.items()}
+        return ToyTrainer(peer, seed, incarnation=incarnation, samples_total=997, **options)
+
+    return Swarm(make_core, n, seed, make_trainer=make_trainer)
+
+
+def replicas(swarm: Swarm[Peer]) -> list[ToyTrainer]:
+    found = [swarm.trainer(peer) for peer in swarm.up]
+    return [trainer for trainer in found if isinstance(trainer, ToyTrainer)]
+
+
+def apart(swarm: Swarm[Peer]) -> float:
+    """Consensus distance."""
+    x = np.stack([trainer.parameters for trainer in replicas(swarm)])
+    return float(np.sqrt(((x - x.mean(axis=0)) ** 2).sum(axis=1).mean()))
+
+
+def run_to(swarm: Swarm[Peer], round_id: int) -> None:
+    there = [host for host in swarm.hosts.values() if not host.killed]
+    swarm.run_until(lambda: all(host.core.rounds.round_id >= round_id for host in there), limit_s=60)
+
+
+@pytest.mark.parametrize("topology", ["random_k", "ring", "full"])
+def test_a_swarm_gathers_and_trains(topology: str) -> None:
+    swarm = gossip_swarm(6, 1, topology)
+    run_to(swarm, 100)
+    assert max(trainer.distance for trainer in replicas(swarm)) < 0.1
+    assert apart(swarm) < 0.1
+
+
+def test_a_crashed_peer_is_found_dead_and_left_out_of_the_plans() -> None:
+    swarm = gossip_swarm(6, 2)
+    run_to(swarm, 30)
+    swarm.crash(3)
+    swarm.run_for(10.0)
+    assert all(3 not in swarm.cores[peer].rounds.roster for peer in swarm.up)
+    assert max(trainer.distance for trainer in replicas(swarm)) < 0.1
+
+
+def test_a_restarted_peer_takes_a_state_and_trains_on() -> None:
+    swarm = gossip_swarm(6, 3, initial=dict.fromkeys(range(6), 0))
+    run_to(swarm, 30)
+    swarm.crash(3)
+    swarm.restart(3, after_s=2.0)
+    swarm.run_for(8.0)
+    reached = min(swarm.cores[peer].rounds.round_id for peer in swarm.up if peer != 3)
+    assert [report.fields["from"] for report in swarm.reports(3, "restored")]
+    run_to(swarm, reached)
+    assert max(trainer.distance for trainer in replicas(swarm)) < 0.1
+    assert apart(swarm) < 0.1
+
+
+def test_peers_that_are_stopped_leave_without_waiting_for_long() -> None:
+    swarm = gossip_swarm(6, 4)
+    run_to(swarm, 30)
+    for peer in swarm.up:
+        swarm.stop(peer, "finished")
+    swarm.run_for(6.0)
+    assert [host.halt.exit_code for host in swarm.hosts.values() if host.halt is not None] == [0] * 6

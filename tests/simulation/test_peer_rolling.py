@@ -1,0 +1,302 @@
+"""Whole peers on a virtual clock, rolling rounds: whatever happens, there is one history and the replicas are bit-identical."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from gossip.core.events import Aggregate, Committed, Effect, Restore, Send
+from gossip.core.messages import Commit, PeerId
+from gossip.core.peer import Peer
+from gossip.core.settings import CoreSettings, RoundSettings
+from gossip.sim.driver import Swarm, address
+from gossip.sim.toy_trainer import ToyTrainer
+from gossip.topologies import load
+
+
+def rolling_swarm(n: int, seed: int, *, rounds: RoundSettings | None = None, f: int = 0, **trainer: Any) -> Swarm[Peer]:
+    settings = CoreSettings(
+        b"run-id!!", b"lineage!", seed=seed, peers=tuple(range(n)), f=f, rounds=rounds or RoundSettings()
+    )  # fmt: skip
+    topology = load("rolling")
+
+    def make_core(peer: PeerId, incarnation: int) -> Peer:
+        control, bulk = address(peer, incarnation)
+        seeds = {other: address(other, 0) for other in range(n)}
+        return Peer(peer, incarnation, settings, topology, control=control, bulk=bulk, seeds=seeds)
+
+    def make_trainer(peer: PeerId, incarnation: int) -> ToyTrainer:
+        options = {key: value[peer] if isinstance(value, dict) else value for key, value in trainer.items()}
+        return ToyTrainer(peer, seed, incarnation=incarnation, samples_total=997, **options)
+
+    return Swarm(make_core, n, seed, make_trainer=make_trainer)
+
+
+def rounds_of(swarm: Swarm[Peer]) -> dict[PeerId, int]:
+    return {peer: swarm.hosts[peer].core.rounds.round_id for peer in swarm.up}
+
+
+def server_now(swarm: Swarm[Peer], peer: PeerId) -> PeerId:
+    rounds = swarm.hosts[peer].core.rounds
+    return rounds.topology(rounds._electorate(), rounds.round_id, swarm.seed, shards=1).servers[0][0]
+
+
+def assert_one_history(swarm: Swarm[Peer], *, among: tuple[PeerId, ...] | None = None) -> None:
+    """At most one commit digest was applied for a round, and equal histories mean equal parameters."""
+    chains: dict[int, bytes] = {}
+    for host in [*swarm.past, *swarm.hosts.values()]:
+        if among is not None and host.peer not in among:
+            continue
+        for _, effect in host.commits:
+            known = chains.setdefault(effect.commit.round_id, effect.chain)
+            assert known == effect.chain, f"round {effect.commit.round_id} has two histories, one at peer {host.peer}"
+    by_round: dict[int, bytes] = {}
+    for peer in swarm.up:
+        trainer = swarm.trainer(peer)
+        assert isinstance(trainer, ToyTrainer)
+        known = by_round.setdefault(trainer.next_round, trainer.digest)
+        assert known == trainer.digest, f"peer {peer} differs after round {trainer.next_round - 1}"
+
+
+def test_a_quiet_swarm_uses_every_sample_once_and_stays_identical() -> None:
+    swarm = rolling_swarm(5, seed=1)
+    swarm.run_for(10.0)
+    assert min(rounds_of(swarm).values()) > 200
+    assert_one_history(swarm)
+    once, twice, never = swarm.hosts[0].core.rounds.cursor.samples()
+    assert (once % 997, twice, never) == (0, 0, 0)
+    assert once > 997
+    assert not [r for peer in swarm.up for r in swarm.reports(peer, "attempt") + swarm.reports(peer, "lost_round")]
+
+
+def test_one_seed_has_one_trace() -> None:
+    traces = []
+    for _ in range(2):
+        swarm = rolling_swarm(4, seed=3)
+        swarm.at(2.0, lambda swarm=swarm: swarm.crash(1))
+        swarm.run_for(4.0)
+        traces.append(swarm.trace_hash)
+    assert traces[0] == traces[1]
+
+
+@pytest.mark.parametrize("moment", ["aggregating", "before_first_commit", "after_first_commit", "after_third_commit"])
+def test_the_serving_peer_may_crash_at_any_moment_and_the_round_goes_on(moment: str) -> None:
+    swarm = rolling_swarm(6, seed=11)
+    commits_sent: dict[PeerId, int] = {}
+    victims: list[PeerId] = []
+
+    def crash_while_it_serves(peer: PeerId, effect: Effect) -> None:
+        if victims or swarm.now < 2.0:
+            return
+        if isinstance(effect, Send) and isinstance(effect.message, Commit) and effect.message.server == peer:
+            key = peer
+            commits_sent[key] = commits_sent.get(key, 0) + 1
+        after = {"before_first_commit": 1, "after_first_commit": 2, "after_third_commit": 4}.get(moment)
+        due = isinstance(effect, Aggregate) if after is None else commits_sent.get(peer, 0) == after
+        if isinstance(effect, Aggregate):
+            commits_sent[peer] = 0
+        if due:
+            victims.append(peer)
+            swarm.crash(peer)
+
+    swarm.watch = crash_while_it_serves
+    swarm.run_for(2.0)
+    swarm.run_until(lambda: bool(victims), 5.0)
+    crashed_in = max(rounds_of(swarm).values())
+    t = swarm.now
+    swarm.run_until(lambda: min(rounds_of(swarm).values()) > crashed_in + 3, 2.0)
+    assert swarm.now - t < 0.5, "the others waited for the dead server"
+    assert_one_history(swarm)
+    assert not [r for peer in swarm.up for r in swarm.reports(peer, "lost_round")]
+
+
+def test_two_servers_in_a_row_may_crash() -> None:
+    swarm = rolling_swarm(7, seed=5)
+    victims: list[PeerId] = []
+
+    def crash_two(peer: PeerId, effect: Effect) -> None:
+        if swarm.now > 2.0 and len(victims) < 2 and isinstance(effect, Aggregate):
+            victims.append(peer)
+            swarm.crash(peer)
+
+    swarm.watch = crash_two
+    swarm.run_for(6.0)
+    assert len(victims) == 2
+    assert min(rounds_of(swarm).values()) > 150
+    assert_one_history(swarm)
+    assert set(swarm.hosts[swarm.up[0]].core.rounds.roster.peers) == set(range(7)) - set(victims)
+
+
+def test_a_restarted_peer_takes_over_the_state_and_contributes_again() -> None:
+    swarm = rolling_swarm(5, seed=2)
+    swarm.run_for(3.0)
+    swarm.crash(3)
+    swarm.run_for(2.0)
+    swarm.restart(3)
+    swarm.run_until(lambda: swarm.hosts[3].core.rounds.mode == "active", 5.0)
+    swarm.run_for(1.0)
+    assert_one_history(swarm)
+    last = swarm.commits(0)[-1].commit
+    assert 3 in {c.peer for c in last.contributors}
+    trainer = swarm.trainer(3)
+    assert isinstance(trainer, ToyTrainer)
+    assert trainer.restored, "it trains on weights of its own"
+
+
+@pytest.mark.parametrize("asleep_s", [0.3, 1.0, 5.0, 40.0])
+def test_a_sleeper_wakes_harmless_and_catches_up(asleep_s: float) -> None:
+    swarm = rolling_swarm(5, seed=4)
+    swarm.run_for(2.0)
+    before = rounds_of(swarm)[0]
+    swarm.pause_for(2, asleep_s)
+    swarm.run_for(1.0)
+    assert rounds_of(swarm)[0] > before + 10, "the others waited more than a second"
+    swarm.run_for(asleep_s)
+    swarm.run_until(lambda: swarm.hosts[2].core.rounds.mode == "active" and 2 in swarm.hosts[0].core.rounds.roster, 10.0)
+    swarm.run_for(2.0)
+    assert max(rounds_of(swarm).values()) - min(rounds_of(swarm).values()) <= 2
+    assert_one_history(swarm)
+
+
+def test_the_serving_peer_may_sleep() -> None:
+    swarm = rolling_swarm(5, seed=8)
+    asleep: list[PeerId] = []
+
+    def sleep_while_it_serves(peer: PeerId, effect: Effect) -> None:
+        if swarm.now > 2.0 and not asleep and isinstance(effect, Aggregate):
+            asleep.append(peer)
+            swarm.at(swarm.now, lambda: swarm.pause_for(peer, 5.0))
+
+    swarm.watch = sleep_while_it_serves
+    swarm.run_for(12.0)
+    assert asleep
+    assert_one_history(swarm)
+    assert max(rounds_of(swarm).values()) - min(rounds_of(swarm).values()) <= 2
+
+
+def test_peers_that_begin_with_other_weights_take_the_swarms() -> None:
+    swarm = rolling_swarm(5, seed=6, initial={0: None, 1: 17, 2: None, 3: 4, 4: None})
+    swarm.run_for(3.0)
+    assert min(rounds_of(swarm).values()) > 20
+    assert_one_history(swarm)
+    restored = [peer for peer in swarm.up if swarm.trainer(peer).restored]  # type: ignore[attr-defined]
+    assert restored == [1, 3]
+
+
+def test_a_minority_pauses_and_joins_again_when_the_cut_heals() -> None:
+    swarm = rolling_swarm(5, seed=9)
+    swarm.run_for(2.0)
+    swarm.network.partition({0, 1}, {2, 3, 4})
+    swarm.run_for(6.0)
+    rounds = rounds_of(swarm)
+    assert rounds[0] < rounds[3] - 50, "the minority went on committing"
+    swarm.network.heal()
+    swarm.run_until(lambda: len(set(swarm.hosts[3].core.rounds.roster.peers)) == 5, 20.0)
+    swarm.run_for(2.0)
+    assert max(rounds_of(swarm).values()) - min(rounds_of(swarm).values()) <= 2
+    assert_one_history(swarm)
+
+
+def test_a_liars_nan_never_reaches_a_commit_and_is_told_of() -> None:
+    def nan(update: Any, round_id: int) -> Any:
+        return update * float("nan")
+
+    swarm = rolling_swarm(4, seed=10, f=1, lie={0: None, 1: None, 2: None, 3: nan})
+    swarm.run_for(3.0)
+    assert_one_history(swarm)
+    assert all(3 not in {c.peer for c in done.commit.contributors} for done in swarm.commits(0))
+    assert [r.fields["subject"] for r in swarm.reports(0, "suspected")] == [3]
+    assert [r.fields["subject"] for r in swarm.reports(0, "quarantined")] == [3]
+
+
+def test_all_who_stop_leave_together_and_nobody_is_called_dead() -> None:
+    swarm = rolling_swarm(4, seed=12)
+    swarm.run_for(2.0)
+    for peer in range(4):
+        swarm.stop(peer, "finished")
+    swarm.run_for(8.0)
+    assert all(host.state == "halted" for host in swarm.hosts.values())
+    assert not [r for peer in range(4) for r in swarm.reports(peer, "dead")]
+
+
+def test_one_that_leaves_is_not_waited_for() -> None:
+    swarm = rolling_swarm(4, seed=13)
+    swarm.run_for(2.0)
+    swarm.stop(2, "finished")
+    t, before = swarm.now, rounds_of(swarm)[0]
+    swarm.run_for(2.0)
+    assert swarm.hosts[2].state == "halted"
+    assert rounds_of(swarm)[0] > before + 60
+    assert swarm.hosts[0].core.rounds.roster.peers == (0, 1, 3), f"at {t}"
+
+
+def test_a_lost_trainer_is_announced_at_once() -> None:
+    swarm = rolling_swarm(5, seed=14)
+    swarm.run_for(2.0)
+    swarm.lose_trainer(1)
+    swarm.run_for(0.1)
+    for peer in (0, 2, 3, 4):
+        assert [r.fields["subject"] for r in swarm.reports(peer, "dead")] == [1]
+    swarm.run_for(1.0)
+    assert_one_history(swarm)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_a_random_schedule_of_faults_leaves_one_history(seed: int) -> None:
+    """Crashes, restarts, pauses, cuts and loss at random, never more than a minority away; then calm, and all agree."""
+    rng = random.Random(f"nemesis/{seed}")
+    n = rng.randint(4, 7)
+    swarm = rolling_swarm(n, seed=1000 + seed)
+    swarm.run_for(1.0)
+    everywhere = [(a, b) for a in range(n) for b in range(n) if a != b]
+    swarm.network.shape(everywhere, loss=rng.choice([0.0, 0.02, 0.1]), duplicate=rng.choice([0.0, 0.1]))
+    for _ in range(6):
+        away = (n - 1) // 2
+        victims = rng.sample(range(n), rng.randint(1, away))
+        kind = rng.choice(["crash", "pause", "cut"])
+        if kind == "cut":
+            swarm.network.partition(set(victims), set(range(n)) - set(victims))
+        for victim in victims:
+            if kind == "crash":
+                swarm.crash(victim)
+                swarm.restart(victim, after_s=rng.uniform(0.01, 2.0))
+            elif kind == "pause":
+                swarm.pause_for(victim, rng.uniform(0.05, 3.0))
+        swarm.run_for(rng.uniform(0.5, 3.5))
+        swarm.network.heal()
+        swarm.run_for(rng.uniform(0.5, 5.0))
+    swarm.network.shape(everywhere, loss=0.0, duplicate=0.0)
+    swarm.run_until(lambda: len(swarm.up) == n and all(h.core.rounds.mode == "active" for h in swarm.hosts.values()), 30.0)
+    goal = max(rounds_of(swarm).values()) + 20
+    swarm.run_until(lambda: min(rounds_of(swarm).values()) >= goal, 30.0)
+    assert_one_history(swarm)
+
+
+def test_the_checker_sees_a_second_history() -> None:
+    swarm = rolling_swarm(3, seed=15)
+    swarm.run_for(1.0)
+    at, done = swarm.hosts[1].commits[5]
+    swarm.hosts[1].commits[5] = (at, Committed(done.commit, b"another history!", done.made))
+    with pytest.raises(AssertionError, match="two histories"):
+        assert_one_history(swarm)
+
+
+def test_the_checker_sees_replicas_that_differ() -> None:
+    swarm = rolling_swarm(3, seed=16)
+    swarm.run_for(1.0)
+    trainer = swarm.trainer(1)
+    assert isinstance(trainer, ToyTrainer)
+    trainer.parameters = trainer.parameters + 1
+    trainer.next_round = swarm.trainer(0).next_round  # type: ignore[attr-defined]
+    with pytest.raises(AssertionError, match="differs"):
+        assert_one_history(swarm)
+
+
+def test_restores_only_happen_where_something_was_lost() -> None:
+    swarm = rolling_swarm(4, seed=17)
+    restores: list[PeerId] = []
+    swarm.watch = lambda peer, effect: restores.append(peer) if isinstance(effect, Restore) else None
+    swarm.run_for(5.0)
+    assert restores == []

@@ -1,0 +1,283 @@
+"""The virtual-clock driver does what a node and a network do, and the same for the same seed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gossip.core import events
+from gossip.core.events import Effect, Event
+from gossip.core.messages import Gossip, Ping, Rumour
+from gossip.sim.driver import Stuck, Swarm, address
+from gossip.sim.network import LinkModel, Network
+from gossip.sim.toy_trainer import ToyTrainer, digest_of, payload_of, weighted_mean
+
+
+class Scripted:
+    """Connects to everybody, pings everybody every 10 ms, and remembers what happened."""
+
+    def __init__(self, peer: int, incarnation: int, n: int) -> None:
+        self.peer, self.incarnation, self.n = peer, incarnation, n
+        self.seen: list[tuple[float, Event]] = []
+        self.token = 0
+        self.extra: list[Effect] = []
+        self.pinging = True
+
+    def handle(self, event: Event, now: float) -> list[Effect]:
+        self.seen.append((now, event))
+        extra, self.extra = self.extra, []
+        match event:
+            case events.Started():
+                others = [p for p in range(self.n) if p != self.peer]
+                return [events.Connect(p, *address(p)) for p in others] + self.tick(now)
+            case events.TimerFired() if self.pinging:
+                return extra + [events.Send(p, Ping(self.token, p, ())) for p in range(self.n) if p != self.peer] + self.tick(now)
+            case _:
+                return extra
+
+    def tick(self, now: float) -> list[Effect]:
+        self.token += 1
+        return [events.SetTimer(self.token, now + 0.01)]
+
+    def of(self, kind: type, since: float = 0.0) -> list[tuple[float, Event]]:
+        return [(at, event) for at, event in self.seen if isinstance(event, kind) and at >= since]
+
+
+def swarm_of(n: int = 3, seed: int = 1, network: Network | None = None, **options: object) -> Swarm[Scripted]:
+    return Swarm(lambda peer, life: Scripted(peer, life, n), n, seed, network, **options)  # type: ignore[arg-type]
+
+
+def test_a_crash_closes_the_others_connections_a_moment_later_and_then_nothing_listens() -> None:
+    swarm = swarm_of()
+    swarm.run_for(1.0)
+    swarm.crash(2)
+    swarm.run_for(1.0)
+    downs = swarm.cores[0].of(events.LinkDown, since=1.0)
+    assert [event.reason for _, event in downs] == ["closed", "refused"]  # type: ignore[attr-defined]
+    assert 1.001 <= downs[0][0] <= 1.003
+    assert not swarm.cores[2].of(events.TimerFired, since=1.0)
+
+
+def test_data_of_a_dead_peer_may_come_after_its_disconnection() -> None:
+    """F10."""
+    swarm = swarm_of(network=Network(LinkModel(delay_s=(0.05, 0.05))))
+    swarm.run_for(1.0)
+    swarm.crash(2)
+    swarm.run_for(1.0)
+    core = swarm.cores[0]
+    (closed_at, _), *_ = core.of(events.LinkDown, since=1.0)
+    late = [event for _, event in core.of(events.Received, since=closed_at) if event.sender == 2]  # type: ignore[attr-defined]
+    assert late
+
+
+def test_a_paused_peer_gets_its_input_then_the_jump_then_its_timers() -> None:
+    swarm = swarm_of(network=Network(heartbeat_s=None))
+    swarm.run_for(1.0)
+    swarm.pause_for(1, 0.5)
+    swarm.run_for(0.5)
+    after = [event for at, event in swarm.cores[1].seen if at == pytest.approx(1.5)]
+    kinds = [type(event).__name__ for event in after]
+    jump = kinds.index("ClockJumped")
+    assert set(kinds[:jump]) == {"Received"}
+    assert kinds[jump:] == ["ClockJumped", "TimerFired"]
+    assert after[jump].late_s == pytest.approx(0.5)  # type: ignore[union-attr]
+
+
+def test_links_to_a_paused_peer_time_out_and_come_back() -> None:
+    swarm = swarm_of()
+    swarm.run_for(1.0)
+    swarm.pause_for(1, 2.0)
+    swarm.run_for(3.0)
+    (down_at, down), *_ = swarm.cores[0].of(events.LinkDown, since=1.0)
+    assert down == events.LinkDown(1, "timeout")
+    assert 1.3 <= down_at <= 1.4
+    assert swarm.cores[0].of(events.LinkUp, since=3.0)
+
+
+def test_a_restarted_peer_has_another_address_and_gets_no_message_of_its_former_life() -> None:
+    swarm = swarm_of(network=Network(LinkModel(delay_s=(0.05, 0.05))))
+    swarm.run_for(1.0)
+    swarm.restart(1, 0.01)
+    swarm.run_for(0.5)
+    assert swarm.cores[1].incarnation == 1
+    assert not swarm.cores[1].of(events.Received)
+    assert swarm.counts["gone"] > 0
+    assert address(1, 0) != address(1, 1)
+    assert len(swarm.past) == 1
+
+
+@pytest.mark.parametrize("both_ways", [True, False])
+def test_a_cut_link_carries_nothing_in_the_directions_that_are_cut(both_ways: bool) -> None:
+    swarm = swarm_of(network=Network(heartbeat_s=None))
+    swarm.run_for(1.0)
+    swarm.network.cut(0, 1, both_ways)
+    swarm.run_for(1.0)
+
+    def heard(to: int, sender: int) -> int:
+        return sum(event.sender == sender for _, event in swarm.cores[to].of(events.Received, since=1.01))  # type: ignore[attr-defined]
+
+    assert heard(1, 0) == 0
+    assert (heard(0, 1) == 0) == both_ways
+    assert heard(2, 0) > 0
+    swarm.network.heal()
+    swarm.run_for(1.0)
+    assert heard(1, 0) > 0
+
+
+def test_a_lane_is_first_in_first_out_unless_asked_otherwise() -> None:
+    def nonces(fifo: bool) -> list[int]:
+        swarm = swarm_of(2, network=Network(LinkModel(delay_s=(0.0, 0.1)), fifo=fifo))
+        swarm.run_for(2.0)
+        return [event.message.nonce for _, event in swarm.cores[0].of(events.Received)]  # type: ignore[attr-defined]
+
+    assert nonces(True) == sorted(nonces(True))
+    assert nonces(False) != sorted(nonces(False))
+
+
+def test_loss_duplication_and_corruption_happen_about_as_often_as_asked() -> None:
+    swarm = swarm_of(2, network=Network(LinkModel(loss=0.2, duplicate=0.1, corrupt=0.05)))
+    swarm.run_for(10.0)
+    sent = swarm.counts["sent"] - swarm.counts["no_link"]
+    assert swarm.counts["lost"] == pytest.approx(0.2 * sent, rel=0.2)
+    assert swarm.counts["corrupted"] == pytest.approx(0.05 * sent, rel=0.4)
+    assert swarm.counts["malformed"] + swarm.counts["foreign_run"] > 0
+
+
+def test_payloads_take_their_time_on_a_slow_link() -> None:
+    from gossip.core.messages import Update
+
+    swarm = swarm_of(2, network=Network(LinkModel(bytes_per_s=1e6)))
+    swarm.run_for(1.0)
+    update = Update(b"l" * 8, 0, 0, 0, b"", 1, None)
+    swarm.cores[0].extra = [events.Send(1, update, payload_of(np.zeros(25_000, np.float32)))] * 2
+    swarm.run_for(0.5)
+    times = [at for at, event in swarm.cores[1].of(events.Received) if event.payload is not None]  # type: ignore[attr-defined]
+    assert times[0] == pytest.approx(1.1, abs=0.02)
+    assert times[1] - times[0] == pytest.approx(0.1, abs=0.01)
+
+
+def test_a_token_that_is_used_twice_is_an_error_even_after_it_fired() -> None:
+    swarm = swarm_of()
+    swarm.run_for(0.5)
+    swarm.cores[0].extra = [events.SetTimer(1, 9.0)]
+    with pytest.raises(AssertionError, match="used timer token 1 twice"):
+        swarm.run_for(0.5)
+
+
+def test_nothing_may_follow_a_halt_and_a_halted_peer_is_gone_for_the_others() -> None:
+    swarm = swarm_of()
+    swarm.run_for(0.5)
+    swarm.cores[0].extra = [events.Halt("done")]
+    swarm.cores[0].pinging = False
+    swarm.run_for(0.5)
+    assert swarm.hosts[0].halt == events.Halt("done")
+    assert swarm.cores[1].of(events.LinkDown, since=0.5)
+    swarm.cores[1].extra = [events.Halt("done"), events.Disconnect(2)]
+    with pytest.raises(AssertionError, match="after it halted"):
+        swarm.run_for(0.5)
+
+
+def test_a_peer_can_be_killed_between_two_effects() -> None:
+    swarm = swarm_of()
+    swarm.run_for(0.5)
+    said = Gossip((Rumour(0, "left", 0, "", "", 0),))
+
+    def kill_at_second(peer: int, effect: Effect) -> None:
+        if isinstance(effect, events.Send) and effect.message is said and effect.peer == 2:
+            swarm.crash(peer)
+
+    swarm.watch = kill_at_second
+    swarm.cores[0].extra = [events.Send(1, said), events.Send(2, said)]
+    swarm.run_for(0.5)
+    got = [[e for _, e in swarm.cores[p].of(events.Received) if e.message == said] for p in (1, 2)]  # type: ignore[attr-defined]
+    assert (len(got[0]), len(got[1])) == (1, 0)
+
+
+def test_waiting_in_vain_fails_with_the_time_and_a_summary() -> None:
+    swarm = swarm_of()
+    with pytest.raises(Stuck, match=r"(?s)not so after 1.0 s \(virtual time 1.000 s.*peer 2\.0 up"):
+        swarm.run_until(lambda: False, 1.0)
+
+
+def test_the_same_seed_gives_the_same_trace() -> None:
+    def trace(seed: int, loss: float) -> str:
+        swarm = swarm_of(4, seed, Network(LinkModel(loss=loss, duplicate=0.1)))
+        swarm.run_for(0.5)
+        swarm.restart(1, 0.1)
+        swarm.run_for(0.5)
+        return swarm.trace_hash
+
+    assert trace(1, 0.1) == trace(1, 0.1)
+    assert len({trace(1, 0.1), trace(2, 0.1), trace(1, 0.2)}) == 3
+
+
+# --- the trainer ------------------------------------------------------------------------------------------------------------
+
+
+class Solo:
+    """Runs rounds on its own, which is all that a trainer needs."""
+
+    def __init__(self) -> None:
+        self.seen: list[Event] = []
+
+    def handle(self, event: Event, now: float) -> list[Effect]:
+        self.seen.append(event)
+        match event:
+            case events.Prepared():
+                return [events.Go(0, None)]
+            case events.Contributed(round_id, samples, payloads):
+                rows = (events.Row(0, payloads[0], samples),)
+                return [events.Aggregate(round_id, round_id, 0, rows, 0)]
+            case events.Aggregated(ticket, payload):
+                assert payload is not None
+                return [events.Apply(ticket, (payload,))]
+            case events.Applied(round_id):
+                return [events.TakeSnapshot()] if round_id == 20 else [events.Go(round_id + 1, None)]
+        return []
+
+
+def test_a_toy_trainer_descends_and_says_what_it_applied() -> None:
+    swarm = Swarm(lambda peer, life: Solo(), 1, 1, make_trainer=lambda peer, life: ToyTrainer(peer, 1))
+    trainer = swarm.trainer(0)
+    assert isinstance(trainer, ToyTrainer)
+    before = trainer.distance
+    swarm.run_until(lambda: any(isinstance(e, events.SnapshotTaken) for e in swarm.cores[0].seen), 5.0)
+    assert trainer.distance < 0.3 * before
+    assert [round_id for round_id, _ in trainer.applied] == list(range(21))
+    aggregated = [e.payload for e in swarm.cores[0].seen if isinstance(e, events.Aggregated)]
+    assert [digest for _, digest in trainer.applied] == [p.digest for p in aggregated if p is not None]
+
+    taken = swarm.cores[0].seen[-1] if isinstance(swarm.cores[0].seen[-1], events.SnapshotTaken) else None
+    taken = taken or next(e for e in swarm.cores[0].seen if isinstance(e, events.SnapshotTaken))
+    assert taken.round_id == 21
+    other = ToyTrainer(1, 1, initial=5)
+    assert other.digest != trainer.digest
+    assert other.on_effect(events.Restore(21, taken.payload), 0.0)[0][1] == events.Restored(21)
+    assert other.digest == trainer.digest == digest_of(taken.payload.data)
+    wrong = payload_of(np.zeros(3, np.uint8))
+    refused = other.on_effect(events.Restore(21, wrong), 0.0)[0][1]
+    assert isinstance(refused, events.Restored)
+    assert "3 bytes" in refused.error
+
+
+def test_the_toy_mean_is_weighted_and_the_same_to_the_bit_in_the_same_order() -> None:
+    rng = np.random.default_rng(3)
+    rows = [rng.standard_normal(100) for _ in range(5)]
+    weights = [1, 2, 3, 4, 5]
+    mean = weighted_mean(rows, weights)
+    np.testing.assert_allclose(mean, np.average(rows, axis=0, weights=weights))
+    assert mean.tobytes() == weighted_mean([row.copy() for row in rows], weights).tobytes()
+
+
+def test_a_hung_trainer_answers_nothing_until_it_wakes_while_its_node_goes_on() -> None:
+    swarm = Swarm(lambda peer, life: Solo(), 1, 1, make_trainer=lambda peer, life: ToyTrainer(peer, 1))
+    swarm.run_for(0.2)
+    swarm.stop_trainer(0)
+    done = [e for e in swarm.cores[0].seen if isinstance(e, events.Contributed | events.Applied)]
+    swarm.run_for(1.0)
+    assert [e for e in swarm.cores[0].seen if isinstance(e, events.Contributed | events.Applied)] == done
+    ages = [e.age_s for e in swarm.cores[0].seen if isinstance(e, events.TrainerProgress)]
+    assert ages[-1] > 0.8
+    swarm.resume_trainer(0)
+    swarm.run_for(0.1)
+    assert len([e for e in swarm.cores[0].seen if isinstance(e, events.Contributed | events.Applied)]) > len(done)

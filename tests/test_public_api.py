@@ -1,0 +1,51 @@
+"""The names that users write. One that is missing here or there is a decision, not an accident."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import subprocess
+import sys
+
+import gossip
+from gossip.training.session import Session
+
+
+def test_the_public_names_are_these():
+    assert sorted(gossip.__all__) == ["Session", "__version__", "errors", "init"]
+    for name in gossip.__all__:
+        assert getattr(gossip, name) is not None
+        assert name in dir(gossip)
+    assert gossip.Session is Session
+    assert not hasattr(gossip, "no_such_name")
+
+
+def test_a_session_offers_this_and_no_more():
+    public = {name for name, _ in inspect.getmembers(Session) if not name.startswith("_")}
+    of_the_user = {"prepare", "shard", "log", "keep", "epochs", "close"}
+    facts = {"id", "round", "peers", "alive", "run_dir", "finished"}
+    of_the_loader = {"next_round", "pass_round", "hand_out", "unused"}
+    assert public == of_the_user | facts | of_the_loader
+
+
+def test_signatures_that_users_rely_on():
+    assert [*inspect.signature(Session.prepare).parameters] == ["self", "model", "optimizer", "judge"]
+    assert [*inspect.signature(Session.shard).parameters] == ["self", "loader", "classes"]
+    assert inspect.signature(Session.shard).parameters["classes"].default is None
+    assert next(iter(inspect.signature(gossip.init).parameters.values())).kind is inspect.Parameter.VAR_KEYWORD
+
+
+def test_importing_gossip_does_not_import_torch():
+    code = "import sys, gossip; gossip.__version__; gossip.errors.ConfigError; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], env=os.environ, check=False).returncode == 0
+
+
+def test_what_init_needs_before_the_node_runs_does_not_import_torch():
+    code = "import sys; from gossip.training import start, spawn, channel, watch; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], env=os.environ, check=False).returncode == 0
+
+
+def test_the_version_is_that_of_the_distribution():
+    from importlib.metadata import version
+
+    assert gossip.__version__ == version("gossip-train")

@@ -1,0 +1,105 @@
+"""What liars send."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from gossip.aggregators import attacks
+from gossip.errors import ConfigError, UnknownName
+
+UPDATE = torch.randn(5000, generator=torch.Generator().manual_seed(1)) * 0.01
+
+
+@pytest.mark.parametrize("name", attacks.names())
+def test_an_attack_keeps_shape_dtype_and_its_argument(name: str) -> None:
+    for dtype in (torch.float32, torch.float64, torch.bfloat16):
+        honest = UPDATE.to(dtype)
+        lie = attacks.make(name)(honest, 3)
+        assert (lie.shape, lie.dtype) == (honest.shape, dtype)
+        assert torch.equal(honest, UPDATE.to(dtype))
+        lie.fill_(7.0)
+        assert torch.equal(honest, UPDATE.to(dtype)), "the lie has memory of its own"
+
+
+@pytest.mark.parametrize("name", attacks.names())
+def test_the_same_seed_and_round_tell_the_same_lie(name: str) -> None:
+    def lie(seed: int, round_id: int) -> torch.Tensor:
+        return attacks.make(name, seed=seed)(UPDATE, round_id)
+
+    assert torch.equal(lie(4, 9).view(torch.int32), lie(4, 9).view(torch.int32))
+    if name in ("gaussian", "bit_flip"):
+        assert not torch.equal(lie(4, 9), lie(5, 9))
+        assert not torch.equal(lie(4, 9), lie(4, 10))
+
+
+def test_attacks_do_not_touch_the_global_generator() -> None:
+    before = torch.get_rng_state()
+    for name in attacks.names():
+        attacks.make(name)(UPDATE, 0)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_what_the_plain_attacks_send() -> None:
+    assert torch.equal(attacks.make("sign_flip")(UPDATE, 0), -UPDATE)
+    assert torch.equal(attacks.make("sign-flip", 10)(UPDATE, 0), -10 * UPDATE)
+    assert torch.equal(attacks.make("scale", 1000)(UPDATE, 0), 1000 * UPDATE)
+    assert torch.equal(attacks.make("zero")(UPDATE, 0), torch.zeros_like(UPDATE))
+    assert bool(attacks.make("nan")(UPDATE, 0).isnan().all())
+    noise = attacks.make("gaussian", 200)(UPDATE, 0)
+    assert float(noise.std()) == pytest.approx(200, rel=0.05)
+    assert abs(float(noise.mean())) < 10
+
+
+def test_bit_flip_flips_these_four_bits_in_that_share_of_the_coordinates() -> None:
+    lie = attacks.make("bit_flip", 0.25)(UPDATE, 0)
+    changed = UPDATE.numpy().view(np.uint32) ^ lie.numpy().view(np.uint32)
+    mask = sum(1 << bit for bit in (22, 29, 30, 31))
+    assert set(changed.tolist()) == {0, mask}
+    assert (changed != 0).mean() == pytest.approx(0.25, abs=0.03)
+    assert float(lie.abs().max()) > 1e12
+    everywhere = attacks.make("bit_flip", 1)(UPDATE, 0).numpy().view(np.uint32)
+    assert set((everywhere ^ UPDATE.numpy().view(np.uint32)).tolist()) == {mask}
+
+
+def test_stale_replays_the_update_of_so_many_rounds_ago_and_keeps_no_more_than_it_needs() -> None:
+    stale = attacks.make("stale", 3)
+    said = [float(stale(torch.full((2,), float(round_id)), round_id)[0]) for round_id in range(10)]
+    assert said == [0, 0, 0, 0, 1, 2, 3, 4, 5, 6]
+    assert len(stale._past) <= 4
+    assert float(stale(torch.full((2,), 9.0), 9)[0]) == 6, "a second attempt of a round tells the same lie"
+    assert float(stale(torch.full((2,), 20.0), 20)[0]) == 9, "rounds that it missed are not invented"
+
+
+def test_stale_keeps_a_copy_of_what_its_caller_overwrites() -> None:
+    stale, buffer = attacks.make("stale", 1), torch.zeros(3)
+    stale(buffer, 0)
+    buffer.fill_(5.0)
+    assert stale(buffer, 1).tolist() == [0.0, 0.0, 0.0]
+
+
+def test_flipped_labels_run_backwards() -> None:
+    assert attacks.flip_labels(3, 10) == 6
+    assert attacks.flip_labels(torch.tensor([0, 9, 4]), 10).tolist() == [9, 0, 5]
+    assert attacks.flip_labels(np.array([0, 2]), 3).tolist() == [2, 0]
+
+
+def test_misuse_of_attacks_says_what_is_allowed() -> None:
+    with pytest.raises(UnknownName, match="Did you mean 'sign_flip'"):
+        attacks.make("signflip")
+    with pytest.raises(ConfigError, match="labels") as caught:
+        attacks.make("label_flip")
+    assert "flip_labels" in str(caught.value.hint)
+    with pytest.raises(ConfigError, match="zero has no strength"):
+        attacks.make("zero", 3)
+    for name, strength in (
+        ("stale", 0),
+        ("stale", 1.5),
+        ("bit_flip", 2),
+        ("gaussian", -1),
+        ("scale", float("inf")),
+        ("stale", float("nan")),
+    ):
+        with pytest.raises(ConfigError, match=rf"{name}\*.*must be"):
+            attacks.make(name, strength)

@@ -1,0 +1,133 @@
+"""The kit passes our rules, and finds each promise that a rule can break."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from gossip.aggregators import Rule, Verdict, krum, names, rule, trimmed_mean
+from gossip.testing import check_aggregator
+
+
+@pytest.mark.parametrize(("n", "f"), [(8, 2), (20, 4), (7, 0)])
+@pytest.mark.parametrize("name", names())
+def test_our_rules_keep_their_promises(name: str, n: int, f: int) -> None:
+    check_aggregator(name, n=n, f=f)
+
+
+def test_a_plain_function_can_be_checked() -> None:
+    def middle(updates: Tensor, *, f: int) -> Tensor:
+        return updates.sort(dim=0).values[f : len(updates) - f].mean(dim=0)
+
+    check_aggregator(middle)
+
+
+def with_verdict(**changes: Callable[[Tensor], Tensor]) -> Rule:
+    def changed(updates: Tensor, *, f: int) -> Verdict:
+        honest = trimmed_mean.explain(updates, f=f)
+        parts = {key: getattr(honest, key) for key in ("aggregate", "weights", "outlyingness")}
+        return Verdict(**{key: changes.get(key, lambda same: same)(value) for key, value in parts.items()})
+
+    return rule(changed)
+
+
+def overwrites(updates: Tensor, *, f: int) -> Tensor:
+    updates.clamp_(-0.1, 0.1)
+    return trimmed_mean(updates, f=f)
+
+
+def shows_its_hand(updates: Tensor, *, f: int) -> Tensor:
+    return updates[int(krum.explain(updates, f=f).weights.argmax())]
+
+
+def first(updates: Tensor, *, f: int) -> Tensor:
+    return updates[0].clone()
+
+
+def average(updates: Tensor, *, f: int) -> Tensor:
+    return updates.mean(dim=0)
+
+
+def sign(updates: Tensor, *, f: int) -> Tensor:
+    return updates.sign().sum(dim=0).sign()
+
+
+def clipped(updates: Tensor, *, f: int) -> Tensor:
+    return trimmed_mean(updates.clamp(-5, 5), f=f)
+
+
+def double(updates: Tensor, *, f: int) -> Tensor:
+    return trimmed_mean(updates, f=f).to(torch.float64)
+
+
+def shrinking(updates: Tensor, *, f: int) -> Tensor:
+    return 0.9 * trimmed_mean(updates, f=f)
+
+
+def flat(updates: Tensor, *, f: int) -> Tensor:
+    return trimmed_mean(updates, f=f)[:1]
+
+
+def absolute(updates: Tensor, *, f: int) -> Tensor:
+    return torch.where(trimmed_mean(updates, f=f).abs() > 1e-6, trimmed_mean(updates, f=f), 0.0)
+
+
+BROKEN: list[tuple[Any, str]] = [
+    (overwrites, "writes to its updates"),
+    (shows_its_hand, "returns memory of an update"),
+    (first, "depends on the order"),
+    (average, "carry average .* away from the honest mean"),
+    (sign, "of equal updates is"),
+    (rule(translation=False)(absolute), "not scale equivariant"),
+    (rule(scale=False)(clipped), "not translation equivariant"),
+    (double, "makes torch.float64 of torch.float16"),
+    (shrinking, "of equal updates is"),
+    (flat, r"not a tensor of shape \(64,\)"),
+    (with_verdict(aggregate=lambda a: a[:3]), r"makes an aggregate of shape \(3,\)"),
+    (with_verdict(weights=lambda w: w * 2), "add up to 2"),
+    (with_verdict(weights=lambda w: w - 1), "weights are"),
+    (with_verdict(outlyingness=lambda o: o * torch.nan), "outlyingness are"),
+    (with_verdict(outlyingness=lambda o: o[:2]), r"outlyingness have the shape \(2,\)"),
+    (with_verdict(outlyingness=lambda o: o * 4), "times as far out as typical"),
+    (with_verdict(outlyingness=torch.ones_like), "does not tell a liar"),
+    (with_verdict(outlyingness=lambda o: o + 3 * (o.max() > 10) * (torch.arange(len(o)) == 5)), "accuses an honest peer"),
+    (with_verdict(outlyingness=lambda o: torch.arange(len(o)) / len(o)), "do not move with the updates"),
+]
+
+
+@pytest.mark.parametrize(("broken", "words"), BROKEN, ids=[words for _, words in BROKEN])
+def test_the_kit_names_the_promise_that_a_rule_breaks(broken: Any, words: str) -> None:
+    with pytest.raises((AssertionError, ValueError), match=words):
+        check_aggregator(broken)
+
+
+def test_a_rule_that_overflows_is_found() -> None:
+    def squares(updates: Tensor, *, f: int) -> Tensor:
+        weights = 1 / (1e-9 + (updates - updates.median(dim=0).values).square().sum(dim=1))
+        return (weights / weights.sum()) @ updates * (updates.square().sum() / updates.square().sum())
+
+    with pytest.raises(AssertionError, match="not finite"):
+        check_aggregator(rule(translation=False, scale=False)(squares))
+
+
+def test_a_fragile_rule_passes_when_it_says_so() -> None:
+    check_aggregator(rule(discerning=False)(average))
+    check_aggregator(rule(robust=False)(average))
+
+
+def test_the_kit_asks_for_enough_updates() -> None:
+    with pytest.raises(AssertionError, match="krum needs 7 updates for f=2"):
+        check_aggregator("krum", n=6, f=2)
+
+
+def test_a_center_that_is_ignored_does_not_protect() -> None:
+    @rule(at_least_centered=lambda f: f + 1)
+    def median_of(updates: Tensor, *, f: int, center: Tensor | None = None) -> Tensor:
+        return trimmed_mean(updates, f=(len(updates) - 1) // 2)
+
+    with pytest.raises(AssertionError, match="away from its trusted center"):
+        check_aggregator(median_of)

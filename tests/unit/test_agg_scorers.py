@@ -1,0 +1,156 @@
+"""Zeno and Zeno++: rules that ask the loss."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from gossip.aggregators import zeno, zeno_pp
+from gossip.errors import AggregationError, TooFewUpdates
+
+D, LR = 200, 0.1
+
+
+class Bowl:
+    """loss(x) = |x - goal|^2 / 2 from x = 0; remembers the steps it was asked about."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self.goal = torch.randn(D, generator=torch.Generator().manual_seed(seed))
+        self.gradient = -self.goal
+        self.asked: list[Tensor] = []
+
+    def __call__(self, step: Tensor) -> float:
+        self.asked.append(step.clone())
+        return float(0.5 * (-step.double() - self.goal.double()).square().sum())
+
+    def honest(self, n: int, noise: float = 0.5) -> Tensor:
+        return self.gradient + noise * torch.randn(n, D, generator=torch.Generator().manual_seed(n))
+
+
+def test_zeno_is_what_numpy_makes_of_it() -> None:
+    bowl = Bowl()
+    updates = torch.cat([bowl.honest(6), -3 * bowl.honest(2)])
+    x, goal = updates.double().numpy(), bowl.goal.double().numpy()
+    for norm, size in (("sum", 1), ("mean", D)):
+        scores = (goal @ goal - ((-LR * x - goal) ** 2).sum(axis=1)) / 2 - LR / 5 * (x**2).sum(axis=1) / size
+        best = np.argsort(-scores)[:5]
+        result = zeno(updates, f=2, b=3, evaluate=bowl, learning_rate=LR, rho_over_lr=1 / 5, norm=norm)
+        np.testing.assert_allclose(result.numpy(), x[best].mean(axis=0), atol=1e-5)
+
+
+def test_zeno_asks_about_no_step_first_and_then_about_each_update_once() -> None:
+    bowl = Bowl()
+    updates = bowl.honest(4)
+    zeno(updates, f=1, evaluate=bowl, learning_rate=LR)
+    assert torch.equal(bowl.asked[0], torch.zeros(D))
+    torch.testing.assert_close(torch.stack(bowl.asked[1:]), LR * updates)
+
+
+def test_zeno_needs_no_honest_majority() -> None:
+    bowl = Bowl()
+    honest = bowl.honest(2)
+    updates = torch.cat([-10 * bowl.honest(6), honest])
+    verdict = zeno.explain(updates, f=6, evaluate=bowl, learning_rate=LR)
+    torch.testing.assert_close(verdict.aggregate, honest.mean(dim=0))
+    assert min(verdict.outlyingness[:6].tolist()) > 3 > max(verdict.outlyingness[6:].tolist())
+
+
+def test_zeno_says_how_many_updates_its_b_needs() -> None:
+    assert zeno.least(2) == 3
+    assert zeno.least(2, options={"b": 5}) == 6
+    with pytest.raises(TooFewUpdates, match="zeno needs 6 updates"):
+        zeno(torch.ones(5, D), f=2, b=5, evaluate=Bowl(), learning_rate=LR)
+
+
+def test_an_update_whose_loss_is_not_finite_is_never_averaged() -> None:
+    updates = torch.cat([torch.full((3, 1), 1.0), torch.full((2, 1), 50.0)])
+
+    def evaluate(step: Tensor) -> float:
+        return math.nan if float(step) > 1 else 1.0 - float(step)
+
+    verdict = zeno.explain(updates, f=1, evaluate=evaluate, learning_rate=LR)  # b=1, but there are two of them
+    assert verdict.weights.tolist() == pytest.approx([1 / 3, 1 / 3, 1 / 3, 0, 0])
+    assert float(verdict.aggregate) == pytest.approx(1.0)
+    assert bool(torch.isfinite(verdict.outlyingness).all())
+    assert min(verdict.outlyingness[3:].tolist()) > 3
+
+
+def test_when_every_loss_is_absurd_zeno_does_not_step_and_accuses_nobody() -> None:
+    losses = iter([1.0, math.inf, math.nan, math.inf])
+    verdict = zeno.explain(torch.ones(3, 4), f=1, evaluate=lambda step: next(losses), learning_rate=LR)
+    assert verdict.aggregate.tolist() == [0.0] * 4
+    assert verdict.weights.tolist() == [0.0] * 3
+    assert verdict.outlyingness.tolist() == [1.0] * 3
+
+
+def test_scorers_say_when_their_judge_or_their_options_are_no_good() -> None:
+    updates, bowl = torch.ones(3, D), Bowl()
+    with pytest.raises(AggregationError, match="judge's own loss is nan"):
+        zeno(updates, f=1, evaluate=lambda step: math.nan, learning_rate=LR)
+    with pytest.raises(AggregationError, match="judge's own gradient is not finite"):
+        zeno_pp(updates, f=1, gradient=torch.full((D,), math.inf), learning_rate=LR)
+    with pytest.raises(AggregationError, match=r"gradient must have the shape \(200,\)"):
+        zeno_pp(updates, f=1, gradient=torch.ones(3), learning_rate=LR)
+    with pytest.raises(AggregationError, match="learning rate above 0"):
+        zeno_pp(updates, f=1, gradient=bowl.gradient, learning_rate=0.0)
+    with pytest.raises(AggregationError, match="b=-1"):
+        zeno(updates, f=1, b=-1, evaluate=bowl, learning_rate=LR)
+
+
+def test_zeno_pp_is_what_numpy_makes_of_it() -> None:
+    bowl = Bowl()
+    updates = torch.cat([bowl.honest(5, noise=4.0), -bowl.honest(3)])
+    x, v = updates.double().numpy(), bowl.gradient.double().numpy()
+    for rho, epsilon in ((0.01, 0.0), (0.3, 0.0), (0.0, 10.0), (0.5, 60.0)):
+        scaled = x * np.linalg.norm(v) / np.linalg.norm(x, axis=1, keepdims=True)
+        scores = LR * scaled @ v - LR * rho * (scaled**2).sum(axis=1)
+        expected = scaled[scores >= -LR * epsilon].mean(axis=0)
+        result = zeno_pp(updates, f=2, gradient=bowl.gradient, learning_rate=LR, rho_over_lr=rho, epsilon=epsilon)
+        np.testing.assert_allclose(result.numpy(), expected, atol=1e-4)
+
+
+def test_zeno_pp_charges_for_the_norm_after_rescaling() -> None:
+    # By the norm from before, 1000 times the gradient would cost a million times rho and be dropped.
+    bowl = Bowl()
+    verdict = zeno_pp.explain(bowl.gradient.repeat(3, 1) * torch.tensor([[1.0], [1.0], [1000.0]]), f=1, **judged_by(bowl))
+    assert verdict.weights.tolist() == pytest.approx([1 / 3] * 3)
+    torch.testing.assert_close(verdict.aggregate, bowl.gradient)
+    assert verdict.outlyingness[2] == pytest.approx(1000)  # harmless, but it stands out
+
+
+def judged_by(bowl: Bowl) -> dict[str, object]:
+    return {"gradient": bowl.gradient, "learning_rate": LR}
+
+
+def test_zeno_pp_without_an_acceptable_update_makes_no_step() -> None:
+    bowl = Bowl()
+    verdict = zeno_pp.explain(-bowl.honest(4), f=1, **judged_by(bowl))
+    assert verdict.aggregate.tolist() == [0.0] * D
+    assert verdict.weights.tolist() == [0.0] * 4
+    assert max(verdict.outlyingness.tolist()) < 3
+
+
+def test_zeno_pp_takes_the_gradient_from_a_function_too() -> None:
+    bowl = Bowl()
+    expected = zeno_pp(bowl.honest(4), f=1, **judged_by(bowl))
+    assert torch.equal(zeno_pp(bowl.honest(4), f=1, gradient=lambda: bowl.gradient, learning_rate=LR), expected)
+
+
+def test_zeno_pp_accepts_no_zero_update_and_survives_a_zero_gradient() -> None:
+    bowl = Bowl()
+    verdict = zeno_pp.explain(torch.cat([bowl.honest(3), torch.zeros(1, D)]), f=1, **judged_by(bowl))
+    assert verdict.weights.tolist() == pytest.approx([1 / 3] * 3 + [0])
+    still = zeno_pp.explain(bowl.honest(3), f=1, gradient=torch.zeros(D), learning_rate=LR)
+    assert still.aggregate.tolist() == [0.0] * D
+    assert bool(torch.isfinite(still.outlyingness).all())
+
+
+@pytest.mark.parametrize("size", [1e-30, 1e-20, 1e20, 1e30])
+def test_zeno_pp_knows_a_direction_at_any_size(size: float) -> None:
+    bowl = Bowl()
+    result = zeno_pp(bowl.honest(4) * size, f=1, **judged_by(bowl))
+    torch.testing.assert_close(result, zeno_pp(bowl.honest(4), f=1, **judged_by(bowl)), atol=1e-4, rtol=1e-3)

@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from typing import get_args
+
+import pytest
+
+from gossip.errors import LocalError
+from gossip.training import channel as channel_module
+from gossip.training import control
+from gossip.training.channel import METRICS_MAX, Channel, ChannelClosed, clip
+
+
+@pytest.fixture
+def ends():
+    one, other = map(Channel, Channel.pair())
+    yield one, other
+    one.close()
+    other.close()
+
+
+EXAMPLES = [
+    control.Prepare(17226, b"l" * 16, b"s" * 16, 70000, 0.1, True, 12),
+    control.Shard(1000, 32),
+    control.Contribute(3, 1, 32, 0.5, 0.1, False),
+    control.Contribute(3, 1, 32, None, 0.1, False),
+    control.Applied(3, -1),
+    control.Judged(9, (0.5, 0.5), (1.0, 3.25), ""),
+    control.Snapshot(4, 100, ""),
+    control.Restored(5, "no"),
+    control.Log("{}"),
+    control.Close("finished"),
+    control.Go(6, 2, True, 1, ((0, 32), (64, 70)), False, 8, 7),
+    control.Apply(6, -1, 0.0),
+    control.Judge(9, 8, 10, 2, -1, False),
+    control.TakeSnapshot(),
+    control.Restore(7, 100),
+    control.Halted("too few peers", 5),
+]
+
+
+def test_every_message_arrives_as_it_was(ends):
+    trainer, node = ends
+    assert {type(message) for message in EXAMPLES} == {*get_args(control.FromTrainer), *get_args(control.FromNode)}
+    for message in EXAMPLES:
+        trainer.send(message)
+        assert node.receive(5) == ([message], [])
+
+
+def test_several_messages_share_a_packet_in_order(ends):
+    trainer, node = ends
+    trainer.send(*EXAMPLES)
+    trainer.send(control.Close("x"))
+    assert node.receive(5)[0] == EXAMPLES
+    assert node.receive(5)[0] == [control.Close("x")]
+
+
+def test_a_descriptor_travels_beside_its_message(ends):
+    trainer, node = ends
+    fd = os.memfd_create("test")
+    os.write(fd, b"hello")
+    trainer.send(control.Restore(1, 5), fds=(fd,))
+    os.close(fd)
+    messages, fds = node.receive(5)
+    assert messages == [control.Restore(1, 5)]
+    assert os.pread(fds[0], 5, 0) == b"hello"
+    assert not os.get_inheritable(fds[0])
+    os.close(fds[0])
+
+
+def test_receiving_nothing_gives_nothing_at_once(ends):
+    _, node = ends
+    assert node.receive(0) == ([], [])
+    assert node.receive(0.001) == ([], [])
+
+
+def test_what_was_sent_is_read_before_the_end_of_file(ends):
+    trainer, node = ends
+    trainer.send(control.Close("finished"))
+    trainer.close()
+    assert node.receive(5)[0] == [control.Close("finished")]
+    with pytest.raises(ChannelClosed):
+        node.receive(5)
+
+
+def test_sending_to_nobody_is_an_error_and_not_a_signal(ends):
+    trainer, node = ends
+    node.close()
+    signals = []
+    before = signal.signal(signal.SIGPIPE, lambda *_: signals.append(1))
+    try:
+        with pytest.raises(ChannelClosed):
+            trainer.send(control.Close("finished"))
+    finally:
+        signal.signal(signal.SIGPIPE, before)
+    assert not signals
+
+
+def test_a_waiting_receiver_wakes_when_the_other_side_dies(ends):
+    trainer, node = ends
+    seen = []
+
+    def wait():
+        try:
+            node.receive(None)
+        except ChannelClosed as error:
+            seen.append(error)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    trainer.close()
+    thread.join(10)
+    assert len(seen) == 1
+
+
+def test_a_reader_that_does_not_read_cannot_hold_the_sender_for_ever(ends, monkeypatch):
+    trainer, _ = ends
+    monkeypatch.setattr(channel_module, "SEND_PATIENCE_S", 0.01)
+
+    def shout():
+        for _ in range(100_000):
+            trainer.send(control.Log("x" * METRICS_MAX))
+
+    with pytest.raises(LocalError, match="not read"):
+        shout()
+
+
+def test_the_longest_log_line_and_reason_fit(ends):
+    trainer, node = ends
+    line = control.Log("ü" * METRICS_MAX)
+    trainer.send(line)
+    assert node.receive(5)[0] == [line]
+    assert len(clip("x" * 1000)) == channel_module.TEXT_MAX
+    trainer.send(control.Restored(1, clip("ü" * 1000)))
+    assert node.receive(5)[0][0].error.startswith("üüü")
+
+
+def test_another_language_is_refused_and_told(ends):
+    trainer, node = ends
+    trainer._socket.send(b"\x93\x01\x02\x03")
+    with pytest.raises(LocalError, match="another language"):
+        node.receive(5)

@@ -1,0 +1,89 @@
+"""What a demo says about its own outcome."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gossip.config import resolve
+from gossip.launch.demo import table, what_went_wrong
+from gossip.launch.supervisor import Outcome
+from gossip.launch.view import RunView
+
+FAULTS = ("sign_flip:5,6*10", "crash:server@200")
+
+
+def outcome(*killed: int, rounds: int = 400) -> Outcome:
+    config = resolve({"peers": 8, "rounds": rounds, "faults": FAULTS}).config
+    view = RunView(8, config.plan)
+    for peer in killed:
+        view.feed({"t": 1.0, "peer": peer, "event": "exited", "code": None, "signal": 9, "how": "killed"})
+    return Outcome(config, view)
+
+
+def summary(**changed: Any) -> dict[str, Any]:
+    return {
+        "rounds": 400,
+        "rounds_lost": 0,
+        "replicas_identical": True,
+        "deaths": [{"peer": 3, "round": 200, "skip_ms": 12.0, "dead_ms": 800.0}],
+        "suspected": [5, 6],
+        "suspicion": {"5": {"round": 6, "reasons": ["far out"]}},
+        "accuracy": {"mean_model": 0.96, "worst_replica": 0.96},
+        "loss": 0.1,
+        "wall_s": 9.0,
+        **changed,
+    }
+
+
+REFERENCE = {"fault_free": {"accuracy": {"mean_model": 0.97, "worst_replica": 0.97}, "loss": 0.1, "rounds": 400, "wall_s": 1.0}}
+
+
+def test_a_run_that_did_all_it_should_is_fine() -> None:
+    assert what_went_wrong(outcome(), summary(), REFERENCE, standard=True) == []
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"rounds": 300}, "only 300 of 400 rounds"),
+        ({"replicas_identical": False}, "replicas of honest peers differ"),
+        ({"deaths": []}, "kills 1 peers, 0 died"),
+        ({"suspected": [5]}, "the liars 6 were not suspected"),
+        ({"suspected": [1, 5, 6]}, "honest peers 1 were suspected"),
+        ({"accuracy": {"mean_model": 0.5, "worst_replica": 0.5}}, "the accuracy is 0.5"),
+        ({"accuracy": {"mean_model": None, "worst_replica": None}}, "the accuracy is None"),
+    ],
+)
+def test_whatever_a_run_did_not_do_is_named(changed: dict[str, Any], says: str) -> None:
+    (line,) = what_went_wrong(outcome(), summary(**changed), REFERENCE, standard=True)
+    assert says in line
+
+
+def test_a_comparison_that_broke_down_is_named() -> None:
+    comparison = {**REFERENCE, "plain": {"status": "quorum_lost", "rounds": 26}}
+    (line,) = what_went_wrong(outcome(), summary(), comparison, standard=True)
+    assert "plain averaging did not get to its end: quorum_lost after 26 rounds" in line
+
+
+def test_a_peer_that_died_out_of_plan_is_named() -> None:
+    wrong = what_went_wrong(outcome(1), summary(), REFERENCE, standard=True)
+    assert wrong == ["peers 1 were lost, and not by the fault plan"]
+
+
+def test_a_rule_that_does_not_hold_is_no_failure_of_the_demo() -> None:
+    low = summary(accuracy={"mean_model": 0.1, "worst_replica": 0.1}, suspected=[])
+    assert what_went_wrong(outcome(), low, REFERENCE, standard=False) == []
+
+
+def test_the_table_says_what_died_and_how_fast_it_was_noticed() -> None:
+    lines = table({"suspicion": summary(), "alone": REFERENCE["fault_free"]})
+    assert any(line.startswith("suspicion") and "0.960" in line for line in lines)
+    assert "peer 3 died in round 200: skipped by all within 12 ms, agreed dead within 800 ms" in lines
+    assert any("far out" in line for line in lines)
+
+
+def test_a_loss_that_is_not_a_number_has_a_place_in_the_table() -> None:
+    lines = table({"mean": summary(loss=None, accuracy={"mean_model": 0.1, "worst_replica": None})})
+    assert any("-" in line.split() for line in lines)

@@ -1,0 +1,210 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from gossip.config import resolve
+from gossip.errors import ConfigError, OutOfMemory, RunExists, TooFewUpdates, UnknownName
+from gossip.launch import cli, demo, feasible
+
+
+@dataclass
+class Done:
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+Gossip = Callable[..., Done]
+
+
+@pytest.fixture
+def gossip(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Gossip:
+    """The command, in this process."""
+
+    def call(*words: str, cwd: Path | None = None) -> Done:
+        if cwd is not None:
+            monkeypatch.chdir(cwd)
+        monkeypatch.setattr(sys, "argv", ["gossip", *words])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        said = capsys.readouterr()
+        return Done(ended.value.code if isinstance(ended.value.code, int) else 0, said.out, said.err)
+
+    return call
+
+
+def test_help_imports_neither_torch_nor_anything_else_that_is_slow() -> None:
+    code = (
+        "import sys\nsys.argv = ['gossip', '--help']\nfrom gossip.launch.cli import main\n"
+        "try:\n    main()\nexcept SystemExit as end:\n    assert not end.code, end.code\n"
+        "slow = {'torch', 'numpy', 'pydantic', 'pydantic_settings', 'psutil', 'sklearn'} & set(sys.modules)\n"
+        "assert not slow, slow"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "demo" in done.stdout
+
+
+def test_checking_a_run_leaves_torch_out_of_the_launcher() -> None:
+    code = (
+        "import sys\nfrom gossip.config import resolve\nfrom gossip.launch import runs, supervisor, demo, cli\n"
+        "runs.settle(resolve({'peers': 4, 'aggregator': 'krum', 'f': 0}), 'x')\nassert 'torch' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_version_is_printed(gossip: Gossip) -> None:
+    done = gossip("--version")
+    assert done.returncode == 0
+    assert done.stdout.startswith("gossip 0.")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("run", "--aggregator", "trimed-mean", "x.py"), "unknown aggregator 'trimed_mean'. Did you mean 'trimmed_mean'?"),
+        (("run", "--topology", "roling", "x.py"), "unknown topology 'roling'. Did you mean 'rolling'?"),
+        (("run", "--fault", "crush:3@50", "x.py"), "Did you mean 'crash'?"),
+        (("run", "-n", "8", "--fault", "crash:9@50", "x.py"), "there is no peer 9"),
+        (("run", "--faults", "none.toml", "x.py"), "cannot read the fault plan none.toml"),
+        (("run", "--config", "none.toml", "x.py"), "cannot read the settings none.toml"),
+        (("run", "--quorum", "some", "x.py"), "'majority' or 'available'"),
+        (("run", "-n", "0", "x.py"), "peers = 0"),
+        (("run", "missing.py"), "there is no script missing.py"),
+        (("run", "."), "is a folder, not a script"),
+        (("run", "--run-dir", "full", "x.py"), "the run folder"),
+        (("run", "-n", "4", "--aggregator", "krum", "-f", "2", "x.py"), "krum needs"),
+        (("run", "-n", "4096", "x.py"), "4096 peers need about"),
+        (("run", "--aggregator", "rules.py:nothing", "x.py"), "rules.py"),
+        (("demo", "--aggregator", "suspicoin"), "Did you mean 'suspicion'?"),
+        (("demo", "--topology", "rimg"), "Did you mean 'ring'?"),
+        (("demo", "--fault", "crash:3@5000"), "there is no round 5000"),
+        (("demo", "--peers", "4", "--fault", "nan:7"), "there is no peer 7"),
+    ],
+)
+def test_misuse_gets_two_or_three_lines_and_exit_code_2(
+    gossip: Gossip, tmp_path: Path, words: tuple[str, ...], says: str
+) -> None:
+    (tmp_path / "x.py").write_text("")
+    (tmp_path / "rules.py").write_text("def mine(updates):\n    return updates[0]\n")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "something").write_text("")
+    done = gossip(*words, cwd=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert says in done.stderr
+    assert done.stderr.startswith("error: ")
+    assert len(done.stderr.splitlines()) <= 3
+    assert done.stdout == ""
+    assert not (tmp_path / "runs").exists(), "nothing is left behind by a run that was refused"
+
+
+def test_an_unknown_option_is_the_users_error(gossip: Gossip) -> None:
+    done = gossip("run", "--pears", "4", "x.py")
+    assert done.returncode == 2
+    assert "--pears" in done.stderr
+
+
+def test_show_config_names_value_and_source_and_starts_nothing(gossip: Gossip, tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text("seed = 7\n")
+    done = gossip("run", "-n", "5", "--config", "run.toml", "--show-config", "train.py", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    rows = {line.split()[0]: line.split()[1:] for line in done.stdout.splitlines()}
+    assert rows["peers"] == ["5", "flag"]
+    assert rows["seed"] == ["7", "run.toml"]
+    assert rows["quorum"] == ["majority", "default"]
+    as_json = json.loads(gossip("run", "-n", "5", "--show-config", "--json", "train.py", cwd=tmp_path).stdout)
+    assert as_json["peers"] == {"value": 5, "source": "flag"}
+
+
+def test_faults_of_a_plan_and_of_flags_add_up(gossip: Gossip, tmp_path: Path) -> None:
+    (tmp_path / "plan.toml").write_text('[[fault]]\nkind = "crash"\npeer = 1\nround = 5\n')
+    done = gossip("run", "--faults", "plan.toml", "--fault", "nan:2", "--show-config", "--json", "t.py", cwd=tmp_path)
+    assert json.loads(done.stdout)["faults"]["value"] == ["crash:1@5", "nan:2"]
+
+
+def test_f_is_what_rule_and_peers_allow_unless_it_is_given() -> None:
+    assert feasible.check_rule(resolve({"peers": 8, "aggregator": "median"})).config.f == 2
+    assert feasible.check_rule(resolve({"peers": 1, "aggregator": "mean"})).config.f == 0
+    with pytest.raises(TooFewUpdates):
+        feasible.check_rule(resolve({"peers": 4, "aggregator": "krum", "f": 2}))
+
+
+def test_more_peers_than_the_memory_holds_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(OutOfMemory) as caught:
+        feasible.check_memory(10**6)
+    assert caught.value.exit_code == 2
+    feasible.check_memory(0)
+
+
+def test_names_are_checked_with_hyphens_or_underscores() -> None:
+    feasible.check_names("random-k:k=2", "trimmed-mean")
+    feasible.check_names("random_k", "my_rules.py:my_rule")
+    with pytest.raises(UnknownName):
+        feasible.check_names("rolling", "trimmed_men")
+
+
+def test_a_run_folder_must_be_new_or_empty(tmp_path: Path) -> None:
+    feasible.make_run_folder(tmp_path / "a" / "b")
+    feasible.make_run_folder(tmp_path / "a" / "b")
+    with pytest.raises(RunExists):
+        feasible.make_run_folder(tmp_path / "a")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunExists):
+        feasible.make_run_folder(tmp_path / "file")
+
+
+@pytest.mark.parametrize(
+    ("peers", "expected"),
+    [
+        (8, ("sign_flip:5,6*10", "crash:server@200")),
+        (4, ("sign_flip:2*10", "crash:server@200")),
+        (16, ("sign_flip:11,12,13,14*10", "crash:server@200")),
+        (3, ("crash:server@200",)),
+        (2, ()),
+        (1, ()),
+    ],
+)
+def test_the_demo_lets_a_quarter_lie_and_kills_a_server(peers: int, expected: tuple[str, ...]) -> None:
+    assert demo.standard_faults(peers, 400) == expected
+
+
+def test_the_demo_tolerates_as_many_liars_as_its_plan_has() -> None:
+    made = demo.Demo.prepare({"peers": 16})
+    assert made.resolved.config.f == 4
+    assert made.standard
+    assert not demo.Demo.prepare({"aggregator": "krum"}).standard
+
+
+def test_a_demo_without_matplotlib_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ConfigError) as caught:
+        demo.Demo.prepare({}, plot=Path("x.png"))
+    assert "gossip-train[plots]" in str(caught.value.hint)
+
+
+def test_in_a_gossip_topology_the_rule_must_do_with_what_one_peer_gets() -> None:
+    with pytest.raises(TooFewUpdates) as caught:
+        feasible.check_rule(resolve({"peers": 16, "topology": "random-k:k=2", "aggregator": "krum", "f": 4}))
+    assert caught.value.got == 3
+
+
+@pytest.mark.parametrize(
+    ("topology", "liars", "expected"),
+    [
+        ("random-k", 2, "random-k:k=5"),
+        ("random_k", 4, "random-k:k=7"),
+        ("random-k", 0, "random-k"),
+        ("random-k:k=3", 2, "random-k:k=3"),
+        ("rolling", 2, "rolling"),
+    ],
+)
+def test_the_demo_gives_each_peer_more_honest_neighbours_than_liars(topology: str, liars: int, expected: str) -> None:
+    assert demo.enough_neighbours(topology, liars, 8) == expected

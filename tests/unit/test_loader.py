@@ -1,0 +1,268 @@
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    Subset,
+    SubsetRandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+)
+
+from gossip.errors import ConfigError
+from gossip.training.control import Go
+from gossip.training.loader import ShardedLoader
+
+
+class Script:
+    """Hands out the slices of a script, as a session does."""
+
+    def __init__(self, slices: list[tuple[int, tuple[tuple[int, int], ...]]], peers: int = 1) -> None:
+        self.slices, self.peers = slices, peers
+        self.passed: list[int] = []
+        self.stepped: list[int] = []
+        self.at = 0
+        self.handed = 0
+
+    def next_round(self) -> Go | None:
+        if self.at >= len(self.slices):
+            return None
+        epoch, ranges = self.slices[self.at]
+        return Go(self.at, 0, True, epoch, ranges, False, self.peers, self.peers)
+
+    def pass_round(self) -> None:
+        self.passed.append(self.at)
+        self.at, self.handed = self.at + 1, 0
+
+    def hand_out(self, samples: int) -> None:
+        self.handed = samples
+
+    @property
+    def unused(self) -> bool:
+        return self.handed > 0
+
+    def step(self) -> None:
+        self.stepped.append(self.handed)
+        self.at, self.handed = self.at + 1, 0
+
+
+def numbers(n: int = 10) -> TensorDataset:
+    return TensorDataset(torch.arange(float(n)), torch.arange(n) % 3)
+
+
+def sharded(loader: Any, script: Script, seed: int = 7, flip: bool = False, classes: int | None = None) -> ShardedLoader:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return ShardedLoader(loader, script, seed, flip, classes)
+
+
+def epoch_of(script: Script, loader: ShardedLoader) -> list[list[int]]:
+    seen = []
+    for x, _ in loader:
+        seen.append(x.int().tolist())
+        script.step()
+    return seen
+
+
+def test_an_epoch_reads_each_sample_once_whoever_gets_which_slice():
+    first, second = Script([(0, ((0, 3),)), (0, ((6, 8),))]), Script([(0, ((3, 6),)), (0, ((8, 10),))])
+    seen = [epoch_of(script, sharded(DataLoader(numbers(), batch_size=3), script)) for script in (first, second)]
+    assert sorted(index for part in seen for batch in part for index in batch) == list(range(10))
+    assert first.stepped == [3, 2]
+
+
+def test_the_order_is_new_each_epoch_and_the_same_on_every_peer():
+    slices = [(0, ((0, 10),)), (1, ((0, 10),))]
+    orders = []
+    for _ in range(2):
+        script = Script(slices)
+        loader = sharded(DataLoader(numbers(), batch_size=10, shuffle=True), script)
+        torch.randn(5)  # whatever the user draws meanwhile
+        orders.append((epoch_of(script, loader), epoch_of(script, loader)))
+    assert orders[0] == orders[1]
+    assert orders[0][0] != orders[0][1]
+    other = Script(slices)
+    assert epoch_of(other, sharded(DataLoader(numbers(), batch_size=10), other, seed=8)) != orders[0][0]
+
+
+def test_reading_leaves_the_users_random_numbers_alone():
+    script = Script([(0, ((0, 10),))])
+    loader = sharded(DataLoader(numbers(), batch_size=10), script)
+    before = torch.get_rng_state()
+    epoch_of(script, loader)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_one_iteration_is_one_epoch_and_the_next_goes_on():
+    script = Script([(3, ((0, 5),)), (3, ((5, 10),)), (4, ((0, 5),)), (6, ((0, 5),))])
+    loader = sharded(DataLoader(numbers(), batch_size=5), script)
+    assert [len(epoch_of(script, loader)) for _ in range(4)] == [2, 1, 1, 0]
+
+
+def test_several_ranges_make_one_batch_in_order():
+    script = Script([(0, ((0, 2), (5, 6))), (0, ((2, 5), (6, 10)))])
+    loader = sharded(DataLoader(numbers(), batch_size=3), script)
+    parts = epoch_of(script, loader)
+    assert [len(part) for part in parts] == [3, 7]
+    whole = Script([(0, ((0, 10),))])
+    (order,) = epoch_of(whole, sharded(DataLoader(numbers(), batch_size=3), whole))
+    assert parts[0] == order[0:2] + order[5:6]
+
+
+def test_an_empty_slice_is_passed_without_the_users_code():
+    script = Script([(0, ()), (0, ((0, 5),)), (0, ((4, 4),)), (0, ())])
+    assert len(epoch_of(script, sharded(DataLoader(numbers(), batch_size=5), script))) == 1
+    assert script.passed == [0, 2, 3]
+    assert script.stepped == [5]
+
+
+def test_a_batch_without_a_step_is_passed_when_the_next_is_asked_for():
+    script = Script([(0, ((0, 5),)), (0, ((5, 10),))])
+    for at, _ in enumerate(sharded(DataLoader(numbers(), batch_size=5), script)):
+        if at == 1:
+            script.step()
+    assert script.passed == [0]
+    assert script.stepped == [5]
+
+
+def test_peeking_at_the_first_batch_loses_nothing():
+    script = Script([(0, ((0, 5),)), (0, ((5, 10),))])
+    loader = sharded(DataLoader(numbers(), batch_size=5), script)
+    peeked = next(iter(loader))[0].tolist()
+    seen = epoch_of(script, loader)
+    assert seen[0] == peeked
+    assert script.passed == []
+    assert len(seen) == 2
+
+
+class Pairs(Dataset):
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+
+    def __len__(self) -> int:
+        return 10
+
+    def __getitem__(self, index: int):
+        self.asked.append(index)
+        return {"x": torch.tensor([float(index)]), "y": index}
+
+
+class ManyPairs(Pairs):
+    def __getitems__(self, indices):
+        self.asked += indices
+        return [{"x": torch.tensor([float(i)]), "y": i} for i in indices]
+
+
+@pytest.mark.parametrize("kind", [Pairs, ManyPairs])
+def test_any_map_style_data_set_is_collated_by_the_loaders_own_function(kind):
+    script = Script([(0, ((0, 4),))])
+    dataset = kind()
+    (batch,) = list(sharded(DataLoader(dataset, batch_size=4), script))
+    assert batch["y"].tolist() == dataset.asked
+    assert batch["x"].shape == (4, 1)
+    script = Script([(0, ((0, 4),))])
+    (batch,) = list(sharded(DataLoader(dataset, batch_size=4, collate_fn=len), script))
+    assert batch == 4
+
+
+def test_tensors_are_collated_as_torch_would():
+    script = Script([(0, ((0, 10),))])
+    (fast,) = list(sharded(DataLoader(numbers(), batch_size=10), script))
+    script = Script([(0, ((0, 10),))])
+    (slow,) = list(sharded(DataLoader(Subset(numbers(), range(10)), batch_size=10), script))
+    assert type(fast) is type(slow) is list
+    assert all(torch.equal(a, b) and a.dtype == b.dtype for a, b in zip(fast, slow, strict=True))
+
+
+def test_a_subset_sampler_is_honoured():
+    script = Script([(0, ((0, 4),))])
+    loader = sharded(DataLoader(numbers(), batch_size=4, sampler=SubsetRandomSampler([1, 3, 5, 7])), script)
+    assert loader.samples_total == 4
+    assert sorted(epoch_of(script, loader)[0]) == [1, 3, 5, 7]
+
+
+def test_the_length_is_rounds_an_epoch_with_the_peers_there_are():
+    script = Script([], peers=4)
+    loader = sharded(DataLoader(numbers(100), batch_size=8), script)
+    assert len(loader) == 4
+    script.peers = 3
+    assert len(loader) == 5
+
+
+class Endless(IterableDataset):
+    def __iter__(self):
+        return iter(range(10))
+
+
+@pytest.mark.parametrize(
+    ("loader", "says"),
+    [
+        (lambda: [1, 2], "takes a torch DataLoader, got list"),
+        (lambda: DataLoader(Endless(), batch_size=2), "iterable data set"),
+        (lambda: DataLoader(numbers(), batch_size=None), "makes its own batches"),
+        (lambda: DataLoader(numbers(), sampler=WeightedRandomSampler([1.0] * 10, 10)), "WeightedRandomSampler"),
+        (lambda: DataLoader(numbers(0), batch_size=2), "empty"),
+    ],
+)
+def test_what_cannot_be_split_is_refused_with_what_to_do(loader, says):
+    with pytest.raises(ConfigError, match=says):
+        sharded(loader(), Script([]))
+
+
+def test_a_batch_sampler_of_the_users_own_is_refused():
+    class Mine(BatchSampler):
+        pass
+
+    mine = Mine(torch.utils.data.SequentialSampler(numbers()), 2, False)
+    with pytest.raises(ConfigError):
+        sharded(DataLoader(numbers(), batch_sampler=mine), Script([]))
+
+
+def test_what_has_no_effect_is_said_once():
+    with pytest.warns(UserWarning, match="num_workers=2, drop_last, shuffle=False") as seen:
+        ShardedLoader(DataLoader(numbers(), batch_size=2, num_workers=2, drop_last=True), Script([]), 0, False, None)
+    assert len(seen) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ShardedLoader(DataLoader(numbers(), batch_size=2, shuffle=True), Script([]), 0, False, None)
+
+
+def test_a_label_flipper_reads_wrong_targets_and_spoils_nobody_elses():
+    dataset = numbers()
+    script = Script([(0, ((0, 10),))])
+    (batch,) = list(sharded(DataLoader(dataset, batch_size=10), script, flip=True))
+    assert torch.equal(batch[1], 2 - batch[0].long() % 3)
+    assert torch.equal(dataset.tensors[1], torch.arange(10) % 3)
+
+
+def test_a_label_flipper_takes_pairs_of_any_kind():
+    script = Script([(0, ((0, 4),))])
+    loader = DataLoader(numbers(), batch_size=4, collate_fn=lambda items: tuple(map(torch.stack, zip(*items, strict=True))))
+    (batch,) = list(sharded(loader, script, flip=True))
+    assert type(batch) is tuple
+    assert torch.equal(batch[1], 2 - batch[0].long() % 3)
+
+
+def test_a_label_flipper_takes_the_number_of_classes_it_is_given():
+    script = Script([(0, ((0, 10),))])
+    (batch,) = list(sharded(DataLoader(numbers(), batch_size=10), script, flip=True, classes=10))
+    assert torch.equal(batch[1], 9 - batch[0].long() % 3)
+
+
+def test_a_label_flipper_learns_the_classes_of_a_data_set_that_does_not_tell():
+    script = Script([(0, ((0, 10),))])
+    (batch,) = list(sharded(DataLoader(Subset(numbers(), range(10)), batch_size=10), script, flip=True))
+    assert torch.equal(batch[1], 2 - batch[0].long() % 3)
+
+
+def test_a_label_flipper_without_labels_says_so():
+    script = Script([(0, ((0, 4),))])
+    with pytest.raises(ConfigError, match="integer targets"):
+        list(sharded(DataLoader(Pairs(), batch_size=4), script, flip=True))

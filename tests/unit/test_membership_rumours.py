@@ -1,0 +1,52 @@
+"""What is told, how often, and to whom first."""
+
+from __future__ import annotations
+
+from member_bench import rumour
+
+from gossip.core.dissemination import Rumours, retransmit_limit
+from gossip.core.settings import MembershipSettings
+
+SETTINGS = MembershipSettings()
+
+
+def test_a_rumour_is_repeated_often_enough_in_a_small_swarm() -> None:
+    assert retransmit_limit(8, SETTINGS) == 16  # memberlist's log10 would say 4, and peers would die of it (F13)
+    rumours = Rumours(SETTINGS)
+    rumours.add(rumour(3, "alive"))
+    said = 0
+    while rumours.pick(8, 12):
+        said += 1
+    assert said == 16
+    assert len(rumours) == 0
+
+
+def test_what_was_said_least_comes_first_and_no_message_is_longer_than_its_limit() -> None:
+    rumours = Rumours(SETTINGS)
+    for peer in range(30):
+        rumours.add(rumour(peer, "alive"))
+    first, second, third = (rumours.pick(31, 12) for _ in range(3))
+    assert [len(first), len(second), len(third)] == [12, 12, 12]
+    assert len({r.peer for r in first + second + third}) == 30
+    assert first[0].peer == 29  # the newest
+
+
+def test_news_of_a_higher_standing_replaces_what_was_said_before() -> None:
+    rumours = Rumours(SETTINGS)
+    rumours.add(rumour(3, "suspect", 0, origin=1))
+    rumours.add(rumour(3, "alive", 1))
+    assert rumours.pick(8, 12) == (rumour(3, "alive", 1),)
+
+
+def test_distinct_accusers_of_one_suspect_are_all_named_up_to_the_number_that_counts() -> None:
+    rumours = Rumours(SETTINGS)
+    for accuser in range(10, 20):
+        rumours.add(rumour(3, "suspect", 0, origin=accuser))
+    assert sorted(r.origin for r in rumours.pick(32, 12)) == [10, 11, 12]
+
+
+def test_a_peer_is_not_told_about_itself() -> None:
+    rumours = Rumours(SETTINGS)
+    rumours.add(rumour(3, "alive"))
+    rumours.add(rumour(4, "alive"))
+    assert [r.peer for r in rumours.pick(8, 12, skip=3)] == [4]

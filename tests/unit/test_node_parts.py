@@ -1,0 +1,260 @@
+"""The node's parts, one by one: timers, oversleeping, the journal, the folder of addresses, faults, finiteness."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from node_fakes import socket_pair
+
+from gossip import node_files
+from gossip.errors import BadFault
+from gossip.faults import parse
+from gossip.node_clock import Alarms, Oversleep
+from gossip.node_faults import Saboteur
+from gossip.node_files import Journal, dump
+from gossip.node_lies import Tongue
+from gossip.node_reduce import answer, is_finite
+from gossip.node_worker import Worker
+from gossip.rendezvous import Seed, SeedFolder, parse_seed
+
+# --- timers ---------------------------------------------------------------------------------------------------------------
+
+
+def test_alarms_come_in_order_and_only_when_due() -> None:
+    alarms = Alarms()
+    for token, at in ((1, 3.0), (2, 1.0), (3, 2.0)):
+        alarms.set(token, at)
+    assert alarms.next_at() == 1.0
+    assert list(alarms.due(2.0)) == [2, 3]
+    assert (alarms.next_at(), len(alarms)) == (3.0, 1)
+
+
+def test_an_alarm_that_an_earlier_one_cancels_does_not_come() -> None:
+    alarms = Alarms()
+    alarms.set(1, 1.0)
+    alarms.set(2, 1.5)
+    due = alarms.due(2.0)
+    assert next(due) == 1
+    alarms.cancel(2)
+    assert list(due) == []
+    assert alarms.next_at() is None
+
+
+def test_an_alarm_set_while_others_fire_waits_for_the_next_turn() -> None:
+    alarms = Alarms()
+    alarms.set(1, 1.0)
+    fired = []
+    for token in alarms.due(5.0):
+        fired.append(token)
+        alarms.set(token + 1, 0.5)
+    assert fired == [1], "a timer that sets itself again would keep the loop for ever"
+    assert list(alarms.due(5.0)) == [2]
+
+
+def test_cancelled_alarms_do_not_pile_up() -> None:
+    alarms = Alarms()
+    for token in range(10_000):
+        alarms.set(token, 1e9)
+        alarms.cancel(token)
+    assert len(alarms._heap) < 200
+
+
+def test_being_a_little_late_is_nothing_and_being_very_late_is_told() -> None:
+    sleep = Oversleep(0.2, 10.0)
+    sleep.expect(10.1)
+    assert sleep.look(10.25) == 0.0
+    sleep.expect(10.3)
+    assert sleep.look(11.3) == pytest.approx(1.0)
+
+
+# --- the journal ----------------------------------------------------------------------------------------------------------
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()][1:]
+
+
+def a_round(number: int, **fields: Any) -> dict[str, Any]:
+    return {"round": number, "attempt": 0, "alive": 3, "contributors": [0, 1, 2], **fields}
+
+
+def test_ordinary_rounds_are_throttled_and_special_ones_are_not(tmp_path: Path) -> None:
+    journal = Journal(0, tmp_path)
+    for number in range(100):
+        journal.event("round", **a_round(number))
+    journal.event("round", **a_round(100, attempt=1))
+    journal.event("round", **a_round(101, contributors=[0, 1]))
+    journal.event("round", **a_round(102, contributors=[0, 1], alive=2))
+    journal.event("round", **a_round(103, contributors=[0, 1], alive=2))
+    journal.event("skip", subject=1)
+    journal.close()
+    told = lines(tmp_path / "events.jsonl")
+    assert [line.get("round") for line in told] == [0, 100, 101, 102, None]
+
+
+def test_bytes_become_hex_and_what_json_does_not_know_null() -> None:
+    assert json.loads(dump({"a": b"\1\2", "b": float("nan"), "c": [float("inf"), 1.5], "d": np.float32(2)})) == {
+        "a": "0102",
+        "b": None,
+        "c": [None, 1.5],
+        "d": 2.0,
+    }
+
+
+def test_a_launcher_that_does_not_read_costs_bounded_memory_and_hears_of_the_gap(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(node_files, "STATUS_BACKLOG_BYTES", 2000)
+    launcher, status = socket_pair()
+    journal = Journal(0, tmp_path, status)
+    for number in range(20_000):
+        journal.event("skip", subject=number, filler="x" * 100)
+    assert len(journal._backlog) <= 2000
+    heard: list[str] = []
+
+    def read() -> None:
+        heard.extend(json.loads(line)["event"] for line in launcher.makefile())
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    journal.flush(wait_s=10)
+    journal.event("skip", subject=-1)
+    journal.close(wait_s=10)
+    reader.join(20)
+    assert len(heard) < 20_000
+    assert heard[-2:] == ["error", "skip"]
+    assert len(lines(tmp_path / "events.jsonl")) == 20_001
+
+
+def test_a_launcher_that_is_gone_does_not_stop_the_files(tmp_path: Path) -> None:
+    launcher, status = socket_pair()
+    journal = Journal(0, tmp_path, status)
+    launcher.close()
+    for number in range(3):
+        journal.event("skip", subject=number)
+    journal.close()
+    assert [line["subject"] for line in lines(tmp_path / "events.jsonl")] == [0, 1, 2]
+
+
+def test_a_second_life_appends_to_the_files_of_the_first(tmp_path: Path) -> None:
+    for _ in range(2):
+        journal = Journal(0, tmp_path)
+        journal.event("skip", subject=1)
+        journal.close()
+    assert len((tmp_path / "events.jsonl").read_text().splitlines()) == 3
+
+
+# --- addresses ------------------------------------------------------------------------------------------------------------
+
+
+def test_peers_find_each_other_in_the_folder_once_and_again_when_one_has_moved(tmp_path: Path) -> None:
+    one, other = SeedFolder(tmp_path / "seeds", 0, (0, 1)), SeedFolder(tmp_path / "seeds", 1, (0, 1))
+    one.announce("tcp://a:1", "tcp://a:2", 0)
+    assert other.look(0.0, False) == [Seed(0, "tcp://a:1", "tcp://a:2", 0)]
+    assert other.look(0.2, False) == []
+    one.announce("tcp://b:1", "tcp://b:2", 1)
+    assert other.look(0.25, False) == [], "not before its time"
+    assert other.look(0.4, True) == [Seed(0, "tcp://b:1", "tcp://b:2", 1)]
+    one.announce("tcp://c:1", "tcp://c:2", 2)
+    assert other.look(1.0, True) == [], "all are there: it looks less often"
+    assert other.look(2.5, True) == [Seed(0, "tcp://c:1", "tcp://c:2", 2)]
+
+
+def test_a_node_started_again_has_a_higher_incarnation_than_any_before(tmp_path: Path) -> None:
+    folder = SeedFolder(tmp_path, 0, (0, 1))
+    assert folder.next_incarnation(0) == 0
+    folder.announce("a", "b", 3)
+    assert folder.next_incarnation(1) == 4
+    assert folder.next_incarnation(9) == 9
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"control": 1}', '{"control": "a", "bulk": "b", "incarnation": -1}', "\xff"])
+def test_what_is_no_address_is_left_alone(text: str) -> None:
+    assert parse_seed(3, text.encode("latin-1")) is None
+
+
+# --- faults ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_fault_that_would_hit_others_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadFault, match="shares its process group"):
+        in_thread(lambda: Saboteur(parse("hang:0@5+1s"), 0, 0, tmp_path, Journal(0, None)))
+
+
+def in_thread(call: Any) -> None:
+    caught: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            call()
+        except BaseException as error:  # noqa: BLE001 - raised again below
+            caught.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    if caught:
+        raise caught[0]
+
+
+def test_a_peer_that_the_plan_does_not_name_may_share_its_group(tmp_path: Path) -> None:
+    in_thread(lambda: Saboteur(parse("crash:4@5"), 0, 0, tmp_path, Journal(0, None)))
+
+
+def test_a_liar_about_labels_sends_what_it_has() -> None:
+    assert not Tongue(parse("label_flip:0"), 0, 1).lies
+    assert not Tongue(parse("sign_flip:0"), 1, 1).lies
+    assert Tongue(parse("sign_flip:0"), 0, 1).lies
+
+
+def test_a_stale_liar_replays_each_stream_by_itself() -> None:
+    tongue = Tongue(parse("stale:0*1"), 0, 1)
+    for number in range(4):
+        update = tongue.twist(np.full(2, number, np.float32), number, "update")
+        parameters = tongue.twist(np.full(2, 10 + number, np.float32), number, "parameters")
+    assert (update[0], parameters[0]) == (2, 12)
+
+
+# --- reducing -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("numbers", "finite"),
+    [
+        ([], True),
+        ([1.0, -2.0], True),
+        ([3e38] * 4, True),
+        ([np.inf, -np.inf], False),
+        ([np.nan], False),
+        ([1.0, np.inf], False),
+    ],
+)
+def test_finiteness_is_found_out_also_where_the_sum_overflows(numbers: list[float], finite: bool) -> None:
+    assert is_finite(np.array(numbers, np.float32)) is finite
+
+
+def test_scores_beyond_all_bounds_are_told_as_numbers_that_a_message_may_hold() -> None:
+    heard = answer(1, np.ones(2, np.float32), (1.0, float("nan")), (float("inf"), 1.0))
+    assert np.isfinite([*heard.weights, *heard.outlyingness]).all()
+
+
+def test_an_exception_in_the_worker_is_raised_in_the_loop() -> None:
+    worker = Worker()
+    worker.submit(lambda: 1 // 0, lambda result: None)
+    assert os.read(_blocking(worker.fd), 1)
+    worker.wake()
+    with pytest.raises(ZeroDivisionError):
+        worker.finish()
+    worker.close()
+    worker.wake()
+
+
+def _blocking(fd: int) -> int:
+    os.set_blocking(fd, True)
+    return fd

@@ -1,0 +1,970 @@
+"""The session against a scripted node: what a step does to the model, whatever the node does."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+from trainer_fakes import FakeNode, Swarm, backward, echo, flat_parameters, same_bits, small_model
+
+from gossip.errors import ConfigError, NodeLost, Refused, SwarmError, UnsupportedModel
+from gossip.training import control
+from gossip.training.state import pack_state, state_digest
+
+ELEMENTS = 5 * 7 + 7 + 7 * 3 + 3
+
+
+def vector(seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(ELEMENTS).astype(np.float32)
+
+
+def step_with(model, optimizer, gradient: np.ndarray) -> None:
+    """What torch alone does with that gradient."""
+    flat = torch.from_numpy(gradient.copy())
+    for parameter, piece in zip(model.parameters(), flat.split([p.numel() for p in model.parameters()]), strict=True):
+        parameter.grad = piece.view_as(parameter).clone()
+    optimizer.step()
+
+
+# --- a step ---------------------------------------------------------------------------------------------------------------
+
+
+def test_training_through_a_swarm_of_one_is_bit_identical_to_training_without():
+    model, optimizer = small_model()
+    twin, twin_optimizer = small_model()
+    with Swarm(echo) as swarm:
+        same_model, same_optimizer = swarm.session.prepare(model, optimizer)
+        assert same_model is model
+        assert same_optimizer is optimizer
+        for seed in range(10):
+            backward(model, seed)
+            optimizer.step()
+            backward(twin, seed)
+            twin_optimizer.step()
+            assert same_bits(model, twin)
+        assert swarm.session.round == 10
+
+
+def test_the_first_update_that_the_node_sees_is_the_first_gradient():
+    model, optimizer = small_model()
+    seen = []
+
+    def node(n: FakeNode) -> None:
+        said = n.prepared()
+        assert (said.elements, said.round_id, said.has_judge) == (ELEMENTS, 0, False)
+        assert said.learning_rate == 0.1
+        n.go(0, slot=2)
+        contribution = n.expect(control.Contribute)
+        assert contribution.slot == 2
+        seen.append(n.arena.updates[2].copy())
+        n.apply(0, 1, vector(1))
+        assert n.expect(control.Applied) == control.Applied(0, 1)
+        n.go(1)
+        n.halt()
+
+    with Swarm(node) as swarm:
+        swarm.session.prepare(model, optimizer)
+        backward(model, 3)
+        expected = torch.cat([p.grad.reshape(-1) for p in model.parameters()]).numpy().copy()
+        optimizer.step()
+        assert np.array_equal(seen[0], expected)
+        # and afterwards .grad holds what was applied
+        assert np.array_equal(torch.cat([p.grad.reshape(-1) for p in model.parameters()]).numpy(), vector(1))
+
+
+def test_rounds_committed_without_us_are_applied_in_order_before_step_returns():
+    model, optimizer = small_model()
+    twin, twin_optimizer = small_model()
+
+    def node(n: FakeNode) -> None:
+        n.prepared()
+        n.go(0)
+        n.expect(control.Contribute)
+        for round_id in range(4):
+            n.put(round_id, vector(round_id))
+        n.send(*[control.Apply(round_id, round_id, 0.0) for round_id in range(3)])
+        n.send(control.Apply(3, 3, 0.0), control.Apply(4, -1, 0.0))
+        assert [n.expect(control.Applied) for _ in range(5)] == [
+            *[control.Applied(r, r) for r in range(4)],
+            control.Applied(4, -1),
+        ]
+        n.go(5)
+        n.halt()
+
+    with Swarm(node) as swarm:
+        swarm.session.prepare(model, optimizer)
+        backward(model, 0)
+        optimizer.step()
+        assert swarm.session.round == 5
+        for seed in range(4):
+            step_with(twin, twin_optimizer, vector(seed))
+        assert same_bits(model, twin)
+
+
+def test_what_the_swarm_did_before_our_gradient_came_is_applied_too():
+    """Rounds queue up while the trainer computes; its late update is sent nevertheless."""
+    model, optimizer = small_model()
+    twin, twin_optimizer = small_model()
+    queued = threading.Event()
+
+    def node(n: FakeNode) -> None:
+        n.prepared()
+        n.go(0)
+        n.apply(0, 0, vector(0))
+        n.apply(1, 1, vector(1))
+        queued.set()
+        assert n.expect(control.Contribute).round_id == 0
+        assert n.expect(control.Applied).round_id == 0
+        assert n.expect(control.Applied).round_id == 1
+        n.go(2)
+        n.halt()
+
+    with Swarm(node) as swarm:
+        swarm.session.prepare(model, optimizer)
+        backward(model, 0)
+        assert queued.wait(20)
+        optimizer.step()
+        step_with(twin, twin_optimizer, vector(0))
+        step_with(twin, twin_optimizer, vector(1))
+        assert same_bits(model, twin)
+        assert swarm.session.round == 2
+
+
+def test_a_parameter_difference_is_added_before_the_step():
+    model, optimizer = small_model()
+    twin, twin_optimizer = small_model()
+
+    def node(n: FakeNode) -> None:
+        n.prepared()
+        n.go(0, slot=1, want_parameters=True)
+        said = n.expect(control.Contribute)
+        assert said.parameters
+        assert np.array_equal(n.arena.parameters[1], flat_parameters(twin).numpy())
+        n.arena.results[2][:] = vector(1)
+        n.arena.mixes[2][:] = vector(2)
+        n.send(control.Apply(0, 2, 0.25))
+        n.expect(control.Applied)
+        n.go(1)
+        n.halt()
+
+    with Swarm(node) as swarm:
+        swarm.session.prepare(model, optimizer)
+        backward(model, 0)
+        optimizer.step()
+    flat = torch.from_numpy(vector(2))
+    with torch.no_grad():
+        for parameter, piece in zip(twin.parameters(), flat.split([p.numel() for p in twin.parameters()]), strict=True):
+            parameter.add_(piece.view_as(parameter), alpha=0.25)
+    step_with(twin, twin_optimizer, vector(1))
+    assert same_bits(model, twin)
+
+
+def test_a_lost_round_changes_nothing_and_the_next_follows():
+    model, optimizer = small_model()
+    before = flat_parameters(model)
+
+    def node(n: FakeNode) -> None:
+        n.prepared()
+        n.go(0)
+        n.expect(control.Contribute)
+        n.send(control.Apply(0, -1, 0.0))
+        assert n.expect(control.Applied) == control.Applied(0, -1)
+        n.go(1)
+        n.halt()
+
+    with Swarm(node) as swarm:
+        swarm.session.prepare(model, optimizer)
+        backward(model, 0)
+        optimizer.step()
+        assert swarm.session.round == 1
+    assert torch.equal(flat_parameters(model), before)
+
+
+def test_loss_and_learning_rate_travel_with_the_update():
+    model, optimizer = small_model()
+    with Swarm(echo) as swarm:
+        swarm.session.prepare(model, optimizer)
+        backward(model, 0)
+        swarm.session.log(loss=torch.tensor(0.75), note="first")
+        optimizer.param_groups[0]["lr"] = 0.05
+        optimizer.step()
+        backward(model, 1)
+        optimizer.step()
+        backward(model, 2)
+        swarm.session.log(loss=float("nan"))
+        optimizer.step()
+    said = [m for m in swarm.nodes[0].heard if isinstance(m, control.Contribute)]
+    assert [(m.loss, m.learning_rate) for m in said] == [(0.75, 0.05), (None, 0.05), (None, 0.05)]
+    assert [json.loads(line) for line in swarm.nodes[0].logs] == [
+        {"round": 0, "loss": 0.75, "note": "first"},
+        {"round": 2, "loss": "nan"},
+    ]
+
+
+def test_a_closure_is_evaluated_once_and_its_loss_returned():
+    model, optimizer = small_model()
+    with Swarm(echo) as swarm:
+        swarm.session.prepare(model, optimizer)
+        calls = []
+
+        def closure():
+            calls.append(torch.is_grad_enabled())
+            optimizer.zero_grad()
+            loss = model(torch.ones(2, 5)).square().mean()
+            loss.backward()
+            return loss
+
+        with torch.no_grad():
+            loss = optimizer.step(closure)
+        assert calls == [True]
+        assert next(m for m in swarm.nodes[0].heard if isinstance(m, control.Contribute)).loss == pytest.approx(
+            float(loss.detach())
+        )
+
+
+def test_a_trainer_that_waits_for_a_slow_round_is_not_stalled(monkeypatch):
+    from gossip.training import exchange
+
+    monkeypatch.setattr(exchange, "WAKE_S", 0.001)
+    model, optimizer = small_model()
+
+    def node(n: FakeNode) -> None:
+        n.prepared()
+        n.go(0)
+        n.expect(control.Contribute)
+        before = n.arena._words[3]
+        while n.arena._words[3] == before:  # it shows that it is there, though nothing happens
+            time.sleep(0.001)
+        assert n.arena.progress()[0] == 0
+        n.apply(0, 0, vector(0))
+        n.expect(control.Applied)
+        assert n.arena.progress()[0] == 1
+        n.go(1)
+        n.halt()
+
+    with Swarm(node) as swarm:
+        swarm.session.prepare(model, optimizer)
+        backward(model, 0)
+        optimizer.step()
+
+
+# --- it stays an optimizer ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("first", ["scheduler", "prepare"])
+def test_schedulers_made_before_and_after_prepare_work_without_a_warning(first, recwarn):
+    model, optimizer = small_model()
+    twin, twin_optimizer = small_model()
+    with Swarm(echo) as swarm:
+        if first == "scheduler":
+            scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2, gamma=0.5)
+            swarm.session.prepare(model, optimizer)
+        else:
+            swarm.session.prepare(model, optimizer)
+            scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2, gamma=0.5)
+        twin_scheduler = torch.optim.lr_scheduler.StepLR(twin_optimizer, 2, gamma=0.5)
+        for seed in range(6):
+            for m, o, s in ((model, optimizer, scheduler), (twin, twin_optimizer, twin_scheduler)):
+                backward(m, seed)
+                o.step()
+                s.step()
+        assert optimizer.param_groups[0]["lr"] == twin_optimizer.param_groups[0]["lr"] == 0.0125
+        assert same_bits(model, twin)
+        assert isinstance(optimizer, torch.optim.SGD)
+        assert repr(optimizer).startswith("SGD")
+        assert optimizer.state_dict().keys() == twin_optimizer.state_dict().keys()
+    assert not [w for w in recwarn if "lr_scheduler" in str(w.message)]
+
+
+def test_hooks_of_the_optimizer_see_the_aggregate():
+    model, optimizer = small_model()
+    norms = []
+    optimizer.register_step_pre_hook(lambda *_: norms.append(float(model[0].bias.grad.norm())))
+    with Swarm(echo) as swarm:
+        swarm.session.prepare(model, optimizer)
+        backward(model, 0)
+        expected = float(model[0].bias.grad.norm())
+        optimizer.step()
+    assert norms == [expected]
+
+
+def test_a_gradient_scaler_sees_its_own_infinities_and_unscales_the_rest():
+    model, optimizer = small_model()
+    with Swarm(echo) as swarm:
+        swarm.session.prepare(model, optimizer)
+        scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+        for bad in (True, False):
+            optimizer.zero_grad()
+            scaler.scale(model(torch.ones(2, 5)).square().mean()).backward()
+            clean = torch.cat([p.grad.reshape(-1) for p in model.parameters()]) / float(scaler.get_scale())
+            if bad:
+                model[0].bias.grad[0] = float("inf")
+            scaler.step(optimizer)
+            scaler.update()
+        assert swarm.session.round == 1
+        assert np.allclose(swarm.nodes[0].arena.updates[0], clean.numpy(), rtol=1e-6)
+
+
+def test_what_cannot_be_exchanged_is_refused_before_anything_is_sent():
+    model, _ = small_model()
+    with Swarm(lambda n: n.halt()) as swarm:
+        with pytest.raises(UnsupportedModel, match="LBFGS"):
+            swarm.session.prepare(model, torch.optim.LBFGS(model.parameters()))
+        with pytest.raises(ConfigError, match=r"takes a torch.optim.Optimizer"):
+            swarm.session.prepare(model, torch.optim.lr_scheduler)
+
+
+def test_parameters_are_fixed_once_they_are_exchanged():
+    model, optimizer = small_model()
+    with Swarm(echo) as swarm:
+        swarm.session.prepare(model, optimizer)
+        with pytest.raises(UnsupportedModel, match="add_param_group"):
+            optimizer.add_param_group({"params": [torch.nn.Parameter(torch.zeros(1))]})
+        with pytest.raises(ConfigError, match="prepare was called twice"):
+            swarm.session.prepare(model, optimizer)
+
+
+# --- state ----------------------------------------------------------------------------------------------------------------
+
+
+def other_state(seed: int = 9) -> tuple[torch.nn.Module, torch.optim.Optimizer, bytes]:
+    model, optimizer = small_model(seed)
+    for at in range(3):
+        backward(model, at)
+        optimizer.step()
+    return model, optimizer, pack_state(model, optimizer, {})
+
+
+def test_a_swarm_that_is_ahead_hands_its_state_over_before_the_first_step():
+    model, optimizer = small_model()
+    theirs, their_optimizer, state = other_state()
+
+    def node(n: FakeNode) -> None:
+        said = n.prepared()
+        assert said.state != state_digest(state)
+        n.restore(40, state)
+        assert n.expect(control.Restored) == control.Restored(40, "")
+        n.go(40)
+        n.halt()
+
+    with Swarm(node) as swarm:
+        swarm.session.prepare(model, optimizer)
+        assert swarm.session.round == 40
+    assert pack_state(model, optimizer, {}) == pack_state(theirs, their_optimizer, {})
+
+
+def test_a_state_that_comes_in_the_middle_of_a_step_replaces_the_round():
+    model, optimizer = small_model()
+    theirs, their_optimizer, state = other_state()
+
+    def node(n: FakeNode) -> None:
+        n.prepared()
+        n.go(0)
+        n.expect(control.Contribute)
+        n.restore(70, state)
+        n.apply(70, 0, vector(5))  # made meanwhile, without us
+        assert n.expect(control.Restored) == control.Restored(70, "")
+        assert n.expect(control.Applied) == control.Applied(70, 0)
+        n.go(71)
+        n.halt()
+
+    with Swarm(node) as swarm:
+        swarm.session.prepare(model, optimizer)
+        backward(model, 0)
+        optimizer.step()
+        assert swarm.session.round == 71
+    step_with(theirs, their_optimizer, vector(5))
+    assert pack_state(model, optimizer, {}) == pack_state(theirs, their_optimizer, {})
+
+
+def test_a_state_that_does_not_fit_is_refused_and_told():
+    model, optimizer = small_model()
+    before = pack_state(model, optimizer, {})
+    wide = torch.nn.Linear(5, 99)
+
+    def node(n: FakeNode) -> None:
+        n.prepared()
+        n.restore(40, pack_state(wide, torch.optim.SGD(wide.parameters(), lr=0.1), {}))
+        said = n.expect(control.Restored)
+        assert "in the packed state" in said.error or "the packed state has no" in said.error
+        n.send(control.Halted("refused by the swarm: another model", 6))
+
+    with Swarm(node) as swarm, pytest.raises(Refused, match="another model"):
+        swarm.session.prepare(model, optimizer)
+    assert pack_state(model, optimizer, {}) == before
+
+
+def test_a_snapshot_is_the_state_of_its_round():
+    model, optimizer = small_model()
+    snapshots = []
+
+    def node(n: FakeNode) -> None:
+        n.prepared()
+        n.go(0)
+        n.expect(control.Contribute)
+        n.put(0, vector(0))
+        n.send(control.Apply(0, 0, 0.0), control.TakeSnapshot())
+        n.expect(control.Applied)
+        said = n.expect(control.Snapshot)
+        assert said.round_id == 1
+        snapshots.append(os.pread(n.fds.pop(0), said.nbytes, 0))
+        n.go(1)
+        n.halt()
+
+    with Swarm(node) as swarm:
+        swarm.session.prepare(model, optimizer)
+        backward(model, 0)
+        optimizer.step()
+        assert snapshots == [pack_state(model, optimizer, {})]
+
+
+SCHEDULERS = {
+    "step": lambda o: torch.optim.lr_scheduler.StepLR(o, 2, gamma=0.5),
+    "lambda": lambda o: torch.optim.lr_scheduler.LambdaLR(o, lambda epoch: 0.9**epoch),
+    "cosine": lambda o: torch.optim.lr_scheduler.CosineAnnealingLR(o, 10),
+    "warmup": lambda o: torch.optim.lr_scheduler.LinearLR(o, 0.1, total_iters=8),
+    "one_cycle": lambda o: torch.optim.lr_scheduler.OneCycleLR(o, 0.5, total_steps=10),
+    "milestones": lambda o: torch.optim.lr_scheduler.MultiStepLR(o, [2, 4]),
+}
+
+
+@pytest.mark.parametrize("kind", SCHEDULERS)
+def test_kept_schedulers_are_part_of_the_state(kind):
+    schedule = SCHEDULERS[kind]
+    theirs, their_optimizer = small_model(4)
+    their_scheduler = schedule(their_optimizer)
+    for _ in range(3):
+        their_optimizer.step()
+        their_scheduler.step()
+    state = pack_state(theirs, their_optimizer, {"scheduler": their_scheduler.state_dict()})
+    model, optimizer = small_model()
+
+    def node(n: FakeNode) -> None:
+        n.prepared()
+        n.restore(3, state)
+        n.expect(control.Restored)
+        n.go(3)
+        n.halt()
+
+    with Swarm(node) as swarm:
+        swarm.session.prepare(model, optimizer)
+        scheduler = schedule(optimizer)
+        swarm.session.keep(scheduler=scheduler)
+        for _ in range(4):
+            assert optimizer.param_groups[0]["lr"] == their_optimizer.param_groups[0]["lr"]
+            assert pack_state(model, optimizer, {}) == pack_state(theirs, their_optimizer, {})
+            for s in (scheduler, their_scheduler):
+                s.step()
+        with pytest.raises(ConfigError, match="which has no state_dict"):
+            swarm.session.keep(x=3)
+
+
+# --- the node dies --------------------------------------------------------------------------------------------------------
+
+
+def test_a_node_that_dies_mid_round_is_started_again_and_gets_the_same_update():
+    model, optimizer = small_model()
+    twin, twin_optimizer = small_model()
+    first_update = []
+
+    def dies(n: FakeNode) -> None:
+        n.prepared()
+        n.go(0)
+        n.expect(control.Contribute)
+        n.apply(0, 0, vector(0))
+        n.expect(control.Applied)
+        n.go(1, slot=1)
+        n.expect(control.Contribute)
+        first_update.append(n.arena.updates[1].copy())
+
+    def lives(n: FakeNode) -> None:
+        said = n.prepared()
+        assert n.incarnation == 1
+        assert said.round_id == 1
+        assert said.state != b""
+        n.go(1, slot=3)
+        again = n.expect(control.Contribute)
+        assert (again.round_id, again.slot, again.samples) == (1, 3, 1)
+        assert np.array_equal(n.arena.updates[3], first_update[0])
+        n.apply(1, 0, vector(1))
+        n.expect(control.Applied)
+        n.go(2)
+        n.halt()
+
+    with Swarm(dies, lives) as swarm:
+        swarm.session.prepare(model, optimizer)
+        for seed in range(2):
+            backward(model, seed)
+            optimizer.step()
+            step_with(twin, twin_optimizer, vector(seed))
+        assert same_bits(model, twin)
+        assert swarm.session.round == 2
+
+
+def test_a_node_that_was_started_again_cannot_make_us_apply_a_round_twice():
+    model, optimizer = small_model()
+    twin, twin_optimizer = small_model()
+
+    def dies(n: FakeNode) -> None:
+        n.prepared()
+        n.go(0)
+        n.expect(control.Contribute)
+        n.apply(0, 0, vector(0))
+        n.expect(control.Applied)
+
+    def repeats(n: FakeNode) -> None:
+        assert n.prepared().round_id == 1
+        n.apply(0, 0, vector(0))
+        assert n.expect(control.Applied) == control.Applied(0, 0)
+        n.apply(1, 1, vector(1))
+        n.expect(control.Applied)
+        n.go(2)
+        n.halt()
+
+    with Swarm(dies, repeats) as swarm:
+        swarm.session.prepare(model, optimizer)
+        backward(model, 0)
+        optimizer.step()
+        step_with(twin, twin_optimizer, vector(0))
+        step_with(twin, twin_optimizer, vector(1))
+        assert same_bits(model, twin)
+
+
+@pytest.mark.parametrize("round_id", [0, 50])
+def test_an_update_that_another_state_has_overtaken_is_not_sent_again(round_id):
+    model, optimizer = small_model()
+    _, _, state = other_state()
+
+    def dies(n: FakeNode) -> None:
+        n.prepared()
+        n.go(0)
+        n.expect(control.Contribute)
+
+    def restores(n: FakeNode) -> None:
+        n.prepared()
+        n.restore(round_id, state)
+        n.expect(control.Restored)
+        n.go(round_id)
+        n.halt()
+
+    with Swarm(dies, restores) as swarm:
+        swarm.session.prepare(model, optimizer)
+        backward(model, 0)
+        optimizer.step()
+        assert swarm.session.round == round_id
+
+
+def test_a_node_that_dies_while_the_trainer_computes_is_noticed_at_the_next_step():
+    model, optimizer = small_model()
+
+    def dies(n: FakeNode) -> None:
+        n.prepared()
+        n.go(0)
+
+    with Swarm(dies, echo) as swarm:
+        swarm.session.prepare(model, optimizer)
+        swarm.nodes[0].result()
+        backward(model, 0)
+        optimizer.step()
+        assert swarm.session.round == 1
+        backward(model, 1)
+        optimizer.step()
+        assert swarm.session.round == 2
+
+
+def test_a_node_that_dies_before_the_model_is_known_is_no_problem_either():
+    model, optimizer = small_model()
+    with Swarm(lambda n: None, echo) as swarm:
+        swarm.nodes[0].result()
+        swarm.session.prepare(model, optimizer)
+        assert swarm.session.round == 0
+
+
+def test_a_node_that_keeps_dying_is_given_up_with_its_last_words():
+    model, optimizer = small_model()
+
+    def dies(n: FakeNode) -> None:
+        n.prepared()
+
+    with Swarm(dies, dies, dies, dies) as swarm:
+        with pytest.raises(NodeLost, match="died 4 times: scripted end of incarnation 3"):
+            swarm.session.prepare(model, optimizer)
+        assert [node.incarnation for node in swarm.nodes] == [0, 1, 2, 3]
+
+
+def test_the_shard_is_told_to_the_next_node_too():
+    model, optimizer = small_model()
+
+    def dies(n: FakeNode) -> None:
+        n.prepared()
+        n.go(0)
+        n.expect(control.Shard)
+
+    def lives(n: FakeNode) -> None:
+        n.prepared()
+        assert n.expect(control.Shard) == control.Shard(20, 5)
+        n.go(0, ranges=[(0, 5)])
+        n.halt()
+
+    with Swarm(dies, lives) as swarm:
+        swarm.session.prepare(model, optimizer)
+        loader = swarm.session.shard(DataLoader(TensorDataset(torch.randn(20, 5)), batch_size=5, shuffle=True))
+        assert len(next(iter(loader))[0]) == 5
+
+
+# --- data -----------------------------------------------------------------------------------------------------------------
+
+
+def data(n: int = 20) -> DataLoader:
+    return DataLoader(TensorDataset(torch.randn(n, 5), torch.arange(n)), batch_size=5, shuffle=True)
+
+
+def shard_node(epochs: int = 1, empty: tuple[int, ...] = ()):
+    """Deals out 20 samples in 4 rounds an epoch; in round ``empty`` there are none for us."""
+
+    def node(n: FakeNode) -> None:
+        n.prepared()
+        n.go(0)
+        n.expect(control.Shard)
+        for round_id in range(4 * epochs):
+            start = 5 * (round_id % 4)
+            n.go(round_id, slot=round_id % 4, ranges=[] if round_id in empty else [(start, start + 5)], epoch=round_id // 4)
+            said = n.expect(control.Contribute)
+            assert said.round_id == round_id
+            assert said.samples == (0 if round_id in empty else 5)
+            n.apply(round_id, round_id % 4, vector(round_id))
+            n.expect(control.Applied)
+        n.go(4 * epochs, ranges=[(0, 5)], epoch=epochs)
+        n.halt()
+
+    return node
+
+
+def test_an_epoch_of_the_sharded_loader_is_what_the_rounds_say():
+    model, optimizer = small_model()
+    with Swarm(shard_node(epochs=2, empty=(1,))) as swarm:
+        peer = swarm.session
+        loader = peer.shard(data())
+        peer.prepare(model, optimizer)
+        seen = []
+        for epoch in peer.epochs(2):
+            for x, y in loader:
+                optimizer.zero_grad()
+                model(x).square().sum().backward()
+                optimizer.step()
+                seen += y.tolist()
+            assert peer.round == 4 * (epoch + 1)
+        assert len(seen) == 35
+        assert sorted(seen[15:]) == list(range(20))
+        assert len(loader) == 4
+
+
+def test_a_round_that_passes_without_us_does_not_touch_the_users_gradients():
+    model, optimizer = small_model()
+    with Swarm(shard_node(empty=(1, 2))) as swarm:
+        swarm.session.prepare(model, optimizer)
+        batches = iter(swarm.session.shard(data()))
+        next(batches)
+        backward(model, 0)
+        optimizer.step()
+        kept = [p.grad for p in model.parameters()]
+        values = [g.clone() for g in kept]
+        next(batches)  # rounds 1 and 2 go by
+        assert swarm.session.round == 3
+        assert all(p.grad is g for p, g in zip(model.parameters(), kept, strict=True))
+        assert all(torch.equal(g, v) for g, v in zip(kept, values, strict=True))
+        backward(model, 0)
+        optimizer.step()
+        assert next(batches, None) is None
+
+
+def test_a_step_without_a_fresh_batch_is_refused():
+    model, optimizer = small_model()
+    with Swarm(shard_node()) as swarm:
+        swarm.session.prepare(model, optimizer)
+        loader = swarm.session.shard(data())
+        for _ in loader:
+            backward(model, 0)
+            optimizer.step()
+            with pytest.raises(ConfigError, match="without a fresh batch"):
+                optimizer.step()
+
+
+def test_a_peer_that_returned_runs_the_epochs_that_remain():
+    model, optimizer = small_model()
+    _, _, state = other_state()
+
+    def node(n: FakeNode) -> None:
+        n.prepared()
+        n.restore(12, state)
+        n.expect(control.Restored)
+        n.go(12)
+        n.expect(control.Shard)
+        for round_id, epoch in ((12, 3), (13, 4)):
+            n.go(round_id, ranges=[(0, 5)], epoch=epoch)
+            assert n.expect(control.Contribute).round_id == round_id
+            n.apply(round_id, 0, vector(0))
+            n.expect(control.Applied)
+        n.go(14, ranges=[(0, 5)], epoch=5)
+        n.halt()
+
+    with Swarm(node) as swarm:
+        swarm.session.prepare(model, optimizer)
+        loader = swarm.session.shard(data())
+        seen = []
+        for epoch in swarm.session.epochs(5):
+            for _ in loader:
+                backward(model, epoch)
+                optimizer.step()
+                seen.append(epoch)
+        assert seen == [3, 4]
+
+
+def test_the_runs_rounds_end_the_loader_and_then_the_script():
+    model, optimizer = small_model()
+
+    def node(n: FakeNode) -> None:
+        n.prepared()
+        n.go(0)
+        n.expect(control.Shard)
+        for round_id in range(3):
+            n.go(round_id, ranges=[(0, 5)])
+            n.expect(control.Contribute)
+            n.apply(round_id, 0, vector(0))
+            n.expect(control.Applied)
+        n.halt()
+
+    with Swarm(node, rounds=3) as swarm:
+        swarm.session.prepare(model, optimizer)
+        steps = 0
+        for _ in swarm.session.shard(data()):
+            backward(model, steps)
+            optimizer.step()
+            steps += 1
+        assert steps == 3
+        assert swarm.session.finished
+        with pytest.raises(SystemExit) as ended:
+            optimizer.step()
+        assert ended.value.code == 0
+
+
+def test_a_peer_that_catches_up_to_the_last_round_is_done():
+    model, optimizer = small_model()
+
+    def node(n: FakeNode) -> None:
+        n.prepared()
+        n.go(0)
+        n.expect(control.Shard)
+        n.go(0, ranges=[(0, 5)])
+        n.expect(control.Contribute)
+        for round_id in range(3):
+            n.apply(round_id, round_id, vector(round_id))
+            n.expect(control.Applied)
+        n.go(3, ranges=[(0, 5)])
+        n.halt()
+
+    with Swarm(node, rounds=3) as swarm:
+        swarm.session.prepare(model, optimizer)
+        steps = 0
+        for _ in swarm.session.shard(data()):
+            backward(model, steps)
+            optimizer.step()
+            steps += 1
+        assert steps == 1
+        assert swarm.session.round == 3
+
+
+def test_sharding_twice_or_reading_before_prepare_is_refused():
+    with Swarm(lambda n: n.halt()) as swarm:
+        loader = swarm.session.shard(data())
+        with pytest.raises(ConfigError, match="before prepare"):
+            next(iter(loader))
+        with pytest.raises(ConfigError, match="shard was called twice"):
+            swarm.session.shard(data())
+
+
+def test_a_peer_with_flipped_labels_reads_them_wrong():
+    model, optimizer = small_model()
+    with Swarm(shard_node(), faults=("label_flip:0",)) as swarm:
+        swarm.session.prepare(model, optimizer)
+        honest = torch.arange(20)
+        seen = []
+        for x, y in swarm.session.shard(data()):
+            del x
+            seen += y.tolist()
+            backward(model, 0)
+            optimizer.step()
+        assert sorted(seen) == honest.tolist()  # 19 - y of all y
+        swarm_free = Swarm(shard_node())
+        with swarm_free:
+            other, other_optimizer = small_model()
+            swarm_free.session.prepare(other, other_optimizer)
+            truth = []
+            for _, y in swarm_free.session.shard(data()):
+                truth += y.tolist()
+                backward(other, 0)
+                other_optimizer.step()
+        assert [19 - y for y in seen] == truth
+
+
+def test_a_slow_peer_takes_its_time_before_it_contributes(monkeypatch):
+    from gossip.training import session as module
+
+    naps = []
+    monkeypatch.setattr(module.time, "sleep", naps.append)
+    model, optimizer = small_model()
+    with Swarm(echo, faults=("slow:0*4",)) as swarm:
+        swarm.session.prepare(model, optimizer)
+        now = module.time.monotonic()
+        swarm.session._computing_since = now - 10
+        backward(model, 0)
+        optimizer.step()
+    assert len(naps) == 1
+    assert 30 <= naps[0] < 40
+
+
+# --- ends -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"), [(2, ConfigError), (4, SwarmError), (5, SwarmError), (6, Refused), (0, SystemExit), (143, SystemExit)]
+)
+def test_a_halt_of_the_node_is_raised_as_what_it_means(code, kind):
+    model, optimizer = small_model()
+
+    def node(n: FakeNode) -> None:
+        n.prepared()
+        n.go(0)
+        n.expect(control.Contribute)
+        n.send(control.Halted("the reason", code))
+
+    with Swarm(node) as swarm:
+        swarm.session.prepare(model, optimizer)
+        backward(model, 0)
+        with pytest.raises(kind) as raised:
+            optimizer.step()
+        if kind is not SystemExit:
+            assert str(raised.value) == "the reason"
+            assert raised.value.exit_code == code
+        else:
+            assert raised.value.code == code
+
+
+def test_a_halt_after_the_last_round_does_not_spoil_the_step_that_was_done():
+    model, optimizer = small_model()
+
+    def node(n: FakeNode) -> None:
+        n.prepared()
+        n.go(0)
+        n.expect(control.Contribute)
+        n.apply(0, 0, vector(0))
+        n.expect(control.Applied)
+        n.send(control.Halted("too few peers are left", 5))
+
+    with Swarm(node) as swarm:
+        swarm.session.prepare(model, optimizer)
+        backward(model, 0)
+        optimizer.step()
+        assert swarm.session.round == 1
+        with pytest.raises(SwarmError, match="too few"):
+            optimizer.step()
+
+
+def test_closing_serves_a_last_snapshot_and_takes_no_round_any_more():
+    model, optimizer = small_model()
+    snapshots = []
+
+    def node(n: FakeNode) -> None:
+        n.prepared()
+        n.go(0)
+        assert n.expect(control.Close).reason == "finished"
+        n.apply(0, 0, vector(0))
+        n.send(control.TakeSnapshot())
+        said = n.expect(control.Snapshot)
+        snapshots.append(os.pread(n.fds.pop(0), said.nbytes, 0))
+        n.send(control.Halted("finished", 0))
+
+    with Swarm(node) as swarm:
+        swarm.session.prepare(model, optimizer)
+        before = pack_state(model, optimizer, {})
+        swarm.session.close()
+        assert snapshots == [before]
+        assert pack_state(model, optimizer, {}) == before
+        swarm.session.close()
+        with pytest.raises(ConfigError, match="has left the swarm"):
+            optimizer.step()
+
+
+def test_the_context_manager_says_how_it_ended(tmp_path):
+    def node(n: FakeNode) -> None:
+        reasons.append(n.halt().reason)
+
+    reasons: list[str] = []
+    with Swarm(node) as swarm, swarm.session:
+        assert swarm.session.id == 0
+    with Swarm(node, run_dir_path=tmp_path) as swarm, pytest.raises(KeyError), swarm.session:
+        raise KeyError("of the user")
+    assert reasons == ["finished", "raised"]
+    error = json.loads((tmp_path / "peer-0" / "error.json").read_text())
+    assert error["type"] == "KeyError"
+    assert error["frames"][-1]["code"] == 'raise KeyError("of the user")'
+    assert error["frames"][-1]["file"] == __file__
+
+
+def test_what_cannot_be_logged_is_named():
+    with Swarm(lambda n: n.halt()) as swarm:
+        for bad in (torch.zeros(2), [1], "x" * 201, None):
+            with pytest.raises(ConfigError, match="cannot log thing"):
+                swarm.session.log(thing=bad)
+        swarm.session.log(thing=np.float32(1.5), count=np.int64(3), ok=True)
+    assert json.loads(swarm.nodes[0].logs[0]) == {"round": 0, "thing": 1.5, "count": 3, "ok": 1}
+
+
+def test_a_session_leaks_no_descriptors():
+    def count() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    def life() -> None:
+        model, optimizer = small_model()
+        with Swarm(echo) as swarm:
+            swarm.session.prepare(model, optimizer)
+            backward(model, 0)
+            optimizer.step()
+        for node in swarm.nodes:
+            node.arena.close()
+
+    life()
+    before = count()
+    for _ in range(5):
+        life()
+    assert count() <= before
+
+
+def test_a_forked_child_lets_go_of_the_channel_and_takes_no_part():
+    model, optimizer = small_model()
+    with Swarm(echo) as swarm:
+        swarm.session.prepare(model, optimizer)
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                optimizer.step()
+            except ConfigError as error:
+                os.write(write, str(error).encode())
+            swarm.session.close()
+            gone = swarm.session._exchange._channel.fileno() == -1
+            os.write(write, b"|gone" if gone else b"|held")
+            os._exit(0)
+        os.waitpid(child, 0)
+        os.close(write)
+        assert os.read(read, 1000) == b"this is a forked child of the peer|gone"
+        os.close(read)
+        backward(model, 0)
+        optimizer.step()
+        assert swarm.session.round == 1

@@ -1,0 +1,219 @@
+"""How a trainer's process ends: real signals, real exits, a scripted node."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+
+PREAMBLE = """
+import os, sys, threading, time
+sys.path.insert(0, {here!r})
+from pathlib import Path
+import torch
+from trainer_fakes import FakeNode, backward, echo, small_model
+from gossip.config import RunConfig
+from gossip.errors import SwarmError
+from gossip.training import control
+from gossip.training.session import Session
+from gossip.training.spawn import Place, connect
+from gossip.training.watch import Termination
+
+def say(*words):
+    print(*words, flush=True)
+
+def node(n):
+    try:
+        SCRIPT(n)
+    finally:
+        say("closed:", [m.reason for m in n.heard if isinstance(m, control.Close)], "contributions:",
+            sum(isinstance(m, control.Contribute) for m in n.heard))
+
+def begin(**place):
+    global SCRIPT
+    config = RunConfig(peers=1, run="00" * 8, f=0, aggregator="mean", node="thread")
+    start = lambda incarnation, end: FakeNode(incarnation, end, node)
+    termination = Termination()
+    termination.install()
+    return Session(Place(config, **place), start, connect(start, 0), termination)
+
+SCRIPT = echo
+model, optimizer = small_model()
+"""
+
+
+def start(body: str, **options) -> subprocess.Popen[str]:
+    script = PREAMBLE.format(here=str(HERE)) + textwrap.dedent(body)
+    return subprocess.Popen(
+        [sys.executable, "-c", script],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        **options,
+    )
+
+
+def wait_for(process: subprocess.Popen[str], word: str) -> None:
+    assert process.stdout is not None
+    for line in process.stdout:
+        if word in line:
+            return
+    pytest.fail(f"it ended without saying {word!r}: {process.stderr.read()[-2000:]}")
+
+
+def test_sigterm_finishes_the_step_leaves_politely_and_exits_143():
+    process = start("""
+        peer = begin()
+        peer.prepare(model, optimizer)
+        for seed in range(10**9):
+            backward(model, seed)
+            optimizer.step()
+            if seed == 3:
+                say("training")
+            after = seed
+    """)
+    wait_for(process, "training")
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 143, err
+    assert "closed: ['stopped']" in out
+    assert "Traceback" not in err
+
+
+def test_sigterm_while_waiting_for_a_round_does_not_wait_for_ever():
+    process = start("""
+        def SCRIPT(n):
+            n.prepared()
+            n.go(0)
+            n.expect(control.Contribute)
+            say("stuck")
+            n.expect(control.Close)
+            n.send(control.Halted("stopped", 0))
+
+        peer = begin()
+        peer.prepare(model, optimizer)
+        backward(model, 0)
+        optimizer.step()
+    """)
+    wait_for(process, "stuck")
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 143, err
+    assert "closed: ['stopped']" in out
+
+
+def test_a_second_sigterm_kills_at_once():
+    process = start("""
+        peer = begin()
+        say("computing")
+        while True:
+            time.sleep(0.01)
+    """)
+    wait_for(process, "computing")
+    process.send_signal(signal.SIGTERM)
+    while process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(0.05)
+        except subprocess.TimeoutExpired:
+            continue
+    assert process.returncode == -signal.SIGTERM
+    process.communicate()
+
+
+def test_an_exception_of_the_script_is_written_down_and_told_to_the_node(tmp_path):
+    process = start(f"""
+        peer = begin(run_dir=Path({str(tmp_path)!r}), peer=0)
+        peer.prepare(model, optimizer)
+        backward(model, 0)
+        optimizer.step()
+        def mine():
+            raise ValueError("my own bug")
+        mine()
+    """)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "closed: ['raised'] contributions: 1" in out
+    assert err.count("Traceback") == 1
+    assert "ValueError: my own bug" in err
+    error = json.loads((tmp_path / "peer-0" / "error.json").read_text())
+    assert (error["type"], error["message"], error["round"], error["peer"]) == ("ValueError", "my own bug", 1, 0)
+    assert [frame["function"] for frame in error["frames"]] == ["<module>", "mine"]
+    assert [path.name for path in (tmp_path / "peer-0").iterdir()] == ["error.json"]
+
+
+def test_an_error_of_the_swarm_sets_the_exit_code():
+    process = start("""
+        def SCRIPT(n):
+            n.prepared()
+            n.send(control.Halted("2 peers are left, a round needs 3", 5))
+
+        peer = begin()
+        peer.prepare(model, optimizer)
+    """)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 5
+    assert err == "SwarmError: 2 peers are left, a round needs 3\n"
+
+
+def test_the_end_of_the_script_closes_the_session():
+    process = start("""
+        peer = begin()
+        peer.prepare(model, optimizer)
+        backward(model, 0)
+        optimizer.step()
+    """)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert "closed: ['finished'] contributions: 1" in out
+    assert err == ""
+
+
+def test_a_trainer_whose_launcher_is_gone_leaves_though_its_script_computes():
+    ours, theirs = socket.socketpair()
+    process = start(
+        f"""
+        peer = begin(status_fd={theirs.fileno()})
+        peer.prepare(model, optimizer)
+        say("computing")
+        time.sleep(1000)
+    """,
+        pass_fds=[theirs.fileno()],
+    )
+    theirs.close()
+    wait_for(process, "computing")
+    ours.close()
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "closed: ['stopped']" in out
+
+
+def test_a_launcher_that_writes_is_not_taken_for_gone():
+    ours, theirs = socket.socketpair()
+    process = start(
+        f"""
+        peer = begin(status_fd={theirs.fileno()})
+        say("begun")
+        assert sys.stdin.readline() == "go on\\n"
+        assert os.read({theirs.fileno()}, 100) == b"hello"
+        say("alive")
+    """,
+        pass_fds=[theirs.fileno()],
+        stdin=subprocess.PIPE,
+    )
+    theirs.close()
+    wait_for(process, "begun")
+    ours.send(b"hello")
+    out, err = process.communicate("go on\n", timeout=60)
+    assert process.returncode == 0, err
+    assert "alive" in out
+    ours.close()

@@ -1,0 +1,177 @@
+from __future__ import annotations
+
+import copy
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from gossip.errors import UnsupportedModel
+from gossip.training.state import StateMismatch, pack_state, state_digest, unpack_state
+
+
+def net(width: int = 6) -> torch.nn.Module:
+    return torch.nn.Sequential(torch.nn.Linear(4, width), torch.nn.BatchNorm1d(width), torch.nn.Linear(width, 2))
+
+
+OPTIMIZERS = {
+    "sgd": lambda model: torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9),
+    "adamw": lambda model: torch.optim.AdamW(model.parameters(), lr=0.01, amsgrad=True),
+    "groups": lambda model: torch.optim.Adam([{"params": model[0].parameters(), "lr": 0.5}, {"params": model[2].parameters()}]),
+    "rmsprop": lambda model: torch.optim.RMSprop(model.parameters(), lr=0.01, centered=True),
+    "adagrad": lambda model: torch.optim.Adagrad(model.parameters()),
+}
+
+
+def trained(kind: str, seed: int = 0):
+    torch.manual_seed(seed)
+    model = net()
+    optimizer = OPTIMIZERS[kind](model)
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.randn(8, 4)).square().sum().backward()
+        optimizer.step()
+    return model, optimizer
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+def test_a_state_that_was_taken_over_goes_on_bit_for_bit_alike(kind):
+    model, optimizer = trained(kind)
+    optimizer.param_groups[0]["lr"] = 0.033
+    other, other_optimizer = trained(kind, seed=1)
+    data = pack_state(model, optimizer, {})
+    parameters = list(other.parameters())
+    unpack_state(data, other, other_optimizer)
+    assert pack_state(other, other_optimizer, {}) == data
+    assert all(a is b for a, b in zip(parameters, other.parameters(), strict=True))
+    for m, o in ((model, optimizer), (other, other_optimizer)):
+        torch.manual_seed(5)
+        m.zero_grad()
+        m(torch.randn(8, 4)).square().sum().backward()
+        o.step()
+    assert pack_state(other, other_optimizer, {}) == pack_state(model, optimizer, {})
+
+
+def test_extras_come_back_as_they_were():
+    model, optimizer = trained("sgd")
+    extra = {"a": {"b": (1, 2.5, None, True), "c": [1, "x"], 3: "int key"}, "t": torch.arange(3)}
+    back = unpack_state(pack_state(model, optimizer, extra), model, optimizer)
+    assert torch.equal(back["t"], torch.arange(3))
+    assert back["a"] == extra["a"]
+    assert isinstance(back["a"]["b"], tuple)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_other_precisions_survive(dtype):
+    model = torch.nn.Linear(3, 2).to(dtype)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    before = [p.detach().clone() for p in model.parameters()]
+    data = pack_state(model, optimizer, {})
+    with torch.no_grad():
+        for p in model.parameters():
+            p.zero_()
+    unpack_state(data, model, optimizer)
+    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+
+
+def test_tied_and_transposed_parameters_survive():
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
+    model[1].weight = model[0].weight
+    model[0].bias.data = torch.randn(8)[::2]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    data = pack_state(model, optimizer, {})
+    expected = copy.deepcopy(model.state_dict())
+    with torch.no_grad():
+        for p in model.parameters():
+            p.zero_()
+    unpack_state(data, model, optimizer)
+    assert all(torch.equal(expected[name], tensor) for name, tensor in model.state_dict().items())
+
+
+def test_equal_states_have_equal_bytes_in_every_process():
+    lines = (
+        "import sys",
+        f"sys.path.insert(0, {os.path.dirname(__file__)!r})",
+        "from test_state import trained",
+        "from gossip.training.state import pack_state, state_digest",
+        "print(state_digest(pack_state(*trained('adamw'), {'x': 1, 'y': [2]})).hex())",
+    )
+    elsewhere = subprocess.run(
+        [sys.executable, "-c", "\n".join(lines)],
+        env={**os.environ, "PYTHONHASHSEED": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    seen = {state_digest(pack_state(*trained("adamw"), {"y": [2], "x": 1})).hex() for _ in range(3)}
+    seen.add(elsewhere.stdout.strip())
+    assert len(seen) == 1
+    assert state_digest(pack_state(*trained("adamw", seed=1), {})).hex() not in seen
+
+
+def untouched(model, optimizer, change) -> None:
+    before = pack_state(model, optimizer, {})
+    change()
+    assert pack_state(model, optimizer, {}) == before
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: (net(7), "sgd"), r"0.weight is \(7, 4\) torch.float32 in the packed state and \(6, 4\)"),
+        (lambda: (net().double(), "sgd"), "torch.float64 in the packed state and"),
+        (lambda: (torch.nn.Sequential(*net()[:2]), "sgd"), "the packed state has no 2.weight"),
+        (lambda: (torch.nn.Sequential(*net(), torch.nn.Linear(2, 2)), "sgd"), "has 3.bias, the model has not"),
+        (lambda: (net(), "adamw"), "group 0 of the packed optimizer lacks dampening, momentum, nesterov"),
+        (lambda: (net(), "groups"), "2 parameter groups, the optimizer 1"),
+    ],
+)
+def test_a_state_that_does_not_fit_changes_nothing_and_says_why(make, says):
+    model, optimizer = trained("sgd")
+    other, kind = make()
+    data = pack_state(other, OPTIMIZERS[kind](other), {})
+
+    def load():
+        with pytest.raises(StateMismatch, match=says):
+            unpack_state(data, model, optimizer)
+
+    untouched(model, optimizer, load)
+
+
+def test_damaged_bytes_change_nothing_and_raise_nothing_else():
+    model, optimizer = trained("adamw")
+    data = bytearray(pack_state(*trained("adamw", seed=1), {}))
+
+    def load():
+        for cut in (0, 4, 8, 100, len(data) // 2, len(data) - 1):
+            with pytest.raises(StateMismatch):
+                unpack_state(bytes(data[:cut]), model, optimizer)
+        draw = torch.Generator().manual_seed(3)
+        header = 8 + int.from_bytes(data[:8], "little")
+        for _ in range(100):
+            broken = bytearray(data)
+            at = int(torch.randint(header, (1,), generator=draw))
+            broken[at] ^= 1 << int(torch.randint(8, (1,), generator=draw))
+            twin, twin_optimizer = trained("adamw")
+            try:
+                unpack_state(bytes(broken), twin, twin_optimizer)
+            except StateMismatch:
+                assert pack_state(twin, twin_optimizer, {}) == pack_state(model, optimizer, {})
+
+    untouched(model, optimizer, load)
+
+
+def test_what_cannot_be_packed_is_named():
+    model, optimizer = trained("sgd")
+    with pytest.raises(UnsupportedModel, match=r"extra.a.0 is a object"):
+        pack_state(model, optimizer, {"a": [object()]})
+    with pytest.raises(UnsupportedModel, match=r"extra.a is a torch.sparse"):
+        pack_state(model, optimizer, {"a": torch.eye(3).to_sparse()})
+
+
+def test_nothing_is_pickled():
+    data = pack_state(*trained("adamw"), {})
+    assert int.from_bytes(data[:8], "little") < len(data)
+    assert data[8:9] == b"{"

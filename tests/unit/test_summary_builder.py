@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gossip.config import resolve
+from gossip.launch import summary
+from gossip.telemetry import JsonLines, to_json, write_json
+
+
+def commit(round_id: int, server: int = 0, *, made_at: int = 0, parent: str | None = None, **fields: Any) -> dict[str, Any]:
+    return {
+        "t": 100.0 + round_id,
+        "round": round_id,
+        "shard": 0,
+        "attempt": made_at,
+        "made_at": made_at,
+        "lineage": "aa",
+        "server": server,
+        "parent": parent if parent is not None else f"h{round_id - 1}",
+        "chain": f"h{round_id}",
+        "digest": f"d{round_id}.{server}",
+        "contributors": [{"peer": peer} for peer in range(4)],
+        **fields,
+    }
+
+
+def folder(tmp_path: Path, events: list[dict[str, Any]], commits: dict[int, list[dict[str, Any]]], **options: Any) -> Path:
+    made = resolve({"peers": 4, "name": "t", "run_dir": str(tmp_path), **options}).with_values("x", run="00000000000000aa", f=1)
+    made.config.dump(tmp_path / "config.json")
+    file = JsonLines(tmp_path / "events.jsonl", "events")
+    for row in events:
+        file.write({"t": 1.0, **row})
+    file.close()
+    for peer, rows in commits.items():
+        (tmp_path / f"peer-{peer}").mkdir()
+        lines = JsonLines(tmp_path / f"peer-{peer}" / "commits.jsonl", "commits")
+        for row in rows:
+            lines.write(row)
+        lines.close()
+    return tmp_path
+
+
+def halted(peer: int, **fields: Any) -> dict[str, Any]:
+    return {"peer": peer, "event": "halted", "exit_code": 0, "t": 200.0, "traffic": {"sent_bytes": 10}, **fields}
+
+
+def test_it_has_every_field_that_is_promised(tmp_path: Path) -> None:
+    run = folder(tmp_path, [halted(0)], {0: [commit(0)]})
+    promised = (
+        "schema status peers topology aggregator rounds accuracy loss replicas_identical deaths rejoins suspected quarantined "
+        "rounds_lost samples rounds_per_s bytes_sent wall_s seed exit_code faults"
+    )
+    made = summary.write(run, 0, 1.5)
+    assert set(promised.split()) <= set(made)
+    assert set(made["accuracy"]) == {"mean_model", "worst_replica"}
+    assert json.loads((run / "summary.json").read_text()) == made
+    assert (made["schema"], made["status"], made["wall_s"]) == ("gossip.summary/1", "finished", 1.5)
+
+
+def test_commits_of_all_peers_are_merged_in_order_and_without_doubles(tmp_path: Path) -> None:
+    run = folder(tmp_path, [], {0: [commit(0), commit(2)], 1: [commit(1, 1), commit(2)]})
+    rows = summary.merge_commits(run)
+    assert [row["round"] for row in rows] == [0, 1, 2]
+    lines = (run / "commits.jsonl").read_text().splitlines()
+    assert json.loads(lines[0]) == {"schema": "gossip.commits/1"}
+    assert len(lines) == 4
+
+
+def test_a_round_without_a_commit_is_lost(tmp_path: Path) -> None:
+    run = folder(tmp_path, [], {0: [commit(0), commit(1), commit(3, parent="h1")]})
+    made = summary.write(run, 0, 1.0)
+    assert (made["rounds"], made["rounds_lost"]) == (3, 1)
+
+
+def test_a_commit_that_its_dying_server_never_sent_does_not_count() -> None:
+    unsent = commit(1, 0, chain="unsent")
+    real = commit(1, 2, made_at=1)
+    rows = summary.true_chain([commit(0), unsent, real, commit(2)])
+    assert [row["server"] for row in rows if row["round"] == 1] == [2]
+    assert [row["made_at"] for row in summary.true_chain([commit(0), unsent, real])] == [0, 1], "the last round has no successor"
+
+
+def test_samples_are_counted_over_completed_epochs_and_only_for_contributors(tmp_path: Path) -> None:
+    slices = {"0": [[0, 3]], "1": [[3, 6]]}
+    both = [{"peer": 0}, {"peer": 1}]
+    rows = [
+        commit(0, epoch=0, samples_total=10, slices=slices, contributors=both),
+        commit(1, epoch=0, samples_total=10, slices={"0": [[6, 8]], "1": [[8, 10]]}, contributors=[{"peer": 0}]),
+        commit(2, epoch=0, samples_total=10, slices={"0": [[0, 1]]}, contributors=both),
+        commit(3, epoch=1, samples_total=10, slices=slices, contributors=both),
+    ]
+    assert summary.samples(rows) == {"once": 7, "twice": 1, "never": 2}
+
+
+def test_without_sharded_data_nothing_is_said_of_samples() -> None:
+    assert summary.samples([commit(0), commit(1)]) is None
+
+
+def test_deaths_carry_what_the_survivors_measured(tmp_path: Path) -> None:
+    events = [
+        {"peer": 2, "event": "fault", "t": 10.0, "kind": "crash", "round": 5, "fault": "crash:server@5"},
+        {"peer": 0, "event": "skip", "t": 10.04, "subject": 2, "reason": "disconnected"},
+        {"peer": 1, "event": "skip", "t": 10.02, "subject": 2, "reason": "disconnected"},
+        {"peer": 1, "event": "dead", "t": 10.9, "subject": 2, "by": 1},
+        {"peer": 2, "event": "exited", "t": 10.01, "code": None, "signal": 9, "how": "killed by SIGKILL"},
+    ]
+    made = summary.write(folder(tmp_path, events, {0: [commit(0)]}, faults=("crash:server@5",)), 0, 1.0)
+    assert made["deaths"] == [
+        {"peer": 2, "round": 5, "kind": "crash", "planned": True, "skip_ms": 40.0, "dead_ms": 900.0, "noticed_by": [0, 1]}
+    ]
+
+
+def test_suspects_are_named_and_their_reasons_kept(tmp_path: Path) -> None:
+    events = [{"peer": 0, "event": "suspected", "subject": 3, "trust": 0.4, "reasons": ["far out"], "round": 9}]
+    made = summary.write(folder(tmp_path, events, {0: [commit(0)]}, faults=("nan:3",)), 0, 1.0)
+    assert made["suspected"] == [3]
+    assert made["suspicion"] == {"3": {"round": 9, "trust": 0.4, "reasons": ["far out"]}}
+    assert made["liars"] == [3]
+
+
+def test_an_evaluation_beats_what_was_logged(tmp_path: Path) -> None:
+    events = [{"peer": 0, "event": "metrics", "accuracy": 0.5, "loss": 1.0}]
+    run = folder(tmp_path, events, {0: [commit(0)]})
+    assert summary.write(run, 0, 1.0)["accuracy"] == {"mean_model": None, "worst_replica": 0.5}
+    digests = {str(peer): "same" for peer in range(4)}
+    write_json(run / "evaluation.json", {"mean_model": 0.97, "worst_replica": 0.96, "loss": 0.1, "digests": digests})
+    made = summary.write(run, 0, 1.0)
+    assert made["accuracy"] == {"mean_model": 0.97, "worst_replica": 0.96}
+    assert (made["loss"], made["replicas_identical"]) == (0.1, True)
+
+
+def test_replicas_differ_when_one_honest_survivor_ends_with_other_bits(tmp_path: Path) -> None:
+    run = folder(tmp_path, [], {0: [commit(0)]}, faults=("nan:3",))
+    digests = {"0": "same", "1": "same", "2": "other", "3": "whatever"}
+    write_json(run / "evaluation.json", {"mean_model": 0.97, "worst_replica": 0.96, "loss": 0.1, "digests": digests})
+    assert summary.write(run, 0, 1.0)["replicas_identical"] is False
+    digests["2"] = "same"
+    write_json(run / "evaluation.json", {"mean_model": 0.97, "worst_replica": 0.96, "loss": 0.1, "digests": digests})
+    assert summary.write(run, 0, 1.0)["replicas_identical"] is True, "a liar's own replica does not count"
+
+
+def test_bytes_and_rate_come_from_halts_and_commits(tmp_path: Path) -> None:
+    made = summary.write(folder(tmp_path, [halted(0), halted(1)], {0: [commit(0), commit(4, parent="h0")]}), 0, 1.0)
+    assert (made["bytes_sent"], made["rounds_per_s"]) == (20, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [(0, "finished"), (1, "failed"), (4, "never_started"), (5, "quorum_lost"), (6, "refused"), (130, "stopped")],
+)
+def test_the_status_is_a_word_for_the_exit_code(tmp_path: Path, code: int, status: str) -> None:
+    assert summary.write(folder(tmp_path, [], {}), code, 1.0)["status"] == status
+
+
+def test_a_run_that_never_had_a_round_has_a_summary_too(tmp_path: Path) -> None:
+    made = summary.write(folder(tmp_path, [], {}), 4, 1.0)
+    assert (made["rounds"], made["rounds_lost"], made["rounds_per_s"], made["samples"]) == (0, 0, None, None)
+
+
+def test_lines_cut_off_by_a_crash_are_left_out(tmp_path: Path) -> None:
+    run = folder(tmp_path, [], {0: [commit(0)]})
+    with (run / "peer-0" / "commits.jsonl").open("a") as file:
+        file.write('{"round": 1, "sha')
+    assert [row["round"] for row in summary.merge_commits(run)] == [0]
+
+
+def test_numbers_that_json_cannot_hold_become_null() -> None:
+    assert to_json({"loss": float("nan"), "big": float("inf"), "id": b"\x01"}) == '{"loss":null,"big":null,"id":"01"}'

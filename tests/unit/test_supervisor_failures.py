@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+from gossip.launch.failures import LINES_MAX, explain
+from gossip.launch.peer_process import Life
+
+TRACEBACK = """Traceback (most recent call last):
+  File "/home/me/train.py", line 48, in <module>
+    main()
+  File "/home/me/train.py", line 40, in main
+    loss = F.cross_entropy(model(x), y)
+  File "/usr/lib/python3/site-packages/torch/nn/functional.py", line 3000, in cross_entropy
+    return torch._C._nn.cross_entropy_loss(input)
+ValueError: Expected input batch_size (32) to match target batch_size (31)
+"""
+
+
+def life(tail: str = "", code: int | None = 1, number: int | None = None) -> Life:
+    return Life(2, 0, code, number, tuple(tail.splitlines()), 0.0, 1.0)
+
+
+def write(folder: Path, **fields: Any) -> None:
+    (folder / "error.json").write_text(json.dumps(fields))
+
+
+def test_what_the_session_wrote_is_told_with_the_round_and_the_users_frames(tmp_path: Path) -> None:
+    frames = [{"file": "/home/me/train.py", "line": 40, "function": "main", "code": "loss = f(x)"}]
+    write(tmp_path, peer=2, round=391, type="ValueError", message="Expected 32", frames=frames)
+    lines = explain(life(), 3, tmp_path)
+    assert lines[0] == "x peer 2 failed at round 391 (exit code 1); 3 peers go on"
+    assert lines[1] == "  /home/me/train.py:40  loss = f(x)"
+    assert lines[2] == "  ValueError: Expected 32"
+    assert lines[-1] == f"  log: {tmp_path / 'out.log'}"
+
+
+def test_a_script_that_died_before_the_session_is_explained_from_its_stderr(tmp_path: Path) -> None:
+    lines = explain(life(TRACEBACK), 1, tmp_path)
+    assert lines[0] == "x peer 2 ended: exit code 1; 1 peer goes on"
+    assert "  /home/me/train.py:40  loss = F.cross_entropy(model(x), y)" in lines
+    assert "  ValueError: Expected input batch_size (32) to match target batch_size (31)" in lines
+
+
+def test_an_explanation_is_never_longer_than_twelve_lines(tmp_path: Path) -> None:
+    frames = [{"file": f"/home/me/{number}.py", "line": 1, "code": "x" * 500} for number in range(50)]
+    write(tmp_path, type="ValueError", message="\n".join(map(str, range(100))), frames=frames, hint="do this")
+    lines = explain(life(TRACEBACK * 3), 3, tmp_path)
+    assert len(lines) <= LINES_MAX
+    assert max(map(len, lines)) <= 160
+    assert lines[-1].startswith("  log: ")
+
+
+def test_a_syntax_error_is_explained(tmp_path: Path) -> None:
+    tail = '  File "/home/me/train.py", line 3\n    def f(:\n          ^\nSyntaxError: invalid syntax\n'
+    lines = explain(life(tail), 0, tmp_path)
+    assert "  SyntaxError: invalid syntax" in lines
+    assert any("train.py:3" in line for line in lines)
+
+
+def test_a_script_that_says_nothing_is_told_by_its_code(tmp_path: Path) -> None:
+    assert explain(life(), 0, tmp_path) == ["x peer 2 ended: exit code 1; 0 peers go on", f"  log: {tmp_path / 'out.log'}"]
+
+
+def test_a_signal_has_its_name(tmp_path: Path) -> None:
+    assert "killed by SIGSEGV" in explain(life(code=None, number=signal.SIGSEGV), 0, tmp_path)[0]
+
+
+def test_an_error_of_an_earlier_life_is_not_told_again(tmp_path: Path) -> None:
+    write(tmp_path, incarnation=3, type="ValueError", message="old")
+    assert not any("old" in line for line in explain(life(), 0, tmp_path))

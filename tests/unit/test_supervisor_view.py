@@ -1,0 +1,173 @@
+from __future__ import annotations
+
+from typing import Any
+
+from gossip import faults
+from gossip.launch.view import RunView
+
+
+def event(name: str, peer: int, t: float = 0.0, **fields: Any) -> dict[str, Any]:
+    return {"t": t, "peer": peer, "event": name, **fields}
+
+
+def told(view: RunView, *rows: dict[str, Any]) -> list[str]:
+    return [line for row in rows for line in view.feed(row)]
+
+
+def test_a_death_is_timed_from_the_blow_to_the_slowest_survivor() -> None:
+    view = RunView(4)
+    lines = told(
+        view,
+        event("fault", 1, 10.0, kind="crash", round=50, fault="crash:server@50"),
+        event("skip", 0, 10.010, subject=1, reason="disconnected", round=50),
+        event("skip", 2, 10.030, subject=1, reason="disconnected", round=50),
+        event("skip", 3, 10.020, subject=1, reason="disconnected", round=50),
+        event("skip", 3, 10.500, subject=1, reason="no answer", round=50),
+        event("dead", 0, 10.8, subject=1, by=0, round=50),
+        event("dead", 2, 10.9, subject=1, by=0, round=50),
+    )
+    (blow,) = view.blows
+    assert (blow.peer, blow.round, blow.planned) == (1, 50, True)
+    assert blow.skip_ms is not None
+    assert abs(blow.skip_ms - 30) < 0.01
+    assert blow.dead_ms is not None
+    assert abs(blow.dead_ms - 900) < 0.01
+    assert lines == [
+        "* injected: SIGKILL peer 1, which serves it at round 50",
+        "! 1 skipped by 0 after 10 ms: disconnected",
+        "x 1 dead after 800 ms, says 0; the last of 3 skipped it after 30 ms",
+    ]
+
+
+def test_who_hears_of_a_death_before_noticing_it_skips_then() -> None:
+    view = RunView(3)
+    told(
+        view, event("fault", 1, 10.0, kind="crash", round=5), event("dead", 0, 10.2, subject=1), event("skip", 2, 10.1, subject=1)
+    )
+    skip_ms = view.blows[0].skip_ms
+    assert skip_ms is not None
+    assert abs(skip_ms - 200) < 0.01
+
+
+def test_a_skip_before_the_blow_does_not_count() -> None:
+    view = RunView(3)
+    told(
+        view, event("fault", 1, 10.0, kind="crash", round=5), event("skip", 0, 9.0, subject=1), event("skip", 2, 10.1, subject=1)
+    )
+    assert list(view.blows[0].skips) == [2]
+
+
+def test_a_death_that_nobody_planned_counts_from_when_the_launcher_saw_it() -> None:
+    view = RunView(3)
+    lines = told(
+        view,
+        event("started", 1, 1.0, incarnation=0),
+        event("round", 1, 9.0, round=7, loss=1.0),
+        event("exited", 1, 10.0, code=None, signal=9, how="killed by SIGKILL", incarnation=0),
+        event("skip", 0, 10.05, subject=1, reason="disconnected"),
+    )
+    (blow,) = view.blows
+    assert (blow.kind, blow.planned, blow.round) == ("killed", False, 7)
+    assert "x 1 killed by SIGKILL at round 7: not in the fault plan" in lines
+
+
+def test_a_peer_that_died_by_plan_does_not_die_again_when_its_process_ends() -> None:
+    view = RunView(3)
+    told(
+        view,
+        event("started", 1, 1.0, incarnation=0),
+        event("fault", 1, 10.0, kind="restart", round=5, seconds=0.5),
+        event("exited", 1, 10.01, code=None, signal=9, how="killed by SIGKILL"),
+    )
+    assert [blow.kind for blow in view.blows] == ["restart"]
+    assert view.restarts == {1: 0.5}
+
+
+def test_a_second_death_of_a_restarted_peer_is_a_death_of_its_own() -> None:
+    view = RunView(3)
+    told(
+        view,
+        event("started", 1, 1.0, incarnation=0),
+        event("fault", 1, 10.0, kind="restart", round=5, seconds=0.5),
+        event("exited", 1, 10.01, code=None, signal=9, how="killed by SIGKILL"),
+        event("started", 1, 11.0, incarnation=1),
+        event("round", 1, 12.0, round=30, loss=None),
+        event("exited", 1, 13.0, code=None, signal=9, how="killed by SIGKILL"),
+    )
+    assert [(blow.kind, blow.incarnation) for blow in view.blows] == [("restart", 0), ("killed", 1)]
+    (rejoin,) = view.rejoins
+    assert (rejoin.peer, rejoin.incarnation, rejoin.round, rejoin.after_s) == (1, 1, 30, 2.0)
+
+
+def test_peers_that_leave_politely_are_no_news() -> None:
+    view = RunView(3)
+    lines = told(
+        view,
+        event("left", 0, 5.0, subject=1),
+        event("skip", 0, 5.1, subject=1, reason="disconnected"),
+        event("halted", 2, 5.2, reason="finished", exit_code=0),
+        event("skip", 0, 5.3, subject=2, reason="disconnected"),
+        event("dead", 0, 5.4, subject=2),
+    )
+    assert lines == []
+    assert view.blows == []
+
+
+def test_a_liar_is_told_once_with_the_reason_and_kept_for_the_summary() -> None:
+    view = RunView(3, faults.parse("sign_flip:2*10"))
+    reasons = ["7 of the last 7 updates stood out"]
+    lines = told(
+        view,
+        event("suspected", 0, 5.0, subject=2, trust=0.48, reasons=reasons, round=6),
+        event("suspected", 1, 5.1, subject=2, trust=0.40, reasons=reasons, round=6),
+        event("quarantined", 0, 5.5, subject=2, trust=0.18, reasons=reasons, round=15),
+        event("quarantined", 1, 5.5, subject=2, trust=0.18, reasons=reasons, round=15),
+        event("parole", 1, 6.0, subject=2, round=115),
+        event("trusted", 1, 7.0, subject=2, round=200),
+    )
+    assert lines == [
+        "? 2 suspected of lying at round 6: trust 0.48 (7 of the last 7 updates stood out)",
+        "- 2 quarantined at round 15: trust 0.18 (7 of the last 7 updates stood out)",
+        "~ 2 on parole from round 115",
+        "~ 2 is trusted again",
+    ]
+    assert view.suspicions == {2: {"round": 6, "trust": 0.4, "reasons": reasons}}
+    assert view.quarantines == {2}
+    assert view.rows[2].lie == "sign_flip"
+
+
+def test_the_newest_round_is_shown_and_a_missing_loss_leaves_the_last() -> None:
+    view = RunView(2)
+    told(
+        view,
+        event("round", 0, 1.0, round=5, loss=0.5, server=1, attempt=0, alive=2, trust={"1": 0.7}),
+        event("round", 1, 1.1, round=4, loss=9.0, server=0, attempt=1, alive=2),
+        event("round", 0, 1.2, round=6, loss=None, server=0, attempt=2, alive=2),
+    )
+    assert (view.round, view.loss, view.server, view.attempt, view.alive) == (6, 0.5, 0, 2, 2)
+    assert view.rows[1].trust == 0.7
+
+
+def test_accuracy_is_that_of_honest_peers() -> None:
+    view = RunView(3, faults.parse("nan:2"))
+    told(view, *(event("metrics", peer, 1.0, accuracy=value) for peer, value in enumerate((0.8, 0.9, 0.1))))
+    assert view.accuracy is not None
+    assert abs(view.accuracy - 0.85) < 1e-9
+
+
+def test_a_lost_round_counts_once_whoever_tells() -> None:
+    view = RunView(3)
+    lines = told(view, event("lost_round", 0, round=5, reason="r"), event("lost_round", 1, round=5, reason="r"))
+    assert lines == ["! round 5 is lost: r"]
+    assert view.lost_rounds == {5}
+
+
+def test_rows_of_strangers_and_unknown_events_are_ignored() -> None:
+    view = RunView(2)
+    assert told(view, event("round", 7, round=1), event("whatever", 0), {"event": "skip"}, {}) == []
+
+
+def test_the_last_round_is_known_though_its_event_was_throttled() -> None:
+    view = RunView(2)
+    told(view, event("round", 0, 1.0, round=5, loss=0.5), event("halted", 0, 2.0, round=9, exit_code=0))
+    assert (view.round, view.rows[0].round) == (9, 9)

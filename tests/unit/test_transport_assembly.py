@@ -1,0 +1,214 @@
+"""How payloads are cut and put together, without any socket."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+import pytest
+
+from gossip.core.messages import Commit, Envelope, Ping, StateOffer, Update
+from gossip.transport.assembly import ORPHANED_S, STALLED_S, Assembly, Gate, Incoming
+from gossip.transport.base import Traffic
+from gossip.transport.chunks import CHUNK_BYTES, FIRST, FIRST_MARK, NEXT, NEXT_MARK, Outgoing, bytes_of, checksum
+from gossip.transport.codec import encode
+
+RUN = b"this-run"
+UPDATE = Update(b"lineage1", 7, 0, 0, b"d" * 16, 32, 0.5)
+
+
+def incoming(nbytes: int, sender: int = 0, incarnation: int = 0, message=UPDATE, total: int = 0, now: float = 0.0) -> Incoming:
+    return Incoming(Envelope(RUN, sender, incarnation, message), nbytes, total, now)
+
+
+@pytest.mark.parametrize("nbytes", [0, 1, 4, 7, 8, 9, CHUNK_BYTES - 4, CHUNK_BYTES, CHUNK_BYTES + 1, 3 * CHUNK_BYTES + 20])
+def test_a_payload_is_cut_and_put_together_again(nbytes: int):
+    data = np.frombuffer(np.random.default_rng(nbytes).bytes(nbytes), np.uint8)
+    offer = StateOffer(b"l", 1, 2, b"c", b"d", nbytes, b"", "")
+    outgoing = Outgoing(b"envelope", data, checksum(data))
+    target, last = None, False
+    while not last:
+        header, chunk = outgoing.frames()
+        assert chunk is not None
+        if target is None:
+            mark, transfer, announced, total = FIRST.unpack_from(header)
+            assert (mark, announced, header[FIRST.size :]) == (FIRST_MARK, nbytes, b"envelope")
+            target = incoming(nbytes, message=offer, total=total)
+        else:
+            assert NEXT.unpack(header) == (NEXT_MARK, transfer, target.index)
+        room = target.room()
+        assert len(room) == len(chunk)
+        room[:] = chunk
+        last = outgoing.advance()
+        assert target.grow() == last
+    received = target.finish()
+    assert received is not None
+    assert received.payload is not None
+    assert received.payload.data.tobytes() == data.tobytes()
+    assert received.payload.digest == hashlib.blake2b(data, digest_size=16).digest()
+
+
+def test_a_changed_byte_changes_the_checksum():
+    data = np.random.default_rng(1).integers(0, 256, 1003, dtype=np.uint8)
+    before = checksum(data)
+    for at in (0, 500, 999, 1000, 1002):
+        data[at] ^= 1
+        assert checksum(data) != before
+        data[at] ^= 1
+    assert checksum(data) == before
+
+
+def test_a_corrupt_payload_is_not_finished():
+    data = np.ones(100, np.float32)
+    target = incoming(400, total=checksum(bytes_of(data)) + 1)
+    target.room()[:] = bytes_of(data).data
+    assert target.grow()
+    assert target.finish() is None
+
+
+@pytest.mark.parametrize("at", [0, CHUNK_BYTES // 4 - 1, CHUNK_BYTES // 4, -1])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_value_that_is_not_finite_is_seen_in_any_chunk(at: int, value: float):
+    data = np.full(CHUNK_BYTES // 2, 3e38, np.float32)
+    data[at] = value
+    target = incoming(data.nbytes, total=checksum(bytes_of(data)))
+    for start in (0, CHUNK_BYTES):
+        target.room()[:] = bytes_of(data).data[start : start + CHUNK_BYTES]
+        target.grow()
+    received = target.finish()
+    assert received is not None
+    assert received.payload is not None
+    assert not received.payload.finite
+
+
+def gate(limit: int) -> Gate:
+    return Gate(RUN, 1, lambda sender, message: limit, Traffic())
+
+
+def header(message, sender: int = 0, run: bytes = RUN) -> bytes:
+    return encode(Envelope(run, sender, 0, message))
+
+
+def offer(nbytes: int) -> bytes:
+    return header(StateOffer(b"l", 1, 2, b"c", b"d", nbytes, b"", ""))
+
+
+@pytest.mark.parametrize(
+    ("limit", "data", "nbytes", "reason"),
+    [
+        (8, b"\xc1", 8, "malformed"),
+        (8, header(UPDATE, run=b"that-run"), 8, "foreign_run"),
+        (8, header(UPDATE, sender=1), 8, "own_name"),
+        (8, header(Ping(1, 1, ())), None, "wrong_lane"),
+        (-1, header(UPDATE), 8, "unexpected"),
+        (8, header(UPDATE), 2**62, "too_large"),
+        (8, header(UPDATE), 7, "wrong_size"),
+        (8, header(UPDATE), 0, "wrong_size"),
+        (8, offer(9), 9, "too_large"),
+        (8, offer(5), 6, "wrong_size"),
+        (8, offer(2**48), 8, "wrong_size"),
+    ],
+)
+def test_the_gate_refuses(limit: int, data: bytes, nbytes: int | None, reason: str):
+    closed = gate(limit)
+    assert closed.bulk(data, nbytes) is None
+    assert closed.traffic.dropped == {reason: 1}
+
+
+def test_the_gate_lets_in_what_is_right():
+    open_gate = gate(8)
+    assert open_gate.bulk(header(UPDATE), 8)
+    assert open_gate.bulk(header(UPDATE), None)
+    assert open_gate.bulk(offer(3), 3)
+    assert open_gate.control(header(Ping(1, 1, ())))
+    assert open_gate.traffic.dropped == {}
+    assert open_gate.control(header(UPDATE)) is None
+    assert open_gate.traffic.dropped == {"wrong_lane": 1}
+
+
+def assembly() -> tuple[Assembly, Traffic]:
+    traffic = Traffic()
+    return Assembly(traffic), traffic
+
+
+def test_a_chunk_continues_its_own_payload_only():
+    table, traffic = assembly()
+    mine = incoming(3 * CHUNK_BYTES)
+    table.begin("a", 7, mine)
+    mine.grow()
+    assert table.expect("b", 7, 1, 0.0) is None, "another connection"
+    assert table.expect("a", 8, 1, 0.0) is None, "another payload"
+    assert traffic.dropped == {"unknown_transfer": 2}
+    assert table.expect("a", 7, 1, 0.0) is mine
+
+
+@pytest.mark.parametrize("index", [0, 2, 2**32 - 1])
+def test_a_chunk_out_of_order_forgets_the_payload(index: int):
+    table, traffic = assembly()
+    mine = incoming(3 * CHUNK_BYTES)
+    table.begin("a", 7, mine)
+    mine.grow()
+    assert table.expect("a", 7, index, 0.0) is None
+    assert len(table) == 0
+    assert traffic.dropped == {"gap": 1}
+
+
+def test_a_connection_that_begins_anew_gives_up_the_former_payload():
+    table, traffic = assembly()
+    table.begin("a", 7, incoming(2 * CHUNK_BYTES))
+    table.begin("a", 8, incoming(2 * CHUNK_BYTES))
+    assert len(table) == 1
+    assert traffic.dropped == {"gap": 1}
+
+
+def test_a_sender_has_two_unfinished_payloads_at_most():
+    table, traffic = assembly()
+    for number in range(10):
+        table.begin(f"connection {number}", number, incoming(2 * CHUNK_BYTES))
+        table.begin(f"other {number}", number, incoming(2 * CHUNK_BYTES, sender=number + 1))
+    assert len(table) == 12
+    assert traffic.dropped == {"crowded": 8}
+
+
+def test_a_new_incarnation_frees_what_the_former_left():
+    table, traffic = assembly()
+    table.begin("a", 7, incoming(2 * CHUNK_BYTES, incarnation=3))
+    table.begin("b", 8, incoming(2 * CHUNK_BYTES, incarnation=4))
+    assert len(table) == 1
+    assert traffic.dropped == {"gap": 1}
+
+
+def test_a_payload_that_does_not_grow_is_forgotten():
+    table, traffic = assembly()
+    mine = incoming(3 * CHUNK_BYTES, now=0.0)
+    table.begin("a", 7, mine)
+    mine.grow()
+    assert table.expect("a", 7, 1, 5.0) is mine
+    table.expire(STALLED_S + 4.9)
+    assert len(table) == 1
+    table.expire(STALLED_S + 5.1)
+    assert len(table) == 0
+    assert traffic.dropped == {"gap": 1}
+
+
+def test_a_sender_that_is_gone_gets_a_moment_more():
+    table, _ = assembly()
+    table.begin("a", 7, incoming(3 * CHUNK_BYTES, sender=1))
+    table.begin("b", 8, incoming(3 * CHUNK_BYTES, sender=2))
+    table.orphan(1, 0.0)
+    table.expire(ORPHANED_S * 0.9)
+    assert len(table) == 2
+    table.expire(ORPHANED_S * 1.1)
+    assert len(table) == 1
+
+
+def test_the_digest_of_a_commit_is_told():
+    data = np.ones(4, np.float32)
+    commit = Commit(b"l", 1, 0, 0, 0, 3, b"p", b"d", (), (), (0, 1), None, "")
+    target = incoming(16, message=commit, total=checksum(bytes_of(data)))
+    target.room()[:] = bytes_of(data).data
+    target.grow()
+    received = target.finish()
+    assert received is not None
+    assert received.payload is not None
+    assert received.payload.digest == hashlib.blake2b(data, digest_size=16).digest()

@@ -1,0 +1,186 @@
+"""A node that plays from a script at the other end of a real socket pair, and the session that talks to it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from gossip.config import RunConfig
+from gossip.training import control
+from gossip.training.arena import Arena, allocate_bytes
+from gossip.training.channel import Channel, ChannelClosed
+from gossip.training.session import Session
+from gossip.training.spawn import Place, connect
+from gossip.training.watch import Termination
+
+PATIENCE_S = 20.0
+
+
+class FakeNode:
+    """One life of a node: runs ``script(node)`` in a thread; what it asserts is raised again by ``result``."""
+
+    def __init__(self, incarnation: int, end: socket.socket, script: Callable[[FakeNode], None]) -> None:
+        self.incarnation = incarnation
+        self.channel = Channel(end)
+        self.arena: Arena | None = None
+        self.heard: list[Any] = []
+        self.fds: list[int] = []
+        self.logs: list[str] = []
+        self.error: BaseException | None = None
+        self._waiting: list[Any] = []
+        self._script = script
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._script(self)
+        except BaseException as error:  # noqa: BLE001 - raised again by result()
+            self.error = error
+        finally:
+            self.channel.close()
+            for fd in self.fds:
+                os.close(fd)
+
+    # The handle that the trainer has.
+
+    def ended(self, within_s: float) -> bool:
+        self._thread.join(within_s)
+        return not self._thread.is_alive()
+
+    def kill(self) -> None:
+        return
+
+    def last_words(self) -> str:
+        return f"scripted end of incarnation {self.incarnation}"
+
+    def result(self) -> None:
+        assert self.ended(PATIENCE_S), "the script has not ended"
+        if self.error is not None:
+            raise self.error
+
+    # What a script does.
+
+    def send(self, *messages: Any, fds: Sequence[int] = ()) -> None:
+        self.channel.send(*messages, fds=tuple(fds))
+        for fd in fds:
+            os.close(fd)
+
+    def next(self) -> Any:
+        while not self._waiting:
+            messages, fds = self.channel.receive(PATIENCE_S)
+            assert messages, "nothing came from the trainer"
+            self.fds += fds
+            for message in messages:
+                self.heard.append(message)
+                if isinstance(message, control.Log):
+                    self.logs.append(message.metrics)
+                else:
+                    self._waiting.append(message)
+        return self._waiting.pop(0)
+
+    def expect(self, kind: type) -> Any:
+        message = self.next()
+        assert isinstance(message, kind), f"expected {kind.__name__}, the trainer said {message}"
+        return message
+
+    def prepared(self) -> control.Prepare:
+        said = self.expect(control.Prepare)
+        self.arena = Arena.attach(self.fds.pop(0), said.elements)
+        return said
+
+    def go(self, round_id: int, slot: int = 0, ranges: Any = None, epoch: int = 0, want_parameters: bool = False) -> None:
+        self.send(control.Go(round_id, slot, ranges is not None, epoch, tuple(ranges or ()), want_parameters, 1, 1))
+
+    def put(self, slot: int, vector: np.ndarray) -> None:
+        assert self.arena is not None
+        self.arena.results[slot][:] = vector
+
+    def apply(self, round_id: int, slot: int, vector: np.ndarray) -> None:
+        self.put(slot, vector)
+        self.send(control.Apply(round_id, slot, 0.0))
+
+    def restore(self, round_id: int, state: bytes) -> None:
+        self.send(control.Restore(round_id, len(state)), fds=[allocate_bytes(state)])
+
+    def halt(self) -> control.Close:
+        said = self.expect(control.Close)
+        self.send(control.Halted(said.reason, 0))
+        return said
+
+
+def echo(node: FakeNode) -> None:
+    """A swarm of one: every update comes back as it was."""
+    node.prepared()
+    round_id = 0
+    node.go(round_id, 0)
+    while True:
+        match message := node.next():
+            case control.Contribute():
+                assert node.arena is not None
+                if message.samples:
+                    node.apply(message.round_id, message.round_id % 4, node.arena.updates[message.slot])
+                else:
+                    node.send(control.Apply(message.round_id, -1, 0.0))
+            case control.Applied():
+                round_id = message.round_id + 1
+                node.go(round_id, round_id % 4)
+            case control.Close():
+                node.send(control.Halted(message.reason, 0))
+                return
+
+
+class Swarm:
+    """A session whose node lives ``scripts``, one a life."""
+
+    def __init__(self, *scripts: Callable[[FakeNode], None], **options: Any) -> None:
+        self.nodes: list[FakeNode] = []
+        self._scripts = list(scripts)
+        settings = {"peers": 1, "run": "00" * 8, "f": 0, "aggregator": "mean", "node": "thread", **options}
+        place_options = {key: settings.pop(key) for key in ("run_dir_path",) if key in settings}
+        self.place = Place(RunConfig(**settings), run_dir=place_options.get("run_dir_path"))
+        self.termination = Termination()
+        self.session = Session(self.place, self.start, connect(self.start, 0), self.termination)
+
+    def start(self, incarnation: int, end: socket.socket) -> FakeNode:
+        node = FakeNode(incarnation, end, self._scripts.pop(0))
+        self.nodes.append(node)
+        return node
+
+    def __enter__(self) -> Swarm:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.session.close()
+        for node in self.nodes:
+            node.result()
+
+
+def small_model(seed: int = 0) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(seed)
+    model = torch.nn.Sequential(torch.nn.Linear(5, 7), torch.nn.Tanh(), torch.nn.Linear(7, 3))
+    return model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+
+def backward(model: torch.nn.Module, seed: int) -> None:
+    """Fresh gradients from a batch that ``seed`` names."""
+    generator = torch.Generator().manual_seed(seed)
+    model.zero_grad()
+    model(torch.randn(4, 5, generator=generator)).square().sum().backward()
+
+
+def flat_parameters(model: torch.nn.Module) -> torch.Tensor:
+    return torch.cat([p.detach().reshape(-1) for p in model.parameters()])
+
+
+def same_bits(one: torch.nn.Module, other: torch.nn.Module) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(one.state_dict().values(), other.state_dict().values(), strict=True))
+
+
+__all__ = ["ChannelClosed", "FakeNode", "Swarm", "backward", "echo", "flat_parameters", "same_bits", "small_model"]
