@@ -227,10 +227,10 @@ def table(rows: Mapping[str, Mapping[str, Any]]) -> list[str]:
         lines.append(f"{name:{width}}  {figures[0]}  {figures[1]}  {figures[2]}  {row['rounds']:6d}  {row['wall_s']:7.1f}")
     first = next(iter(rows.values()))
     for death in first.get("deaths", ()):
-        skip, dead = _milliseconds(death["skip_ms"]), _milliseconds(death["dead_ms"])
-        lines.append(
-            f"peer {death['peer']} died in round {death['round']}: skipped by all within {skip}, agreed dead within {dead}"
-        )
+        skip_ms, dead_ms = death["skip_ms"], death["dead_ms"]
+        skip = "skipped by nobody" if skip_ms is None else f"skipped by all within {skip_ms:.0f} ms"
+        dead = "the run ended before its death was agreed" if dead_ms is None else f"agreed dead within {dead_ms:.0f} ms"
+        lines.append(f"peer {death['peer']} died in round {death['round']}: {skip}, {dead}")
     for peer, why in first.get("suspicion", {}).items():
         lines.append(f"peer {peer} was suspected from round {why['round']}: {'; '.join(why['reasons'][:2])}")
     if first.get("replicas_identical") is not None:

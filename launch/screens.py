@@ -99,10 +99,11 @@ class LiveScreen:
         of = f"/{self._rounds}" if self._rounds else ""
         head = f"{self._title}  round {max(view.round, 0)}{of}  {_figures(view)}"
         table = Table(box=None, padding=(0, 1), pad_edge=False)
-        for name, justify in (("peer", "right"), ("state", "left"), ("round", "right"), ("loss", "right"), ("acc", "right")):
-            table.add_column(name, justify="right" if justify == "right" else "left")
-        table.add_column("trust", justify="right")
-        table.add_column("", justify="left", no_wrap=True, overflow="ellipsis")
+        table.add_column("peer", justify="right", no_wrap=True, min_width=4)
+        table.add_column("state", no_wrap=True, min_width=12)
+        for name, width in (("round", 5), ("loss", 8), ("acc", 5), ("trust", 5)):
+            table.add_column(name, justify="right", no_wrap=True, min_width=width)
+        table.add_column("", no_wrap=True, overflow="ellipsis")
         for row in view.rows.values():
             table.add_row(*_cells(row, view))
         return Group(Text(head, style="bold", no_wrap=True), table)

@@ -58,11 +58,12 @@ class Gathering:
     def hear(self, peer: PeerId, hello: Hello) -> None:
         self.hellos[peer] = hello
 
-    def decide(self, gone: Collection[PeerId], time_is_up: bool) -> Decision:
+    def decide(self, gone: Collection[PeerId], unreachable: Collection[PeerId], time_is_up: bool) -> Decision:
         """What to do now.
 
         Args:
             gone: Peers known to be dead or to have left: nobody waits for them.
+            unreachable: Peers that we cannot send to yet, though they may have said hello.
             time_is_up: The start timeout has passed: begin with a quorum, or not at all.
         """
         own = self.hellos.get(self.local)
@@ -75,7 +76,8 @@ class Gathering:
         if running and own.round_id == 0:
             ahead = max(running, key=lambda peer: self.hellos[peer].round_id)
             return Follow(ahead, f"the swarm is in round {self.hellos[ahead].round_id}")
-        present = tuple(peer for peer in sorted(self.hellos) if peer not in gone and self.hellos[peer].layout == layout)
+        here = (peer for peer in sorted(self.hellos) if peer not in gone and peer not in unreachable)
+        present = tuple(peer for peer in here if self.hellos[peer].layout == layout)
         missing = tuple(peer for peer in self.expected if peer not in present)
         if any(peer not in gone for peer in missing) and not time_is_up:
             return Wait(missing)

@@ -233,6 +233,10 @@ class GossipRounds:
         else:
             self.finished.add(sender)
 
+    def on_stood_still(self, still_s: float, now: float) -> list[Effect]:
+        """This peer was stopped for a while. Nobody relied on it: nothing to do."""
+        return []
+
     def on_progress(self, peer: PeerId, step: int, now: float) -> list[Effect]:
         """An ack tells how far a peer's trainer is. Its pushes say so, too, and those are what matters here."""
         return []

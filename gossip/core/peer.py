@@ -74,6 +74,7 @@ HELLO_INTERVAL_S = 0.25
 WAITING_REPORT_S = 5.0
 RETURN_INTERVAL_S = 0.02  # how often one that returns asks for the commits made meanwhile
 WATCH_INTERVAL_S = 0.5
+STALL_ROUNDS = 2.0  # round timeouts without progress after which a trainer counts as stalled
 STATE_SLACK = 2**20  # a donor's packed state may be this much, and half, larger than ours
 
 Phase: TypeAlias = Literal["unprepared", "gathering", "running", "recovering", "draining", "halted"]
@@ -127,6 +128,7 @@ class Peer:
         self._address = (control, bulk)
         self._seeds = dict(seeds or {})
         self._started_at = 0.0
+        self._handled_at = float("inf")
         self._waiting_reported_at = 0.0
         self._data: tuple[int, int] | None = None
         self._without_quorum_since: float | None = None
@@ -137,7 +139,12 @@ class Peer:
         """Takes an event, returns what to do about it, in order. Nothing that a remote peer says raises."""
         if self.phase == "halted":
             return []
-        effects = self._dispatch(event, now)
+        still_s, self._handled_at = now - self._handled_at, now
+        effects: list[Effect] = []
+        if still_s > self.settings.membership.probe_interval_s and self.phase == "running":
+            # Timers come far more often than that: this process did not run.
+            effects += self.rounds.on_stood_still(still_s, now)
+        effects += self._dispatch(event, now)
         for change in self.membership.drain():
             effects += self._on_change(change, now)
         if isinstance(self.rounds, RollingRounds) and self.rounds.lost_track is not None:
@@ -147,6 +154,9 @@ class Peer:
                 effects += self._recover(donor, reason, now)
         if self.phase == "draining" and self._nobody_needs_us():
             effects += self._leave(now)
+        if self.membership.superseded and self.phase != "halted":
+            self.phase = "halted"
+            effects.append(Halt("a later life of this peer is running", 1))
         return effects
 
     def learn(self, peer: PeerId, control: str, bulk: str, incarnation: int, now: float) -> list[Effect]:
@@ -225,7 +235,7 @@ class Peer:
                     return []
                 return self.rounds.on_message(event, now)
             case Hello():
-                return self._on_hello(event.sender, message, now)
+                return self._on_hello(event.sender, event.incarnation, message, now)
             case StateRequest():
                 return self.recovery.on_request(event.sender, message, self.phase in ("running", "draining"))
             case StateOffer():
@@ -310,8 +320,10 @@ class Peer:
 
     def _decide(self, now: float) -> list[Effect]:
         waited_s = now - self._started_at
-        gone = {peer for peer in self.settings.peers if self.membership.is_gone(peer)}
-        decision = self.gathering.decide(gone, waited_s > self.settings.rounds.start_timeout_s)
+        others = [peer for peer in self.settings.peers if peer != self.local]
+        gone = {peer for peer in others if self.membership.is_gone(peer)}
+        unreachable = {peer for peer in others if self.membership.skip_reason(peer)}
+        decision = self.gathering.decide(gone, unreachable, waited_s > self.settings.rounds.start_timeout_s)
         match decision:
             case gathering.Wait(missing):
                 if now - self._waiting_reported_at < WAITING_REPORT_S:
@@ -335,10 +347,10 @@ class Peer:
             case _:
                 assert_never(decision)
 
-    def _on_hello(self, sender: PeerId, hello: Hello, now: float) -> list[Effect]:
+    def _on_hello(self, sender: PeerId, incarnation: int, hello: Hello, now: float) -> list[Effect]:
         if hello.lineage != self.settings.lineage:
             return []
-        effects = self.membership.learn(sender, hello.address, hello.bulk, 0, now)
+        effects = self.membership.learn(sender, hello.address, hello.bulk, incarnation, now)
         if self.phase == "unprepared":
             self.gathering.hear(sender, hello)
             return effects
@@ -422,6 +434,7 @@ class Peer:
         if self.phase not in ("running", "recovering"):
             return []
         again = self._again("watch", now + WATCH_INTERVAL_S)
+        self.membership.stall_after_s = STALL_ROUNDS * self.rounds.deadline.round_timeout_s()
         need = self.rounds.quorum()
         here = tuple(p for p in self.rounds.roster if p == self.local or not self.membership.skip_reason(p))
         if len(here) >= need:

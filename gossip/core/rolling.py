@@ -126,8 +126,8 @@ class RollingRounds:
         if len(snapshot) != 3 or not isinstance(snapshot[0], list | tuple) or not all(isinstance(p, int) for p in snapshot[0]):
             raise ValueError("a snapshot holds a roster, the trust table and the data cursor")
         peers, trust, cursor = tuple(snapshot[0]), snapshot[1], snapshot[2]
-        self.trust.unpack(trust)
         self.cursor.unpack(cursor)
+        self.trust.unpack(trust)
         self.roster = Roster(peers, self.settings.lineage)
         self.lineage.restart(round_id, chain)
         self.log.clear()
@@ -250,7 +250,7 @@ class RollingRounds:
             return []
         if commit.digest != (payload.digest if payload is not None else b"") or (payload is not None and not payload.finite):
             return [Report("bad_commit", fields)]
-        serves = shard.serving is not None and shard.serving == shard.attempt
+        serves = shard.server(shard.attempt) == self.local
         if commit.attempt < shard.attempt and not serves:
             # We have promised not to take it. Who serves our attempt may: then it re-issues it to everybody.
             return [Send(shard.server(shard.attempt), commit, payload)]
@@ -296,6 +296,14 @@ class RollingRounds:
                 effects += self._advance(shard, f"{server} is skipped: {reason}", now)
             else:
                 effects += self.server.maybe_close(shard, now)
+        return effects
+
+    def on_stood_still(self, still_s: float, now: float) -> list[Effect]:
+        """This peer was stopped for a while. What it served meanwhile the others have handed on, so it must not commit it."""
+        effects: list[Effect] = []
+        for shard in tuple(self._shards):
+            if self.mode == "active" and shard.commit is None and shard.serving == shard.attempt:
+                effects += self._advance(shard, f"{self.local} stood still for {still_s:.1f} s", now)
         return effects
 
     def on_timer(self, timer: RollingTimer, now: float) -> list[Effect]:

@@ -78,12 +78,26 @@ class Gate:
 class Incoming:
     """A payload that is being received. Its facts are worked out chunk by chunk, so that no chunk takes long."""
 
-    __slots__ = ("_digest", "_expected", "_finite", "_raw", "_sum", "data", "deadline", "envelope", "filled", "index", "nbytes")
+    __slots__ = (
+        "_digest",
+        "_expected",
+        "_finite",
+        "_raw",
+        "_sum",
+        "data",
+        "deadline",
+        "envelope",
+        "filled",
+        "index",
+        "nbytes",
+        "patience_s",
+    )
 
     def __init__(self, envelope: Envelope, nbytes: int, expected_sum: int, now: float = 0.0) -> None:
         self.envelope, self.nbytes = envelope, nbytes
         self.index = self.filled = 0
-        self.deadline = now + STALLED_S
+        self.patience_s = STALLED_S
+        self.deadline = now + self.patience_s
         self._expected, self._sum = expected_sum, 0
         self._finite = True
         self._raw: NDArray[np.uint8] = np.empty(nbytes, np.uint8)
@@ -153,7 +167,7 @@ class Assembly:
         if found[1].index != index:
             self._forget(connection, "gap")
             return None
-        found[1].deadline = now + STALLED_S
+        found[1].deadline = now + found[1].patience_s
         return found[1]
 
     def done(self, connection: Hashable) -> None:
@@ -164,6 +178,7 @@ class Assembly:
         """The sender's link closed. What it has sent may still be on its way (reliability.md F10), so it gets a moment."""
         for _, incoming in self._open.values():
             if incoming.envelope.sender == sender:
+                incoming.patience_s = ORPHANED_S
                 incoming.deadline = min(incoming.deadline, now + ORPHANED_S)
 
     def expire(self, now: float) -> None:

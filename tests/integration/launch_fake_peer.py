@@ -57,7 +57,7 @@ def main() -> None:
         time.sleep(3600)
     if mine == "raise-early":
         raise ImportError("no module named pickles")
-    node = start_node(stubborn=mine in ("stubborn", "orphans"))
+    node = start_node(stubborn=mine in ("stubborn", "orphans", "node-stays"))
     tell("started", pid=node.pid, trainer_pid=os.getpid(), incarnation=INCARNATION, control="", bulk="")
     if mine == "late" and INCARNATION > 0:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
@@ -82,6 +82,10 @@ def main() -> None:
     if mine == "quorum":
         tell("halted", reason="quorum lost", exit_code=5, round=1)
         sys.exit(1)
+    if mine == "asleep":
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+        os.killpg(os.getpgrp(), signal.SIGSTOP)
+        time.sleep(3600)
     if mine in ("polite", "stubborn", "stopped", "workers", "orphans"):
         if mine == "polite":
             signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))

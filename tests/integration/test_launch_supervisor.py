@@ -179,6 +179,21 @@ async def test_a_node_whose_trainer_died_does_not_stay_behind(tmp_path: Path) ->
     assert not any(map(alive, pids_of(tmp_path / "run")))
 
 
+async def test_a_node_that_does_not_leave_after_its_trainer_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gossip.launch.peer_process.GROUP_GRACE_S", 0.2)
+    watched, _ = supervisor(tmp_path, "node-stays")
+    outcome = await run(watched)
+    assert outcome.finished == [0, 1, 2]
+    assert not any(map(alive, pids_of(tmp_path / "run")))
+
+
+async def test_one_interrupt_wakes_those_who_sleep_so_that_they_can_leave(tmp_path: Path) -> None:
+    watched, heard = supervisor(tmp_path, "asleep")
+    heard.when.append((lambda view: len(view.ready) == 3, lambda: os.kill(os.getpid(), signal.SIGINT)))
+    outcome = await run(watched)
+    assert outcome.finished == [0, 1, 2]
+
+
 async def test_one_interrupt_lets_the_peers_leave(tmp_path: Path) -> None:
     watched, heard = supervisor(tmp_path, "polite")
     heard.when.append((lambda view: len(view.ready) == 3, lambda: os.kill(os.getpid(), signal.SIGINT)))

@@ -16,13 +16,13 @@ from gossip.core.messages import (
     Envelope,
     Message,
     Nack,
-    NotMe,
     Ping,
     Progress,
     Push,
     PushPull,
     Rumour,
     StateOffer,
+    StateRequest,
     Update,
 )
 from gossip.errors import Malformed
@@ -213,7 +213,7 @@ def test_what_follows_a_message_makes_it_malformed():
 
 def test_several_messages_share_a_packet_in_order():
     codec: Codec[Message] = Codec(get_args(Message))
-    messages: list[Message] = [UPDATE, Nack(1, 2), NotMe(b"l", 1, 0, 1, 2), UPDATE]
+    messages: list[Message] = [UPDATE, Nack(1, 2), StateRequest(b"l", 5), UPDATE]
     assert codec.decode_many(codec.encode_many(messages)) == messages
     assert codec.decode_many(codec.encode_many([])) == []
     for version in (PROTOCOL_VERSION + 1, True, 1.0, None):

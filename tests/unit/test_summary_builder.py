@@ -84,6 +84,12 @@ def test_a_commit_that_its_dying_server_never_sent_does_not_count() -> None:
     assert [row["made_at"] for row in summary.true_chain([commit(0), unsent, real])] == [0, 1], "the last round has no successor"
 
 
+def test_the_commit_that_the_next_round_builds_on_counts_even_if_a_later_attempt_made_another() -> None:
+    unheard = commit(1, 2, made_at=1, chain="unheard")
+    rows = summary.true_chain([commit(0), commit(1, 0), unheard, commit(2)])
+    assert [row["server"] for row in rows if row["round"] == 1] == [0]
+
+
 def test_samples_are_counted_over_completed_epochs_and_only_for_contributors(tmp_path: Path) -> None:
     slices = {"0": [[0, 3]], "1": [[3, 6]]}
     both = [{"peer": 0}, {"peer": 1}]

@@ -202,6 +202,19 @@ def test_a_sender_that_is_gone_gets_a_moment_more():
     assert len(table) == 1
 
 
+def test_a_late_chunk_of_a_sender_that_is_gone_does_not_give_it_the_full_time_again():
+    table, _ = assembly()
+    mine = incoming(3 * CHUNK_BYTES, sender=1)
+    table.begin("a", 7, mine)
+    mine.grow()
+    table.orphan(1, 0.0)
+    assert table.expect("a", 7, 1, 0.5) is mine
+    table.expire(0.4 + ORPHANED_S)
+    assert len(table) == 1
+    table.expire(0.6 + ORPHANED_S)
+    assert len(table) == 0
+
+
 def test_the_digest_of_a_commit_is_told():
     data = np.ones(4, np.float32)
     commit = Commit(b"l", 1, 0, 0, 0, 3, b"p", b"d", (), (), (0, 1), None, "")

@@ -1,0 +1,85 @@
+"""What README.md and examples/ promise, as a user would try it: in a folder of one's own."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+EXAMPLES = ROOT / "examples"
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A user's folder: the two examples, and an ``aggregators.py`` that has nothing to do with us."""
+    for name in ("train.py", "my_rules.py"):
+        shutil.copy(EXAMPLES / name, tmp_path / name)
+    (tmp_path / "aggregators.py").write_text("raise RuntimeError('nobody has asked for this file')\n")
+    return tmp_path
+
+
+def run(project: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=110, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
+def accuracies(text: str) -> list[float]:
+    return [float(found) for found in re.findall(r"accuracy (\d\.\d+)", text)]
+
+
+def test_the_example_adds_five_lines() -> None:
+    lines = (EXAMPLES / "train.py").read_text().split('"""')[2].splitlines()
+    ours = [line for line in lines if re.search(r"\bgossip\.|\bpeer\.|import gossip", line)]
+    assert len(ours) == 5
+    assert all("# (gossip)" in line for line in ours)
+
+
+def test_the_readme_shows_the_rule_of_the_examples() -> None:
+    block = re.search(r"```python\n# my_rules.py.*?\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert block is not None
+    shown = [line for line in block[1].splitlines() if line.strip()]
+    written = [line for line in (EXAMPLES / "my_rules.py").read_text().split('"""', 2)[2].splitlines() if line.strip()]
+    assert shown == written
+    assert len(shown) <= 10
+
+
+def test_the_example_trains_alone(project: Path) -> None:
+    done = run(project, sys.executable, "train.py", "--epochs", "3")
+    (accuracy,) = accuracies(done.stdout)
+    assert accuracy > 0.5
+    assert not [path for path in os.listdir(project) if path.startswith("runs")]
+
+
+def test_the_example_trains_in_a_swarm_with_a_rule_from_a_file_beside_an_unrelated_aggregators_py(project: Path) -> None:
+    words = [
+        "run",
+        "-n",
+        "4",
+        "--run-dir",
+        "out",
+        "--aggregator",
+        "my_rules.py:midpoint",
+        "train.py",
+        "--lr",
+        "0.05",
+        "--epochs",
+        "3",
+    ]
+
+    done = run(project, sys.executable, "-m", "gossip.launch.cli", *words)
+
+    seen = accuracies(done.stdout + done.stderr)
+    assert len(seen) == 4
+    assert len(set(seen)) == 1, "replicas differ"
+    summary = json.loads((project / "out" / "summary.json").read_text())
+    assert (summary["status"], summary["finished"], summary["rounds_lost"]) == ("finished", [0, 1, 2, 3], 0)
+    assert summary["aggregator"] == "my_rules.py:midpoint"
+    assert summary["samples"]["never"] == 0

@@ -1,0 +1,237 @@
+"""Strangers on the ports of the ZeroMQ transport cause counts, and nothing else (reliability.md F4, F7, F8)."""
+
+from __future__ import annotations
+
+import random
+import struct
+
+import psutil
+import pytest
+from zeromq_rig import GREETING, Watched, header, raw, speaks_zmtp, stranger, transport, update, wait_closed
+
+from gossip.core.events import LinkUp
+from gossip.core.messages import Envelope, Ping, StateOffer
+from gossip.transport.chunks import CHUNK_BYTES, FIRST, FIRST_MARK, NEXT, NEXT_MARK
+from gossip.transport.codec import encode
+
+MIB = 2**20
+
+
+@pytest.fixture
+def victim():
+    one = transport(limit=3 * MIB)
+    yield one
+    one.close()
+
+
+@pytest.fixture
+def small():
+    one = transport(limit=8)
+    yield one
+    one.close()
+
+
+def total(one) -> int:
+    return sum(one.traffic.dropped.values())
+
+
+@pytest.mark.parametrize("lane", ["control", "bulk"])
+def test_garbage_on_a_port_is_counted_at_most(small, lane: str):
+    draw = random.Random(7)
+    watched = Watched(small)
+    connections = [raw(getattr(small, lane)) for _ in range(40)]
+    for connection in connections[:30]:
+        connection.sendall(draw.choice([b"", GREETING[:30], GREETING, b"GET / HTTP/1.1\r\n\r\n"]) + draw.randbytes(2000))
+    watched.serves(small)
+    # Some garbage looks like frames of an early ZMTP.
+    assert set(small.traffic.dropped) <= {"malformed"}
+    assert {arrival.sender for arrival in watched.received(small)} == {2}
+    for connection in connections:
+        connection.close()
+
+
+def test_who_connects_and_says_nothing_is_thrown_out(small):
+    connection = raw(small.control)
+    wait_closed(connection)
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    ("lane", "length"), [("control", 64 * 1024 + 1), ("control", 2**33), ("bulk", 2**33), ("bulk", 2**63 - 1)]
+)
+def test_a_frame_that_is_announced_too_large_ends_the_connection(small, lane: str, length: int):
+    before = psutil.Process().memory_info().vms
+    connection = speaks_zmtp(getattr(small, lane))
+    connection.sendall(b"\x02" + struct.pack(">Q", length) + b"x" * 100)
+    wait_closed(connection)
+    connection.close()
+    assert psutil.Process().memory_info().vms - before < 2**30
+    Watched(small).serves(small)
+
+
+@pytest.mark.parametrize("lane", ["control", "bulk"])
+def test_random_messages_are_counted(small, lane: str):
+    draw = random.Random(11)
+    watched = Watched(small)
+    with stranger(getattr(small, lane)) as dealer:
+        for _ in range(300):
+            marks = [b"", bytes([FIRST_MARK]), bytes([NEXT_MARK]), b"\x96\x01"]
+            frames = [
+                draw.choice(marks) + draw.randbytes(draw.choice([0, 1, 11, 12, 24, 300])) for _ in range(draw.randint(1, 5))
+            ]
+            dealer.send_multipart(frames)
+            watched.heard[small] += small.poll(0.0)  # makes room
+        watched.until(lambda: total(small) >= 300, "300 drops")
+        assert total(small) == 300
+        assert watched.received(small) == []
+        assert len(small._assembly) == 0
+        watched.serves(small)
+
+
+def first(nbytes: int, transfer: int = 1, message=None, sum_of_payload: int = 0) -> bytes:
+    return FIRST.pack(FIRST_MARK, transfer, nbytes, sum_of_payload) + header(message or update())
+
+
+def following(index: int, transfer: int = 1) -> bytes:
+    return NEXT.pack(NEXT_MARK, transfer, index)
+
+
+CHUNK = bytes(CHUNK_BYTES)
+
+
+@pytest.mark.parametrize(
+    ("frames", "counts"),
+    [
+        pytest.param([[b""]], {"malformed": 1}, id="an empty frame"),
+        pytest.param([[b"", b""]], {"malformed": 1}, id="two empty frames"),
+        pytest.param([[first(3 * MIB)]], {"malformed": 1}, id="a first frame without its chunk"),
+        pytest.param([[first(3 * MIB), b""]], {"malformed": 1}, id="an empty chunk"),
+        pytest.param([[first(3 * MIB), CHUNK + b"x"]], {"malformed": 1}, id="a chunk too long"),
+        pytest.param([[first(3 * MIB), CHUNK, b"more"]], {"malformed": 1}, id="a frame too many"),
+        pytest.param([[first(3 * MIB), CHUNK], [following(1), CHUNK, b""]], {"malformed": 1}, id="a frame too many later"),
+        pytest.param([[header(update()), b"x" * 8]], {"malformed": 1}, id="a payload without its size"),
+        pytest.param([[header(Ping(1, 1, ()))]], {"wrong_lane": 1}, id="control on the bulk lane"),
+        pytest.param([[first(4 * MIB), CHUNK]], {"too_large": 1}, id="too large"),
+        pytest.param([[first(2**63), CHUNK]], {"too_large": 1}, id="far too large"),
+        pytest.param([[first(2 * MIB), CHUNK]], {"wrong_size": 1}, id="too small"),
+        pytest.param([[following(1), CHUNK]], {"unknown_transfer": 1}, id="a chunk of nothing"),
+        pytest.param([[first(3 * MIB), CHUNK], [following(1, 2), CHUNK]], {"unknown_transfer": 1}, id="of another payload"),
+        pytest.param([[first(3 * MIB), CHUNK], [following(2), CHUNK]], {"gap": 1}, id="a gap"),
+        pytest.param([[first(3 * MIB), CHUNK], [following(1), CHUNK], [following(1), CHUNK]], {"gap": 1}, id="a chunk twice"),
+        pytest.param([[first(3 * MIB), CHUNK], [first(3 * MIB, 2), CHUNK]], {"gap": 1}, id="two at a time"),
+        pytest.param(
+            [[first(3 * MIB, 1, None, 1), CHUNK], [following(1), CHUNK], [following(2), CHUNK]], {"corrupt": 1}, id="corrupt"
+        ),
+        pytest.param(
+            [[first(5, message=StateOffer(b"", 1, 1, b"", b"", 2**48, b"", "")), b"12345"]], {"wrong_size": 1}, id="two sizes"
+        ),
+    ],
+)
+def test_a_bulk_message_that_is_wrong_is_counted(victim, frames, counts):
+    watched = Watched(victim)
+    with stranger(victim.bulk) as dealer:
+        for message in frames:
+            dealer.send_multipart(message)
+        watched.until(lambda: total(victim) >= 1, "a drop")
+    assert victim.traffic.dropped == counts
+    assert watched.received(victim) == []
+
+
+def test_a_bulk_message_that_is_right_is_heard_from_a_hand_as_well(victim):
+    """The tests before would say nothing if what they vary did not pass."""
+    watched = Watched(victim)
+    with stranger(victim.bulk) as dealer:
+        for message in [[first(3 * MIB), CHUNK], [following(1), CHUNK], [following(2), CHUNK]]:
+            dealer.send_multipart(message)
+        watched.until(lambda: len(watched.received(victim)) == 1, "the update")
+    assert victim.traffic.dropped == {}
+
+
+def test_control_messages_that_are_wrong_are_counted(small):
+    watched = Watched(small)
+    ping = header(Ping(1, 1, ()))
+    wrong = [
+        [b""],
+        [ping, b""],
+        [b"", ping],
+        [header(update())],
+        [ping[:-1]],
+        [encode(Envelope(b"that-run", 0, 0, Ping(1, 1, ())))],
+    ]
+    with stranger(small.control) as dealer:
+        for frames in wrong:
+            dealer.send_multipart(frames)
+        watched.until(lambda: total(small) == len(wrong), "drops")
+    assert small.traffic.dropped == {"malformed": 4, "wrong_lane": 1, "foreign_run": 1}
+    assert watched.received(small) == []
+
+
+@pytest.mark.parametrize("lane", ["control", "bulk"])
+def test_a_message_of_very_many_frames_is_one_drop(small, lane: str):
+    watched = Watched(small)
+    with stranger(getattr(small, lane), sndhwm=0) as dealer:
+        dealer.send_multipart([b""] * 50_000)
+        dealer.send_multipart([b"x" * 60_000] * 100)
+        watched.until(lambda: total(small) >= 2, "two drops")
+        assert small.traffic.dropped == {"malformed": 2}
+        watched.serves(small)
+
+
+@pytest.mark.parametrize("lane", ["control", "bulk"])
+def test_a_message_without_end_is_never_seen_and_hinders_nobody(small, lane: str):
+    """F4: its memory is libzmq's until the connection ends, and no option bounds it. Hence loopback only, without keys."""
+    watched = Watched(small)
+    connection = speaks_zmtp(getattr(small, lane))
+    for _ in range(200):
+        connection.sendall(b"\x03" + struct.pack(">Q", 60_000) + bytes(60_000))
+    watched.serves(small)
+    assert total(small) == 0
+    connection.close()
+    watched.serves(small)
+
+
+def test_claiming_anothers_routing_id_hurts_nobody(small):
+    """F7 and F8: duplicate ids, ids of libzmq's own form, and then we connect to whoever claimed one."""
+    watched = Watched(small)
+    other = transport(local=0)
+    for routing_id in (b"0", b"peer-0", b"\x01\x02\x03\x04\x05"):
+        with stranger(small.control, routing_id=routing_id) as one, stranger(small.control, routing_id=routing_id):
+            one.send(header(Ping(1, 1, ()), sender=0))
+            watched.until(lambda: len(watched.received(small)) >= 1, "the stranger's ping")
+            small.connect(0, other.control, other.bulk)
+            watched.until(lambda: LinkUp(0) in watched.heard[small], "LinkUp")
+            watched.serves(small)
+        small.disconnect(0)
+        watched.heard[small].clear()
+    other.close()
+
+
+def test_a_stranger_cannot_add_to_anothers_payload(victim):
+    watched = Watched(victim)
+    with stranger(victim.bulk) as honest_one, stranger(victim.bulk) as thief:
+        honest_one.send_multipart([first(3 * MIB), CHUNK])
+        watched.until(lambda: len(victim._assembly) == 1, "a payload to begin")
+        thief.send_multipart([following(1), b"\xff" * CHUNK_BYTES])
+        watched.until(lambda: total(victim) == 1, "a drop")
+        honest_one.send_multipart([following(1), CHUNK])
+        honest_one.send_multipart([following(2), CHUNK])
+        watched.until(lambda: len(watched.received(victim)) == 1, "the payload")
+    payload = watched.received(victim)[0].payload
+    assert payload is not None
+    assert not payload.data.any()
+    assert victim.traffic.dropped == {"unknown_transfer": 1}
+
+
+def test_many_unfinished_payloads_of_one_name_hold_two_buffers(victim):
+    watched = Watched(victim)
+    with (
+        stranger(victim.bulk) as one,
+        stranger(victim.bulk) as two,
+        stranger(victim.bulk) as three,
+        stranger(victim.bulk) as four,
+    ):
+        for number, dealer in enumerate([one, two, three, four]):
+            dealer.send_multipart([first(3 * MIB, number), CHUNK])
+        watched.until(lambda: total(victim) == 2, "two drops")
+    assert victim.traffic.dropped == {"crowded": 2}
+    assert len(victim._assembly) == 2

@@ -1,0 +1,191 @@
+"""The ZeroMQ transport with peers that die, stop and come back, and on ports that it cannot have."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import numpy as np
+import pytest
+from zeromq_rig import Watched, floats, process, transport, update
+
+from gossip.core.events import LinkDown, LinkUp, Payload
+from gossip.core.messages import Ping
+from gossip.errors import AddressInUse, ConfigError
+from gossip.transport import assembly
+from gossip.transport.base import Traffic
+
+MIB = 2**20
+
+
+def pair(limit: int):
+    first, second = transport(local=0, limit=limit), transport(local=1, limit=limit)
+    watched = Watched(first, second)
+    watched.link(first, 1, second)
+    return first, second, watched
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "*", "192.0.2.1", "::", "example.org", ""])
+def test_only_loopback_is_listened_on(host: str):
+    with pytest.raises(ConfigError, match="no keys"):
+        transport(host=host)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "localhost", "::1"])
+def test_any_loopback_address_will_do(host: str):
+    try:
+        first, second = transport(local=0, host=host), transport(local=1, host=host)
+    except ConfigError as error:
+        pytest.skip(f"this machine has no {host}: {error}")
+    watched = Watched(first, second)
+    watched.link(first, 1, second)
+    first.close()
+    second.close()
+
+
+@pytest.mark.parametrize("option", ["control_port", "bulk_port"])
+def test_a_port_that_is_taken_names_its_holder(option: str):
+    holder = transport()
+    port = int(holder.control.rpartition(":")[2])
+    with pytest.raises(AddressInUse, match=f"{port} is taken by process {os.getpid()}"):
+        transport(**{option: port})
+    holder.close()
+    transport(**{option: port}).close()
+
+
+@pytest.mark.parametrize("port", [-1, 65536])
+def test_a_port_that_is_none_is_a_config_error(port: int):
+    with pytest.raises(ConfigError, match="not within"):
+        transport(control_port=port)
+
+
+def test_a_killed_peer_is_told():
+    victim = transport()
+    watched = Watched(victim)
+    with process(victim) as child:
+        watched.until(lambda: LinkUp(0) in watched.heard[victim], "LinkUp")
+        child.kill()
+        watched.until(lambda: isinstance(watched.heard[victim][-1], LinkDown), "LinkDown")
+    victim.close()
+
+
+def test_a_stopped_peer_is_told_and_its_return_too():
+    victim = transport()
+    watched = Watched(victim)
+    with process(victim) as child:
+        watched.until(lambda: LinkUp(0) in watched.heard[victim], "LinkUp")
+        os.kill(child.pid, signal.SIGSTOP)
+        watched.until(lambda: isinstance(watched.heard[victim][-1], LinkDown), "LinkDown")
+        assert victim.send(0, Ping(1, 0, ())) is False
+        os.kill(child.pid, signal.SIGCONT)
+        watched.until(lambda: watched.heard[victim][-1] == LinkUp(0), "LinkUp again")
+    assert [type(arrival) for arrival in watched.heard[victim]] == [LinkUp, LinkDown, LinkUp]
+    victim.close()
+
+
+def test_what_a_dead_peer_sent_may_come_after_its_link_closed():
+    """F10: whoever reads ``LinkDown`` must not think that nothing more will come."""
+    victim = transport(limit=MIB)
+    watched = Watched(victim)
+    speak = "[peer.send(1, update(n), floats(1 << 20)) for n in range(3)]; print('said', flush=True); peer.close(30); sys.exit()"
+    with process(victim, speak) as child:
+        watched.until(lambda: LinkUp(0) in watched.heard[victim], "LinkUp")
+        assert child.stdout is not None
+        child.stdout.readline()
+        watched.until(lambda: len(watched.received(victim)) == 3, "what it said before it left")
+        watched.until(lambda: any(isinstance(arrival, LinkDown) for arrival in watched.heard[victim]), "LinkDown")
+    assert [arrival.message for arrival in watched.received(victim)] == [update(0), update(1), update(2)]
+    victim.close()
+
+
+def test_a_sender_that_dies_in_the_middle_of_a_payload_frees_its_memory(monkeypatch):
+    monkeypatch.setattr(assembly, "ORPHANED_S", 0.01)
+    first, second, watched = pair(64 * MIB)
+    watched.link(second, 0, first)
+    assert first.send(1, update(), floats(64 * MIB))
+    while len(second._assembly) == 0:
+        watched.heard[second] += second.poll(0.01)
+    first.close()
+    rest = Watched(second)
+    rest.until(lambda: len(second._assembly) == 0, "the memory to be freed")
+    assert second.traffic.dropped["gap"] == 1
+    assert rest.received(second) == []
+    second.close()
+
+
+def test_memory_that_is_overwritten_in_flight_is_seen():
+    """F9: the receiver would aggregate what nobody computed. It drops it instead."""
+    first, second, watched = pair(16 * MIB)
+    payload = floats(16 * MIB)
+    assert first.send(1, update(0), payload)
+    assert first.in_flight(payload.data), "nobody reads, so most of it cannot have been sent"
+    assert first.in_flight(payload.data[-1:])
+    assert not first.in_flight(np.zeros(4, np.float32))
+    payload.data[:] = -1.0
+    watched.until(lambda: second.traffic.dropped == {"corrupt": 1}, "the payload to be found corrupt")
+    assert watched.received(second) == []
+    watched.until(lambda: not first.in_flight(payload.data), "the memory to be free")
+    first.close()
+    second.close()
+
+
+def test_a_small_payload_is_copied_and_free_at_once():
+    first, second, watched = pair(64 * 1024)
+    payload = floats(64 * 1024)
+    assert first.send(1, update(0), payload)
+    assert not first.in_flight(payload.data)
+    payload.data[:] = -1.0
+    watched.until(lambda: len(watched.received(second)) == 1, "the update")
+    received = watched.received(second)[0].payload
+    assert received is not None
+    assert received.data.tobytes() == floats(64 * 1024).data.tobytes()
+    first.close()
+    second.close()
+
+
+def test_one_payload_goes_to_many_and_each_call_is_summed_anew():
+    """The same array with other contents under a new Payload, within one burst of sends."""
+    first, second, watched = pair(400)
+    data = np.zeros(100, np.float32)
+    for number in range(3):
+        data[:] = number
+        assert first.send(1, update(number), Payload(data, 400))
+    watched.until(lambda: len(watched.received(second)) == 3, "three updates")
+    assert second.traffic.dropped == {}
+    first.close()
+    second.close()
+
+
+def test_to_whom_nobody_listens_nothing_is_queued():
+    first, second, _ = pair(8)
+    address = second.control, second.bulk
+    second.close()
+    first.connect(3, *address)
+    rest = Watched(first)
+    rest.until(lambda: any(isinstance(arrival, LinkDown) for arrival in rest.heard[first]), "LinkDown")
+    assert not first.send(3, Ping(1, 3, ()))
+    assert not first.send(3, update(), floats(8))
+    assert first.traffic.dropped == {"no_link": 2}
+    first.close(0.5)
+
+
+def test_close_gives_every_descriptor_back():
+    def descriptors() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    warm = transport()
+    warm.close()
+    before = descriptors()
+    for _ in range(5):
+        first, second, watched = pair(8)
+        watched.link(second, 0, first)
+        first.connect(9, "tcp://127.0.0.1:1", "tcp://127.0.0.1:1")
+        first.close()
+        second.close()
+    assert descriptors() <= before
+
+
+def test_traffic_starts_at_nothing():
+    one = transport()
+    assert one.traffic == Traffic()
+    one.close()
