@@ -98,6 +98,10 @@ class GossipRounds:
     # --- where we are -----------------------------------------------------------------------------------------------------
 
     @property
+    def mode(self) -> Literal["off", "active"]:
+        return "off" if self.phase == "off" else "active"
+
+    @property
     def mixes(self) -> bool:
         """Whether parameters are exchanged in this round."""
         return self.mixing.is_due(self.round_id)

@@ -133,6 +133,7 @@ class Peer:
         self._data: tuple[int, int] | None = None
         self._without_quorum_since: float | None = None
         self._return_turn = 0
+        self._returning = False
         self._stop_reason = ""
 
     def handle(self, event: Event, now: float) -> list[Effect]:
@@ -152,9 +153,11 @@ class Peer:
             self.rounds.lost_track = None
             if self.phase == "running":
                 effects += self._recover(donor, reason, now)
+        if self.phase == "running" and self.rounds.mode == "following" and not self._returning:
+            effects += self._ask_to_return(now)
         if self.phase == "draining" and self._nobody_needs_us():
             effects += self._leave(now)
-        if self.membership.superseded and self.phase != "halted":
+        if self.membership.superseded and not any(isinstance(effect, Halt) for effect in effects):
             self.phase = "halted"
             effects.append(Halt("a later life of this peer is running", 1))
         return effects
@@ -397,12 +400,13 @@ class Peer:
         effects, done = self.recovery.on_restored(event, now)
         if done and self.phase == "recovering":
             self.phase = "running"
-            effects += self._configured() + self.rounds.start(now) + self._ask_to_return(now)
+            effects += self._configured() + self.rounds.start(now)
         return effects
 
     def _ask_to_return(self, now: float) -> list[Effect]:
         """Until a commit names us in the roster: follow the commits, and say that we are ready."""
-        if self.phase != "running" or not isinstance(self.rounds, RollingRounds) or self.rounds.mode == "active":
+        self._returning = self.phase == "running" and self.rounds.mode == "following"
+        if not self._returning:
             return []
         donors = self._donors()
         effects = self._say_hello()

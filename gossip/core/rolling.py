@@ -39,6 +39,10 @@ from .timers import Timers
 from .trust import TrustTable
 
 
+AFTER_STANDING_STILL_S = 1.0
+"""How long a peer that was stopped does not serve: what others sent it before is drained by then, and was meant for another time."""
+
+
 class View(Protocol):
     """What rounds ask of the membership."""
 
@@ -94,6 +98,7 @@ class RollingRounds:
         self._slices: dict[PeerId, Ranges] = {}
         self._applied = -1  # the last round that the trainer has applied
         self._go_round = -1
+        self._serves_from = float("-inf")
         self._behind_asked = -1
 
     # --- where we are -----------------------------------------------------------------------------------------------------
@@ -219,9 +224,9 @@ class RollingRounds:
             return [Send(sender, self._not_me(update))]
         if shard.commit is not None:
             return [reissue(sender, shard.commit, shard.payload, update.attempt)]
-        serves = self.mode == "active" and shard.server(update.attempt) == self.local
+        serves = self._serves(now) and shard.server(update.attempt) == self.local
         if not serves or update.attempt < shard.attempt:
-            return [Send(sender, self._not_me(update))]
+            return [] if sender == self.local else [Send(sender, self._not_me(update))]
         effects: list[Effect] = []
         if shard.serving is None or update.attempt > shard.serving:
             effects += self.server.serve(shard, update.attempt, now)
@@ -294,15 +299,18 @@ class RollingRounds:
             server = shard.server(shard.attempt)
             if server != self.local and (reason := self._skip_reason(server)):
                 effects += self._advance(shard, f"{server} is skipped: {reason}", now)
+            elif server == self.local and not self._serves(now):
+                effects += self._advance(shard, f"{server} stood still", now)
             else:
                 effects += self.server.maybe_close(shard, now)
         return effects
 
     def on_stood_still(self, still_s: float, now: float) -> list[Effect]:
         """This peer was stopped for a while. What it served meanwhile the others have handed on, so it must not commit it."""
+        self._serves_from = now + AFTER_STANDING_STILL_S
         effects: list[Effect] = []
         for shard in tuple(self._shards):
-            if self.mode == "active" and shard.commit is None and shard.serving == shard.attempt:
+            if self.mode == "active" and shard.commit is None and shard.server(shard.attempt) == self.local:
                 effects += self._advance(shard, f"{self.local} stood still for {still_s:.1f} s", now)
         return effects
 
@@ -346,10 +354,11 @@ class RollingRounds:
         effects: list[Effect] = []
         if self.mode == "active":
             for shard in self._shards:
-                shard.attempt = self._next_attempt(shard, 0)
+                shard.attempt = self._next_attempt(shard, 0, now)
                 if shard.attempt:
                     skipped = shard.server(0)
-                    effects.append(self._attempt_report(shard, f"{skipped} is skipped: {self._skip_reason(skipped)}"))
+                    reason = "it stood still" if skipped == self.local else self._skip_reason(skipped)
+                    effects.append(self._attempt_report(shard, f"{skipped} is skipped: {reason}"))
             if self._applied == self.round_id - 1:
                 effects.append(self._go())
         for event in self.elsewhere.take(self.round_id):
@@ -388,18 +397,22 @@ class RollingRounds:
 
     def _advance(self, shard: ShardRound, reason: str, now: float) -> list[Effect]:
         """Hands on to the next server in the order that is not skipped."""
-        shard.attempt = self._next_attempt(shard, shard.attempt + 1)
+        shard.attempt = self._next_attempt(shard, shard.attempt + 1, now)
         effects: list[Effect] = [self._attempt_report(shard, reason)]
         if shard.server(shard.attempt) == self.local and (shard.serving is None or shard.serving < shard.attempt):
             effects += self.server.serve(shard, shard.attempt, now)
         return effects + self._offer(shard, now)
 
-    def _next_attempt(self, shard: ShardRound, first: int) -> int:
+    def _next_attempt(self, shard: ShardRound, first: int, now: float) -> int:
         for attempt in range(first, first + len(shard.order)):
             server = shard.server(attempt)
-            if server == self.local or not self._skip_reason(server):
+            if self._serves(now) if server == self.local else not self._skip_reason(server):
                 return attempt
         return first
+
+    def _serves(self, now: float) -> bool:
+        """Whether this peer may serve. A swarm of one has nobody else."""
+        return self.mode == "active" and (now >= self._serves_from or len(self.roster) == 1)
 
     def _attempt_report(self, shard: ShardRound, reason: str) -> Report:
         where = {"round": self.round_id, "shard": shard.index, "attempt": shard.attempt}

@@ -217,15 +217,12 @@ class ZeroMQTransport:
         return True
 
     def _send_bulk(self, link: _Link, envelope: bytes, payload: Payload | None) -> bool:
-        if payload is None:
-            outgoing = Outgoing(envelope, None)
-        else:
-            holder = bytes_of(payload.data)
-            outgoing = Outgoing(envelope, holder, self._sum_of(payload, holder))
+        holder = None if payload is None else bytes_of(payload.data)
+        if link.queue and not link.has_room(0 if holder is None else len(holder)):
+            self.traffic.drop("full")
+            return False
+        outgoing = Outgoing(envelope, holder, 0 if payload is None or holder is None else self._sum_of(payload, holder))
         if link.queue:
-            if not link.has_room(outgoing.nbytes):
-                self.traffic.drop("full")
-                return False
             self._enqueue(link, outgoing)
         elif not self._push(link, outgoing):
             if outgoing.index == 0 and not link.bulk.up:
