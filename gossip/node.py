@@ -318,7 +318,9 @@ class Node:
             case events.Aggregate():
                 if effect.shard == 0:
                     self._saboteur.serves(effect.round_id)
-                if self._rule.needs_trainer:
+                if not effect.rows:
+                    self._inbox.append(events.Aggregated(effect.ticket, None, reason=events.NO_ROWS))
+                elif self._rule.needs_trainer:
                     self._judge.reduce(effect)
                 else:
                     self._reducer.reduce(effect)

@@ -218,6 +218,9 @@ class Disconnect:
     peer: PeerId
 
 
+NO_ROWS = "nobody sent an update that can be used"
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """One update on its way into a rule."""
@@ -230,6 +233,8 @@ class Row:
 @dataclass(frozen=True, slots=True)
 class Aggregate:
     """Run the rule over ``rows``, which are sorted by peer; answer with ``Aggregated`` under ``ticket``.
+
+    Without rows (nobody had samples, or nothing finite came) the answer is no payload, and ``NO_ROWS`` as its reason.
 
     ``own`` is the local peer's row, the centre of self-centred rules: an index into ``rows``, or None.
     With ``mix`` the rows are parameters: aggregate their differences to the own row.
