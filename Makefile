@@ -10,9 +10,13 @@ VENV ?= .venv
 TORCH_INDEX ?=
 ARGS ?=
 PYTEST_ARGS ?=
+JOBS ?= $(shell nproc)
 
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+# Tests that need one process each run side by side; those that start peers have the machine to themselves.
+ALONE := tests/unit tests/property tests/simulation $(wildcard tests/test_*.py)
+TOGETHER := tests/integration tests/fault
 SOURCES := gossip aggregators topologies launch tests examples benchmarks
 
 # One thread a process: several processes with a thread a core each are slower than one thread each by a factor of hundreds.
@@ -23,7 +27,7 @@ export OMP_WAIT_POLICY ?= PASSIVE
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
-	@echo "Variables: PYTHON=python3.12  VENV=.venv  TORCH_INDEX=<url>  ARGS='--peers 4'  PYTEST_ARGS='-k rolling'"
+	@echo "Variables: PYTHON=python3.12  VENV=.venv  TORCH_INDEX=<url>  JOBS=2  ARGS='--peers 4'  PYTEST_ARGS='-k rolling'"
 
 venv: $(INSTALLED)  ## make .venv with the tested versions of everything
 
@@ -40,7 +44,12 @@ demo: $(INSTALLED)  ## eight peers, two liars, a killed server; ARGS is passed o
 	$(BIN)/gossip demo $(ARGS)
 
 test: lint types $(INSTALLED)  ## all that a change must pass: lint, types, tests
-	$(BIN)/python -m pytest -q --durations=10 $(PYTEST_ARGS)
+ifdef PYTEST_ARGS
+	$(BIN)/python -m pytest -q $(PYTEST_ARGS)
+else
+	$(BIN)/python -m pytest -q --durations=5 --numprocesses $(JOBS) $(ALONE)
+	$(BIN)/python -m pytest -q --durations=5 $(TOGETHER)
+endif
 
 lint: $(INSTALLED)  ## ruff, style and formatting
 	$(BIN)/ruff check $(SOURCES)

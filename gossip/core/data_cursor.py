@@ -53,6 +53,7 @@ class DataCursor:
         self._turn = 0  # who is first: a peer that never contributes must not get the same slice again and again
         self._rounds = 0
         self._used = 0
+        self._recent: tuple[PeerId, ...] = ()  # who contributed to the last round
         self._once, self._never = 0, 0  # of all completed epochs
         self._last: EpochReport | None = None
         self._pending: list[tuple[tuple[PeerId, ...], tuple[PeerId, ...]]] | None = []  # None: too many, too late
@@ -92,16 +93,21 @@ class DataCursor:
     def assign(self, roster: Sequence[PeerId]) -> dict[PeerId, Ranges]:
         """Everybody's slice in the next round: returned positions first, then fresh ones.
 
-        Each gets ``batch``; at the end of an epoch what is left is split evenly, and some may get nothing. The order is the
+        Each gets ``batch``; at the end of an epoch what is left is split evenly, and some may get nothing: those first who did
+        not contribute to the last round, since one that has crashed stays in the roster for a while. The order is the
         roster's, beginning one later every round. Nobody gets anything while the size of the data is unknown.
         """
         if not self.configured or not roster:
             return dict.fromkeys(roster, ())
-        shares = self._shares(len(roster))
         first = self._turn % len(roster)
+        sharers = [*roster[first:], *roster[:first]]
+        if self.remaining < self.batch * len(roster):
+            present = [peer for peer in sharers if peer in self._recent]
+            sharers = present if len(present) >= min(self.at_least, len(roster)) else sharers
+        shares = self._shares(len(sharers))
         slices: dict[PeerId, Ranges] = dict.fromkeys(roster, ())
         left, fresh = list(reversed(self._returned)), self._position
-        for share, peer in zip(shares, [*roster[first:], *roster[:first]], strict=True):
+        for share, peer in zip(shares, sharers, strict=True):
             ranges: list[tuple[int, int]] = []
             while share:
                 start, stop = left.pop() if left else (fresh, self.samples_total)
@@ -138,6 +144,7 @@ class DataCursor:
         self._used += given - _length(tuple(back))
         self._turn += 1
         self._rounds += 1
+        self._recent = tuple(peer for peer in roster if peer in contributors)
         enough = max(1, min(self.at_least, len(roster)))
         return self._end_epoch() if self.remaining < enough else None
 
@@ -175,7 +182,7 @@ class DataCursor:
         self._never += never
         self.epoch += 1
         self._position = self._rounds = self._used = 0
-        self._returned = ()
+        self._returned, self._recent = (), ()  # a new epoch, a new chance for everybody
         return self._last
 
     # --- as data ----------------------------------------------------------------------------------------------------------
@@ -185,11 +192,11 @@ class DataCursor:
         last = () if self._last is None else (self._last.epoch, self._last.once, self._last.never, self._last.rounds)
         numbers = (self.samples_total, self.batch, self.at_least, self.epoch, self._position, self._turn, self._rounds)
         pending = None if self._pending is None else tuple(self._pending)
-        return (numbers, (self._used, self._once, self._never), self._returned, last, pending)
+        return (numbers, (self._used, self._once, self._never), self._returned, last, pending, self._recent)
 
     def unpack(self, packed: Any) -> None:
         """Takes over what ``pack`` gave elsewhere. Raises ``ValueError``, and changes nothing, when it is not that."""
-        numbers, counts, returned, last, pending = _fields(packed)
+        numbers, counts, returned, last, pending, recent = _fields(packed)
         if numbers[0] == 0 and self.configured:
             # The donor has not been told yet; what it saw counts as soon as it is known how much there is, which we do know.
             fresh = DataCursor(at_least=numbers[2])
@@ -207,6 +214,7 @@ class DataCursor:
         self._returned = returned
         self._last = EpochReport(last[0], last[1], 0, last[2], last[3]) if last else None
         self._pending = pending
+        self._recent = recent
 
     def _take(self, other: DataCursor) -> None:
         for name, value in vars(other).items():
@@ -237,9 +245,9 @@ def _wholes(values: Any, count: int | None = None) -> tuple[int, ...]:
     return tuple(values)
 
 
-def _fields(packed: Any) -> tuple[tuple[int, ...], tuple[int, ...], Ranges, tuple[int, ...], Any]:
-    if not isinstance(packed, tuple | list) or len(packed) != 5:
-        raise ValueError("data cursor: five fields were expected")
+def _fields(packed: Any) -> tuple[tuple[int, ...], tuple[int, ...], Ranges, tuple[int, ...], Any, tuple[int, ...]]:
+    if not isinstance(packed, tuple | list) or len(packed) != 6:
+        raise ValueError("data cursor: six fields were expected")
     numbers, counts, last = _wholes(packed[0], 7), _wholes(packed[1], 3), _wholes(packed[3])
     if len(last) not in (0, 4):
         raise ValueError("data cursor: a report has four numbers")
@@ -257,8 +265,9 @@ def _fields(packed: Any) -> tuple[tuple[int, ...], tuple[int, ...], Ranges, tupl
         before = stop
     if counts[0] + samples_total - position + _length(returned) != samples_total:
         raise ValueError("data cursor: it has lost count")
+    recent = _wholes(packed[5])
     if packed[4] is None:
-        return numbers, counts, returned, last, None
+        return numbers, counts, returned, last, None, recent
     if not isinstance(packed[4], tuple | list) or len(packed[4]) > PENDING_ROUNDS:
         raise ValueError("data cursor: too many rounds are pending")
     pending = []
@@ -266,4 +275,4 @@ def _fields(packed: Any) -> tuple[tuple[int, ...], tuple[int, ...], Ranges, tupl
         if not isinstance(row, tuple | list) or len(row) != 2:
             raise ValueError("data cursor: a pending round has a roster and contributors")
         pending.append((_wholes(row[0]), _wholes(row[1])))
-    return numbers, counts, returned, last, pending
+    return numbers, counts, returned, last, pending, recent

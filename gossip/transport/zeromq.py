@@ -17,10 +17,8 @@ from __future__ import annotations
 import select
 import struct
 import time
-import weakref
-from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import zmq
@@ -33,10 +31,9 @@ from .assembly import Assembly, Gate, Incoming
 from .base import Arrival, PayloadLimit, Traffic
 from .chunks import CHUNK_BYTES, FIRST, FIRST_MARK, NEXT, NEXT_MARK, Outgoing, bytes_of, checksum
 from .codec import HEADER_BYTES_MAX, encode
-from .sockets import allow_ipv6, bind, bound_address, endpoint, new_socket
+from .links import Flights, Lane, Link
+from .sockets import bind, bound_address, endpoint, new_socket
 
-QUEUE_PAYLOADS = 64  # bulk messages that wait for one peer
-QUEUE_BYTES = 256 * 2**20  # and their memory, which is only referred to; two messages always fit
 ZERO_COPY_BYTES = (
     512 * 1024
 )  # below it a copy is cheaper than the bookkeeping of libzmq's and pyzmq's: 23 us against 34 at 256 KiB
@@ -49,49 +46,12 @@ _DONTWAIT = int(zmq.DONTWAIT)
 _DONTWAIT_MORE = int(zmq.DONTWAIT | zmq.SNDMORE)
 _RCVMORE = int(zmq.RCVMORE)
 _EVENTS = int(zmq.EVENTS)
+_POLLIN = int(zmq.POLLIN)
 _POLLOUT = int(zmq.POLLOUT)
-_MONITORED = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
 _MONITOR_EVENT = struct.Struct("=Hi")
 _BULK = frozenset(BULK_MESSAGES)
 _NEXT_BYTE = bytes([NEXT_MARK])
 _NOTHING = bytearray()
-
-
-class _Lane:
-    """A DEALER to one peer, with its monitor."""
-
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], address: str, *, bulk: bool) -> None:
-        self.bulk = bulk
-        self.socket = new_socket(context, zmq.DEALER, bulk=bulk)
-        self.monitor = self.socket.get_monitor_socket(_MONITORED)
-        self.up = False
-        allow_ipv6(self.socket, address)
-        self.socket.connect(address)
-
-    def close(self, linger_ms: int) -> None:
-        self.socket.disable_monitor()
-        self.monitor.close(linger=0)
-        self.socket.close(linger=linger_ms)
-
-
-class _Link:
-    """Both lanes to one peer, and the bulk messages that wait until ZeroMQ takes them."""
-
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], peer: PeerId, control: str, bulk: str) -> None:
-        self.peer, self.addresses = peer, (control, bulk)
-        self.control, self.bulk = _Lane(context, control, bulk=False), _Lane(context, bulk, bulk=True)
-        self.up = False
-        self.queue: deque[Outgoing] = deque()
-        self.queued_bytes = 0
-        self.watched = False  # whether we wait for the bulk lane to take more
-
-    def has_room(self, nbytes: int) -> bool:
-        waiting = len(self.queue)
-        return waiting < 2 or (waiting < QUEUE_PAYLOADS and self.queued_bytes + nbytes <= QUEUE_BYTES)
-
-    def forget(self) -> None:
-        self.queue.clear()
-        self.queued_bytes = 0
 
 
 class ZeroMQTransport:
@@ -116,7 +76,7 @@ class ZeroMQTransport:
         self._incarnation = incarnation if callable(incarnation) else lambda: incarnation
         self._gate = Gate(run, local, payload_limit, self.traffic)
         self._assembly = Assembly(self.traffic)
-        self._links: dict[PeerId, _Link] = {}
+        self._links: dict[PeerId, Link] = {}
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
         self._context.set(zmq.MAX_SOCKETS, min(8192, self._context.get(zmq.SOCKET_LIMIT)))
         self._control_in = new_socket(self._context, zmq.ROUTER, bulk=False)
@@ -134,14 +94,14 @@ class ZeroMQTransport:
         self._control_fd, self._bulk_fd = self._control_in.FD, self._bulk_in.FD
         self._rare = select.epoll()
         self._rare_fd = self._rare.fileno()
-        self._by_fd: dict[int, tuple[_Link, _Lane | None]] = {}  # None: the bulk lane, waiting to take more
+        self._by_fd: dict[int, tuple[Link, Lane | None]] = {}  # None: the bulk lane, waiting to take more
         self._poller = select.poll()
         for fd in (self._control_fd, self._bulk_fd, self._rare_fd):
             self._poller.register(fd, select.POLLIN)
         self._wake: frozenset[int] = frozenset()
         self._unread = {self._control_fd, self._bulk_fd}
         self._discarding: set[int] = set()  # lanes in the middle of a message that nobody wants
-        self._flights: list[tuple[int, int, weakref.ref[NDArray[np.uint8]]]] = []
+        self._flights = Flights()
         self._summed: tuple[Payload, int] | None = None
         self._look_at = 0.0
 
@@ -155,26 +115,25 @@ class ZeroMQTransport:
         if not (endpoint(control) and endpoint(bulk)):
             self.traffic.drop("bad_address")
             return
-        link = self._links[peer] = _Link(self._context, peer, control, bulk)
-        for lane in (link.control, link.bulk):
-            self._by_fd[lane.monitor.FD] = (link, lane)
-            self._rare.register(lane.monitor.FD, select.EPOLLIN)
+        link = self._links[peer] = Link(self._context, peer, control, bulk)
+        for lane in link.lanes:
+            self._by_fd[lane.monitor_fd] = (link, lane)
+            self._rare.register(lane.monitor_fd, select.EPOLLIN)
 
     def disconnect(self, peer: PeerId) -> None:
         link = self._links.pop(peer, None)
         if link is not None:
             self._close_link(link, 0)
 
-    def _close_link(self, link: _Link, linger_ms: int) -> None:
+    def _close_link(self, link: Link, linger_ms: int) -> None:
         link.forget()
         self._unwatch(link)
-        for lane in (link.control, link.bulk):
-            fd = lane.monitor.FD
-            self._rare.unregister(fd)
-            del self._by_fd[fd]
+        for lane in link.lanes:
+            self._rare.unregister(lane.monitor_fd)
+            del self._by_fd[lane.monitor_fd]
             lane.close(linger_ms)
 
-    def _hear_monitor(self, link: _Link, lane: _Lane, arrivals: list[Arrival]) -> None:
+    def _hear_monitor(self, link: Link, lane: Lane, arrivals: list[Arrival]) -> None:
         while True:
             try:
                 frames = lane.monitor.recv_multipart(_DONTWAIT)
@@ -189,7 +148,6 @@ class ZeroMQTransport:
             elif event == zmq.EVENT_DISCONNECTED:
                 lane.up = False
                 if lane.bulk:
-                    # The rest of a payload is worth nothing on the next connection.
                     link.forget()
                     self._unwatch(link)
                 if link.up:
@@ -216,7 +174,7 @@ class ZeroMQTransport:
         self.traffic.sent_bytes += len(envelope)
         return True
 
-    def _send_bulk(self, link: _Link, envelope: bytes, payload: Payload | None) -> bool:
+    def _send_bulk(self, link: Link, envelope: bytes, payload: Payload | None) -> bool:
         holder = None if payload is None else bytes_of(payload.data)
         if link.queue and not link.has_room(0 if holder is None else len(holder)):
             self.traffic.drop("full")
@@ -238,13 +196,12 @@ class ZeroMQTransport:
             self._summed = (payload, checksum(holder))
         return self._summed[1]
 
-    def _enqueue(self, link: _Link, outgoing: Outgoing) -> None:
-        link.queue.append(outgoing)
-        link.queued_bytes += outgoing.nbytes
+    def _enqueue(self, link: Link, outgoing: Outgoing) -> None:
+        link.enqueue(outgoing)
         if outgoing.holder is not None and outgoing.sent == 0:
-            self._track(outgoing.holder)
+            self._flights.add(outgoing.holder)
 
-    def _push(self, link: _Link, outgoing: Outgoing) -> bool:
+    def _push(self, link: Link, outgoing: Outgoing) -> bool:
         """Hands over chunks until all are gone, or ZeroMQ takes no more. Returns whether all are gone."""
         socket = link.bulk.socket
         while True:
@@ -259,7 +216,7 @@ class ZeroMQTransport:
                         socket.send(chunk, _DONTWAIT)
                     else:
                         if outgoing.index == 0 and outgoing.holder is not None:
-                            self._track(outgoing.holder)
+                            self._flights.add(outgoing.holder)
                         socket.send(chunk, _DONTWAIT, copy=False)
                     self.traffic.sent_bytes += whole
             except zmq.Again:
@@ -272,46 +229,29 @@ class ZeroMQTransport:
                 self.traffic.sent_messages += 1
                 return True
 
-    def _flush(self, link: _Link) -> None:
+    def _flush(self, link: Link) -> None:
         while link.queue:
             if not self._push(link, link.queue[0]):
                 return
-            link.queued_bytes -= link.queue.popleft().nbytes
+            link.dequeue()
         self._unwatch(link)
 
-    def _watch(self, link: _Link) -> None:
+    def _watch(self, link: Link) -> None:
         if not link.watched:
             link.watched = True
-            fd = link.bulk.socket.FD
+            fd = link.bulk.fd
             self._by_fd[fd] = (link, None)
             self._rare.register(fd, select.EPOLLIN)
 
-    def _unwatch(self, link: _Link) -> None:
+    def _unwatch(self, link: Link) -> None:
         if link.watched:
             link.watched = False
-            fd = link.bulk.socket.FD
+            fd = link.bulk.fd
             del self._by_fd[fd]
             self._rare.unregister(fd)
 
-    def _track(self, holder: NDArray[np.uint8]) -> None:
-        """Every chunk in ZeroMQ's hands refers to ``holder``, which nobody else keeps: it is gone when they are.
-
-        One weak reference tells what a MessageTracker for each chunk would, for 10 us less a chunk.
-        """
-        if len(self._flights) >= 64:
-            self._flights = [flight for flight in self._flights if flight[2]() is not None]
-        start = holder.__array_interface__["data"][0]
-        self._flights.append((start, start + len(holder), weakref.ref(holder)))
-
     def in_flight(self, data: object) -> bool:
-        """Tells by the memory, so that any array over it will do."""
-        self._flights = [flight for flight in self._flights if flight[2]() is not None]
-        if not self._flights:
-            return False
-        memory = bytes_of(cast(Any, data))
-        start = memory.__array_interface__["data"][0]
-        stop = start + len(memory)
-        return any(first < stop and start < last for first, last, _ in self._flights)
+        return self._flights.touch(data)
 
     # --- in ---------------------------------------------------------------------------------------------------------------
 
@@ -381,6 +321,9 @@ class ZeroMQTransport:
             envelope = self._gate.control(data)
             if envelope is not None:
                 arrivals.append(Received(envelope.sender, envelope.incarnation, envelope.message))
+            if not cast(int, socket.get(_EVENTS)) & _POLLIN:  # half the price of an exception
+                self._unread.discard(self._control_fd)
+                return
 
     def _read_bulk(self, arrivals: list[Arrival], now: float) -> None:
         socket, traffic = self._bulk_in, self.traffic
@@ -406,6 +349,9 @@ class ZeroMQTransport:
                 envelope = self._gate.bulk(header, None)
                 if envelope is not None:
                     arrivals.append(Received(envelope.sender, envelope.incarnation, envelope.message))
+            if not cast(int, socket.get(_EVENTS)) & _POLLIN:
+                self._unread.discard(self._bulk_fd)
+                return
             if traffic.received_bytes >= stop_at:
                 return
 

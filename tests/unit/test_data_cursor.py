@@ -52,7 +52,15 @@ def test_an_epoch_waits_for_what_came_back() -> None:
     cursor = DataCursor(30, 10)
     assert cursor.commit(ABC, (0, 2)) is None
     assert cursor.epoch == 0
-    assert cursor.assign(ABC) == {1: ((10, 14),), 2: ((14, 17),), 0: ((17, 20),)}
+    assert cursor.assign(ABC) == {2: ((10, 15),), 0: ((15, 20),), 1: ()}, "1 may have crashed: it gets none of the tail"
+
+
+def test_a_new_epoch_is_a_new_chance_for_who_missed_the_last_round() -> None:
+    cursor = DataCursor(30, 10)
+    cursor.commit(ABC, (0, 2))
+    cursor.commit(ABC, (0, 2))
+    assert cursor.epoch == 1
+    assert all(cursor.assign(ABC).values())
 
 
 def test_a_member_that_never_contributes_cannot_hold_up_an_epoch() -> None:
