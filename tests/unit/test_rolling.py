@@ -56,7 +56,12 @@ class Table:
 
     def __init__(self, n: int, shards: int = 1, quorum: str = "majority", f: int = 0) -> None:
         settings = CoreSettings(
-            b"run-id!!", LINEAGE, seed=7, peers=tuple(range(n)), f=f, rounds=RoundSettings(quorum=quorum)  # type: ignore[arg-type]
+            b"run-id!!",
+            LINEAGE,
+            seed=7,
+            peers=tuple(range(n)),
+            f=f,
+            rounds=RoundSettings(quorum=quorum),  # type: ignore[arg-type]
         )
         self.settings, self.now = settings, 100.0
         self.views = [SkippedByHand() for _ in range(n)]
@@ -282,7 +287,9 @@ def test_who_has_moved_on_takes_no_result_of_an_earlier_attempt() -> None:
     table.contribute()
     table.views[mover].skipped[server] = "suspected"
     table.run(mover, table.peers[mover].on_view_change(table.now))
-    commit = Commit(LINEAGE, 0, 0, 0, 0, server, table.peers[mover].chain, vector(3.0, True).digest, (), (), (0, 1, 2, 3, 4), None, "")
+    commit = Commit(
+        LINEAGE, 0, 0, 0, 0, server, table.peers[mover].chain, vector(3.0, True).digest, (), (), (0, 1, 2, 3, 4), None, ""
+    )
     received = Received(server, 1, commit, vector(3.0, True))
     table.run(mover, table.peers[mover].on_message(received, table.now))
     assert table.peers[mover].round_id == 0, "it broke its promise"
@@ -388,7 +395,7 @@ def test_a_round_without_samples_changes_nothing_but_counts() -> None:
     table = Table(3)
     table.contribute(samples=0)
     table.deliver()
-    assert [log for log in table.applied] == [[(0, b"")]] * 3
+    assert list(table.applied) == [[(0, b"")]] * 3
     assert {peer.round_id for peer in table.peers} == {1}
 
 
@@ -500,7 +507,10 @@ def test_an_unasked_query_of_a_peer_that_does_not_serve_moves_nobody() -> None:
     stranger, victim = order[3], order[2]
     table.contribute(victim)
     before = len(table.sent)
-    table.run(victim, table.peers[victim].on_message(Received(stranger, 1, Query(LINEAGE, 0, 0, 1, table.peers[victim].chain)), table.now))
+    table.run(
+        victim,
+        table.peers[victim].on_message(Received(stranger, 1, Query(LINEAGE, 0, 0, 1, table.peers[victim].chain)), table.now),
+    )
     assert len(table.sent) == before
 
 

@@ -6,7 +6,8 @@ import pytest
 
 from gossip.core.messages import Envelope, Ping, Update
 from gossip.errors import AddressInUse
-from gossip.testing.transports import RUN, TRANSPORT_CHECKS, TransportCheck, check_transport
+from gossip.testing.transport_world import RUN
+from gossip.testing.transports import TRANSPORT_CHECKS, TransportCheck, check_transport
 from gossip.transport.codec import encode
 from gossip.transport.memory import Hub, MemoryTransport, Parcel
 
@@ -67,6 +68,6 @@ def test_the_suite_says_which_promise_was_broken():
         return Deaf(hub, run, local, incarnation, payload_limit, *(at or ()))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gossip.testing.transports.PATIENCE_S", 0.2)
+        patch.setattr("gossip.testing.transport_world.PATIENCE_S", 0.2)
         with pytest.raises(AssertionError, match=r"a_link_that_closes_is_told_at_once_and_once: .*LinkDown"):
             check_transport(make)

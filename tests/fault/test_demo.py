@@ -1,0 +1,51 @@
+"""The main job on real processes: liars filtered, the serving peer killed, sleepers and returners caught up."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+def demo(folder: Path, *options: str) -> dict[str, Any]:
+    command = [sys.executable, "-m", "gossip.launch.cli", "demo", "--only", "--json", "--run-dir", str(folder), *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=170, check=False)
+    assert (folder / "summary.json").exists(), done.stdout + done.stderr
+    summary: dict[str, Any] = json.loads((folder / "summary.json").read_text())
+    assert summary["status"] == "finished", f"{summary}\n{done.stderr}"
+    return summary
+
+
+@pytest.mark.timeout(180)
+def test_a_liar_is_suspected_and_the_killed_server_costs_no_round(free_run_dir: Path) -> None:
+    summary = demo(free_run_dir, "-n", "4", "--rounds", "200", "--fault", "sign_flip:2*10", "--fault", "crash:server@100")
+    assert summary["accuracy"]["worst_replica"] >= 0.93
+    assert summary["replicas_identical"] is True
+    assert summary["suspected"] == [2]
+    assert [death["round"] for death in summary["deaths"]] == [100]
+    assert summary["rounds_lost"] <= 1
+    assert summary["samples"]["twice"] == 0
+
+
+@pytest.mark.timeout(180)
+def test_a_sleeper_and_a_returner_end_with_the_swarms_bits(free_run_dir: Path) -> None:
+    summary = demo(
+        free_run_dir, "-n", "4", "--rounds", "900", "-f", "0", "--fault", "hang:3@60+2s", "--fault", "restart:1@120+100ms"
+    )  # fmt: skip
+    assert summary["replicas_identical"] is True
+    assert summary["hangs"][0]["peer"] == 3
+    assert summary["rejoins"][0]["peer"] == 1
+    assert 3 in summary["finished"]
+    assert summary["suspected"] == []
+
+
+@pytest.mark.timeout(180)
+def test_gossip_rounds_without_a_server_survive_the_same(free_run_dir: Path) -> None:
+    faults = ["--fault", "sign_flip:2*10", "--fault", "crash:1@80"]
+    summary = demo(free_run_dir, "-n", "5", "--topology", "random-k", "--rounds", "160", *faults)
+    assert summary["accuracy"]["worst_replica"] >= 0.9
+    assert [death["peer"] for death in summary["deaths"]] == [1]
