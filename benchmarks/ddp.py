@@ -79,7 +79,10 @@ def measure(side: str, peers: int, steps: int, batch: int) -> dict[str, Any]:
             own += ["--rendezvous", str(Path(folder, "rendezvous"))]
             ranks = [environment(RANK=str(rank), WORLD_SIZE=str(peers)) for rank in range(peers)]
             commands = [([sys.executable, str(TRAIN), *own], env) for env in ranks]
-        run_all(commands, Path(folder, "log"))
+        log = Path(folder, "log")
+        run_all(commands, log)
+        if not result.exists():
+            raise Failed(f"rank 0 did not come to its end\n{last_words(log)}")
         measured: dict[str, Any] = json.loads(result.read_text())
         return measured
 

@@ -232,13 +232,18 @@ class RunView:
         """The last that hit this peer."""
         return next((blow for blow in reversed(self.blows) if blow.peer == peer), None)
 
+    def _slept(self, peer: int, since: float, until: float) -> bool:
+        """Whether it was stopped at any time between two moments."""
+        return any(
+            other.peer == peer and other.at <= until and since <= other.until for other in self.blows if other.kind == "hang"
+        )
+
     def _noticed(self, name: str, row: PeerRow, subject: PeerRow, event: Mapping[str, Any], t: float) -> list[str]:
         subject.skipped_by.add(row.peer)
         blow = self.blow(subject.peer)
         if subject.left or subject.state == "done":
             return []
-        asleep = any(other.peer == row.peer and other.at <= t <= other.until for other in self.blows)
-        if blow is not None and not asleep:  # who was stopped itself could not notice anything
+        if blow is not None and not self._slept(row.peer, blow.at, t):  # who was stopped itself could not notice anything
             blow.noticed(name, row.peer, t)
         if name == "skip":
             if blow is not None and not blow.told_skip:

@@ -1,4 +1,4 @@
-"""Peers that are not where we are: in a later round, or on another branch of history."""
+"""Peers that are in another round than we are: which, and what they have sent us already."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ STASH_ROUNDS = 8
 
 
 class Elsewhere:
-    """What later rounds have sent us already, and which branch each peer is on in this round."""
+    """What later rounds have sent us already, and how far each peer is known to be."""
 
     def __init__(self) -> None:
         self._stash: dict[int, dict[tuple[PeerId, type, int], Received]] = {}
-        self._branches: dict[PeerId, bytes] = {}
         self.seen: dict[PeerId, int] = {}
         """The latest round that each peer was heard in."""
 
@@ -27,8 +26,7 @@ class Elsewhere:
             self._stash.setdefault(round_id, {})[event.sender, type(event.message), shard] = event
 
     def take(self, round_id: int) -> list[Received]:
-        """What was kept for ``round_id``, which begins now. Forgets whatever is older, and who was on which branch."""
-        self._branches.clear()
+        """What was kept for ``round_id``, which begins now. Forgets whatever is older."""
         due = list(self._stash.pop(round_id, {}).values())
         for old in [known for known in self._stash if known < round_id]:
             del self._stash[old]
@@ -36,11 +34,3 @@ class Elsewhere:
 
     def clear(self) -> None:
         self._stash.clear()
-        self._branches.clear()
-
-    def on_branch(self, peer: PeerId, theirs: bytes, ours: bytes) -> tuple[int, int]:
-        """Notes the branch of a peer. Returns how many peers are known to be on its branch, and on ours (us included)."""
-        self._branches[peer] = theirs
-        with_us = 1 + sum(1 for branch in self._branches.values() if branch == ours)
-        with_them = sum(1 for branch in self._branches.values() if branch == theirs)
-        return with_them, with_us

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from .events import Report
 from .messages import Hello, PeerId
+from .quorum import quorum_of
+from .settings import CoreSettings
+from .view import View
+
+WAITING_REPORT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +46,9 @@ class Refuse:
 
 @dataclass(frozen=True, slots=True)
 class TooFew:
-    present: tuple[PeerId, ...]
-    missing: tuple[PeerId, ...]
+    """No quorum came in time."""
+
+    reason: str
 
 
 Decision: TypeAlias = Wait | Begin | Follow | Refuse | TooFew
@@ -51,24 +57,39 @@ Decision: TypeAlias = Wait | Begin | Follow | Refuse | TooFew
 class Gathering:
     """Collects the ``Hello`` of each peer and says what to do. Every peer that has heard the same decides alike."""
 
-    def __init__(self, local: PeerId, expected: tuple[PeerId, ...], quorum: int) -> None:
-        self.local, self.expected, self.quorum = local, expected, quorum
+    def __init__(self, local: PeerId, settings: CoreSettings, view: View) -> None:
+        self.local, self.settings, self.view = local, settings, view
+        self.quorum = quorum_of(settings, len(settings.peers))
         self.hellos: dict[PeerId, Hello] = {}
+        self._started_at = self._reported_at = 0.0
+
+    def start(self, now: float) -> None:
+        """The patience with those who are missing begins."""
+        self._started_at = self._reported_at = now
+
+    def waited_s(self, now: float) -> float:
+        return now - self._started_at
 
     def hear(self, peer: PeerId, hello: Hello) -> None:
         self.hellos[peer] = hello
 
-    def decide(self, gone: Collection[PeerId], unreachable: Collection[PeerId], time_is_up: bool) -> Decision:
-        """What to do now.
+    def report_waiting(self, missing: tuple[PeerId, ...], now: float) -> list[Report]:
+        """Says whom we wait for, every few seconds."""
+        if now - self._reported_at < WAITING_REPORT_S:
+            return []
+        self._reported_at = now
+        return [Report("waiting", {"missing": list(missing), "waited_s": round(self.waited_s(now), 1)})]
 
-        Args:
-            gone: Peers known to be dead or to have left: nobody waits for them.
-            unreachable: Peers that we cannot send to yet, though they may have said hello.
-            time_is_up: The start timeout has passed: begin with a quorum, or not at all.
-        """
+    def decide(self, now: float) -> Decision:
+        """What to do now. After the start timeout: begin with a quorum, or not at all."""
+        expected = self.settings.peers
         own = self.hellos.get(self.local)
         if own is None:
-            return Wait(tuple(peer for peer in self.expected if peer not in self.hellos))
+            return Wait(tuple(peer for peer in expected if peer not in self.hellos))
+        time_is_up = self.waited_s(now) > self.settings.rounds.start_timeout_s
+        others = [peer for peer in expected if peer != self.local]
+        gone = {peer for peer in others if self.view.is_gone(peer)}  # nobody waits for them
+        unreachable = {peer for peer in others if self.view.skip_reason(peer)}  # though they may have said hello
         layout = _most_common({peer: hello.layout for peer, hello in self.hellos.items()})
         running = [peer for peer, hello in sorted(self.hellos.items()) if hello.round_id > 0 and peer != self.local]
         if own.layout != layout:
@@ -78,11 +99,14 @@ class Gathering:
             return Follow(ahead, f"the swarm is in round {self.hellos[ahead].round_id}")
         here = (peer for peer in sorted(self.hellos) if peer not in gone and peer not in unreachable)
         present = tuple(peer for peer in here if self.hellos[peer].layout == layout)
-        missing = tuple(peer for peer in self.expected if peer not in present)
+        missing = tuple(peer for peer in expected if peer not in present)
         if any(peer not in gone for peer in missing) and not time_is_up:
             return Wait(missing)
         if len(present) < self.quorum:
-            return TooFew(present, missing) if time_is_up else Wait(missing)
+            if not time_is_up:
+                return Wait(missing)
+            came = f"{len(present)} of {self.quorum} needed peers came in {self.waited_s(now):.0f} s"
+            return TooFew(f"{came}; missing: {', '.join(map(str, missing))}")
         state = _most_common({peer: self.hellos[peer].state for peer in present})
         if own.state != state:
             donor = next(peer for peer in present if self.hellos[peer].state == state)

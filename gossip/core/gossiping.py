@@ -26,6 +26,7 @@ from .pushes import Kind, Pushed, Pushes
 from .settings import CoreSettings
 from .timers import Timers
 from .trust import TrustTable
+from .view import View
 
 BEHIND_ROUNDS = 8
 """A peer that others have left this many rounds behind passes over the rounds between."""
@@ -33,14 +34,6 @@ BEHIND_ROUNDS = 8
 PLANS_KEPT = 64
 
 Phase: TypeAlias = Literal["off", "computing", "collecting", "aggregating", "applying"]
-
-
-class View(Protocol):
-    """What rounds ask of the membership."""
-
-    def skip_reason(self, peer: PeerId) -> str: ...
-
-    def is_gone(self, peer: PeerId) -> bool: ...
 
 
 class GossipTopology(Protocol):

@@ -18,6 +18,7 @@ from gossip.errors import ConfigError
 from gossip.topologies.base import Topology
 
 from . import gathering
+from .astray import StillBehind
 from .events import (
     Aggregated,
     Applied,
@@ -43,6 +44,7 @@ from .events import (
 )
 from .gathering import Gathering
 from .gossiping import GossipRounds, GossipTimer
+from .greeting import Greeting
 from .membership import TIMERS, Change, Membership
 from .messages import (
     Ack,
@@ -64,16 +66,16 @@ from .messages import (
     StateRequest,
     Update,
 )
+from .others import Others
+from .quorum import WATCH_INTERVAL_S, QuorumWatch
 from .recovery import AskAnother, Recovery
-from .rolling import RollingRounds, StillBehind
+from .rolling import RollingRounds
 from .serving import RoundTimer
 from .settings import CoreSettings
 from .timers import Timers
 
 HELLO_INTERVAL_S = 0.25
-WAITING_REPORT_S = 5.0
 RETURN_INTERVAL_S = 0.02  # how often one that returns asks for the commits made meanwhile
-WATCH_INTERVAL_S = 0.5
 STALL_ROUNDS = 2.0  # round timeouts without progress after which a trainer counts as stalled
 STATE_SLACK = 2**20  # a donor's packed state may be this much, and half, larger than ours
 
@@ -119,20 +121,16 @@ class Peer:
             self.rounds = RollingRounds(local, settings, topology, self.membership, self.timers)
         else:
             self.rounds = GossipRounds(local, settings, topology, self.membership, self.timers, rng)
-        self.recovery = Recovery(settings, self.rounds, self.timers, self._donors)
-        self.gathering = Gathering(local, settings.peers, _quorum_of(settings))
+        self.greeting = Greeting(local, settings, self.membership, self.rounds, (control, bulk))
+        self.gathering = Gathering(local, settings, self.membership)
+        self.others = Others(local, self.membership, self.rounds, self.gathering)
+        self.recovery = Recovery(settings, self.rounds, self.timers, self.others.donors)
+        self.quorum_watch = QuorumWatch(local, settings, self.membership)
         self.phase: Phase = "unprepared"
-        self.layout = b""
-        self._state = b""
         self._state_bytes = 0
-        self._address = (control, bulk)
         self._seeds = dict(seeds or {})
-        self._started_at = 0.0
         self._handled_at = float("inf")
-        self._waiting_reported_at = 0.0
         self._data: tuple[int, int] | None = None
-        self._without_quorum_since: float | None = None
-        self._return_turn = 0
         self._returning = False
         self._stop_reason = ""
 
@@ -148,14 +146,14 @@ class Peer:
         effects += self._dispatch(event, now)
         for change in self.membership.drain():
             effects += self._on_change(change, now)
-        if isinstance(self.rounds, RollingRounds) and self.rounds.lost_track is not None:
-            donor, reason = self.rounds.lost_track
-            self.rounds.lost_track = None
+        if isinstance(self.rounds, RollingRounds) and self.rounds.astray.lost_track is not None:
+            donor, reason = self.rounds.astray.lost_track
+            self.rounds.astray.lost_track = None
             if self.phase == "running":
                 effects += self._recover(donor, reason, now)
         if self.phase == "running" and self.rounds.mode == "following" and not self._returning:
             effects += self._ask_to_return(now)
-        if self.phase == "draining" and self._nobody_needs_us():
+        if self.phase == "draining" and not self.others.need_us():
             effects += self._leave(now)
         if self.membership.superseded and not any(isinstance(effect, Halt) for effect in effects):
             self.phase = "halted"
@@ -196,7 +194,7 @@ class Peer:
                 return self._on_timer(event, now)
             case LinkUp():
                 effects = self.membership.on_link(event.peer, True, "", now)
-                return effects + ([] if self.phase == "unprepared" else [Send(event.peer, self._hello())])
+                return effects + ([] if self.phase == "unprepared" else [self.greeting.to(event.peer)])
             case LinkDown():
                 return self.membership.on_link(event.peer, False, event.reason, now)
             case TrainerProgress():
@@ -282,7 +280,7 @@ class Peer:
     # --- gathering --------------------------------------------------------------------------------------------------------
 
     def _on_started(self, now: float) -> list[Effect]:
-        self._started_at = self._waiting_reported_at = now
+        self.gathering.start(now)
         effects = self.membership.start(now)
         for peer, (control, bulk) in sorted(self._seeds.items()):
             if peer != self.local:
@@ -290,63 +288,37 @@ class Peer:
         return effects
 
     def _on_prepared(self, event: Prepared, now: float) -> list[Effect]:
-        self.layout, self._state, self._state_bytes = event.layout, event.state, event.state_bytes
-        self.rounds.sizes = event.sizes
+        self.greeting.prepare(event)
+        self.rounds.sizes, self._state_bytes = event.sizes, event.state_bytes
         if self.phase != "unprepared":
             return [Report("error", {"message": "the trainer prepared twice"})]
         self.phase = "gathering"
         return self._gather(now)
 
-    def _hello(self) -> Hello:
-        """``ready`` is false when we are done: then nobody expects anything of us any more."""
-        return Hello(
-            lineage=self.settings.lineage,
-            layout=self.layout,
-            state=self._state if self.rounds.round_id == 0 else b"",
-            round_id=self.rounds.round_id,
-            ready=self.phase != "draining",
-            address=self._address[0],
-            bulk=self._address[1],
-        )
-
-    def _say_hello(self) -> list[Effect]:
-        hello = self._hello()
-        return [Send(peer, hello) for peer in self.membership.alive() if peer != self.local]
-
     def _gather(self, now: float) -> list[Effect]:
-        effects = self._say_hello()
-        self.gathering.hear(self.local, self._hello())
-        effects += self._decide(now)
+        self.gathering.hear(self.local, self.greeting.hello())
+        effects = self.greeting.to_all() + self._decide(now)
         if self.phase == "gathering":
             effects.append(self._again("hello", now + HELLO_INTERVAL_S))
         return effects
 
     def _decide(self, now: float) -> list[Effect]:
-        waited_s = now - self._started_at
-        others = [peer for peer in self.settings.peers if peer != self.local]
-        gone = {peer for peer in others if self.membership.is_gone(peer)}
-        unreachable = {peer for peer in others if self.membership.skip_reason(peer)}
-        decision = self.gathering.decide(gone, unreachable, waited_s > self.settings.rounds.start_timeout_s)
+        decision = self.gathering.decide(now)
         match decision:
             case gathering.Wait(missing):
-                if now - self._waiting_reported_at < WAITING_REPORT_S:
-                    return []
-                self._waiting_reported_at = now
-                return [Report("waiting", {"missing": list(missing), "waited_s": round(waited_s, 1)})]
+                return list(self.gathering.report_waiting(missing, now))
             case gathering.Begin(present):
                 self.phase = "running"
-                ready = Report("ready", {"present": list(present), "waited_s": round(waited_s, 3)})
+                ready = Report("ready", {"present": list(present), "waited_s": round(self.gathering.waited_s(now), 3)})
                 return [ready, *self._configured(), *self.rounds.start(now), self._again("watch", now + WATCH_INTERVAL_S)]
             case gathering.Follow(donor, reason):
                 return [*self._recover(donor, reason, now), self._again("watch", now + WATCH_INTERVAL_S)]
             case gathering.Refuse(reason):
                 self.phase = "halted"
                 return [Report("error", {"message": f"refused: {reason}"}), Halt(f"refused by the swarm: {reason}", 6)]
-            case gathering.TooFew(present, missing):
+            case gathering.TooFew(reason):
                 self.phase = "halted"
-                need = self.gathering.quorum
-                text = f"{len(present)} of {need} needed peers came in {waited_s:.0f} s; missing: {_listed(missing)}"
-                return [Report("error", {"message": text}), Halt(text, 4)]
+                return [Report("error", {"message": reason}), Halt(reason, 4)]
             case _:
                 assert_never(decision)
 
@@ -360,10 +332,10 @@ class Peer:
         if self.phase == "gathering":
             new = sender not in self.gathering.hellos
             self.gathering.hear(sender, hello)
-            return effects + ([Send(sender, self._hello())] if new else []) + self._decide(now)
+            return effects + ([self.greeting.to(sender)] if new else []) + self._decide(now)
         self.rounds.on_hello(sender, hello)
-        if hello.round_id == 0 or hello.layout != self.layout:
-            effects.append(Send(sender, self._hello()))  # it has just come: tell it where we are
+        if hello.round_id == 0 or hello.layout != self.greeting.layout:
+            effects.append(self.greeting.to(sender))  # it has just come: tell it where we are
         return effects
 
     # --- data -------------------------------------------------------------------------------------------------------------
@@ -383,15 +355,6 @@ class Peer:
 
     # --- returning --------------------------------------------------------------------------------------------------------
 
-    def _donors(self) -> tuple[PeerId, ...]:
-        """Who may have the state: alive, prepared, and not behind us."""
-        heard = self.gathering.hellos
-        usable = [p for p in self.membership.alive() if p != self.local and not self.membership.skip_reason(p)]
-        seen = self.rounds.elsewhere.seen
-        return tuple(
-            sorted(usable, key=lambda peer: (-max(seen.get(peer, 0), heard[peer].round_id if peer in heard else 0), peer))
-        )
-
     def _recover(self, donor: PeerId | None, reason: str, now: float) -> list[Effect]:
         self.phase = "recovering"
         return self.rounds.stop() + self.recovery.begin(donor, reason, now)
@@ -408,11 +371,8 @@ class Peer:
         self._returning = self.phase == "running" and self.rounds.mode == "following"
         if not self._returning:
             return []
-        donors = self._donors()
-        effects = self._say_hello()
-        if donors:
-            self._return_turn += 1
-            donor = donors[self._return_turn % len(donors)]
+        effects: list[Effect] = [*self.greeting.to_all()]
+        if (donor := self.others.next_donor()) is not None:
             effects.append(Send(donor, CommitRequest(self.settings.lineage, self.rounds.round_id)))
         return [*effects, self._again("return", now + RETURN_INTERVAL_S)]
 
@@ -424,7 +384,7 @@ class Peer:
             fields |= {"reason": change.reason, "by": change.by}
         effects: list[Effect] = [Report(change.what, fields)]
         if change.what == "joined" and self.phase != "unprepared":
-            effects.append(Send(change.peer, self._hello()))
+            effects.append(self.greeting.to(change.peer))
         if self.phase == "gathering":
             return effects + self._decide(now)
         if self.phase == "running":
@@ -437,23 +397,12 @@ class Peer:
         """Says when too few are left for a round, and gives up when none come back in time."""
         if self.phase not in ("running", "recovering"):
             return []
-        again = self._again("watch", now + WATCH_INTERVAL_S)
         self.membership.stall_after_s = STALL_ROUNDS * self.rounds.deadline.round_timeout_s()
-        need = self.rounds.quorum()
-        here = tuple(p for p in self.rounds.roster if p == self.local or not self.membership.skip_reason(p))
-        if len(here) >= need:
-            effects: list[Effect] = [] if self._without_quorum_since is None else [Report("resumed", {"alive": list(here)})]
-            self._without_quorum_since = None
-            return [*effects, again]
-        if self._without_quorum_since is None:
-            self._without_quorum_since = now
-            return [Report("paused", {"alive": list(here), "need": need, "round": self.rounds.round_id}), again]
-        waited_s = now - self._without_quorum_since
-        if waited_s < self.settings.rounds.quorum_timeout_s:
-            return [again]
-        self.phase = "halted"
-        text = f"quorum lost: {len(here)} peers are left, a round needs {need}; waited {waited_s:.0f} s"
-        return [Report("error", {"message": text}), *self.membership.leave(now), Halt(text, 5)]
+        reports, hopeless = self.quorum_watch.look(self.rounds.roster, self.rounds.quorum(), self.rounds.round_id, now)
+        if hopeless:
+            self.phase = "halted"
+            return [Report("error", {"message": hopeless}), *self.membership.leave(now), Halt(hopeless, 5)]
+        return [*reports, self._again("watch", now + WATCH_INTERVAL_S)]
 
     # --- leaving ----------------------------------------------------------------------------------------------------------
 
@@ -463,31 +412,12 @@ class Peer:
         self._stop_reason = event.reason
         helpful = self.phase == "running"
         effects = self.rounds.stop()
-        self.phase = "draining"
+        self.phase, self.greeting.finished = "draining", True
         if not helpful:
             return effects + self._leave(now)
         drain = self._again("drain", now + self.settings.rounds.drain_timeout_s)
-        return [*effects, *self._say_hello(), drain]
-
-    def _nobody_needs_us(self) -> bool:
-        """Everybody who is still here has come as far as we have."""
-        rounds = self.rounds
-        for peer in rounds.roster:
-            if peer == self.local or self.membership.is_gone(peer) or self.membership.skip_reason(peer):
-                continue
-            if rounds.elsewhere.seen.get(peer, 0) < rounds.round_id:
-                return False
-        return True
+        return [*effects, *self.greeting.to_all(), drain]
 
     def _leave(self, now: float) -> list[Effect]:
         self.phase = "halted"
         return [*self.membership.leave(now), Halt(self._stop_reason, 0)]
-
-
-def _quorum_of(settings: CoreSettings) -> int:
-    n = len(settings.peers)
-    return 1 if n < 3 or settings.rounds.quorum == "available" else n // 2 + 1
-
-
-def _listed(peers: tuple[PeerId, ...]) -> str:
-    return ", ".join(map(str, peers))

@@ -6,59 +6,30 @@ commit for every shard; then it applies them all and goes on. Nothing here waits
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal, Protocol, TypeAlias
 
 from gossip.topologies.base import Plan, Roster
 
+from .agreed import Agreed
+from .astray import Astray, StillBehind
 from .commit_log import CommitLog, reissue
-from .data_cursor import DataCursor, Ranges
 from .deadline import Deadline
-from .elsewhere import STASH_ROUNDS, Elsewhere
-from .events import (
-    Aggregated,
-    Applied,
-    Apply,
-    Committed,
-    Contributed,
-    Effect,
-    Go,
-    Payload,
-    Received,
-    Report,
-    Send,
-    Slice,
-)
-from .lineage import Lineage
+from .elsewhere import Elsewhere
+from .events import Aggregated, Applied, Contributed, Effect, Go, Payload, Received, Report, Send
 from .messages import Commit, CommitRequest, Hello, NotMe, PeerId, Push, Query, Update
 from .serving import RoundTimer, Server
 from .settings import CoreSettings
 from .shard import ShardRound
 from .timers import Timers
-from .trust import TrustTable
-
+from .view import View
 
 AFTER_STANDING_STILL_S = 1.0
-"""How long a peer that was stopped does not serve: what others sent it before is drained by then, and was meant for another time."""
-
-
-class View(Protocol):
-    """What rounds ask of the membership."""
-
-    def skip_reason(self, peer: PeerId) -> str: ...
-
-    def is_gone(self, peer: PeerId) -> bool: ...
+"""How long a peer that was stopped does not serve: what it was sent before is drained by then, and was meant for another time."""
 
 
 class RollingTopology(Protocol):
     def __call__(self, roster: Roster, round_id: int, seed: int, *, shards: int) -> Plan: ...
-
-
-@dataclass(frozen=True, slots=True)
-class StillBehind:
-    round_id: int
-    peer: PeerId
 
 
 RollingTimer: TypeAlias = RoundTimer | StillBehind
@@ -70,43 +41,41 @@ class RollingRounds:
     """The rounds of one peer.
 
     ``mode``: ``off`` until ``start``, ``following`` while it applies commits without being in the roster, then ``active``.
-    ``lost_track`` names a peer to take the state from, and why, when nothing else can help: too far behind, or on a fork.
+    ``agreed`` is what it has in common with the others; ``astray.lost_track`` says when it needs their state instead.
     """
 
     def __init__(self, local: PeerId, settings: CoreSettings, topology: RollingTopology, view: View, timers: Timers[Any]) -> None:
         self.local, self.settings, self.topology, self.view, self.timers = local, settings, topology, view, timers
         rounds = settings.rounds
-        self.lineage = Lineage(settings.run, settings.lineage)
-        self.trust = TrustTable(settings.trust, settings.f)
-        self.cursor = DataCursor(at_least=settings.updates_min)
+        self.agreed = Agreed(settings)
+        self.astray = Astray(local, settings, self.agreed.lineage, timers)
         self.deadline = Deadline(rounds.grace_mads, rounds.grace_floor_s, rounds.round_timeout_s)
         self.log = CommitLog(rounds.commit_log, rounds.commit_log_bytes)
         self.server = Server(local, settings, timers, self.deadline, self._skip_reason)
         self.elsewhere = Elsewhere()
-        self.roster = Roster(settings.peers, settings.lineage)
         self.mode: Mode = "off"
         self.round_id = 0
         self.sizes: tuple[int, ...] = ()
         self.joining: set[PeerId] = set()  # ready to be in the roster
         self.finished: set[PeerId] = set()  # done with training: neither expected nor asked to serve
-        self.lost_track: tuple[PeerId, str] | None = None
-        self.snapshots: OrderedDict[int, tuple[Any, ...]] = OrderedDict()  # roster, trust and cursor before each recent round
         self._shards: list[ShardRound] = []
         self._own: Contributed | None = None
         self._began_at = 0.0
-        self._sharers: tuple[PeerId, ...] = ()  # those who get samples this round
-        self._slices: dict[PeerId, Ranges] = {}
         self._applied = -1  # the last round that the trainer has applied
         self._go_round = -1
         self._serves_from = float("-inf")
-        self._behind_asked = -1
 
     # --- where we are -----------------------------------------------------------------------------------------------------
 
     @property
     def chain(self) -> bytes:
         """H of the last round applied here."""
-        return self.lineage.head
+        return self.agreed.lineage.head
+
+    @property
+    def roster(self) -> Roster:
+        """Who takes part in the present round."""
+        return self.agreed.roster
 
     def quorum(self) -> int:
         """Answers without which a round is not closed."""
@@ -128,25 +97,18 @@ class RollingRounds:
 
         Raises: ValueError: the snapshot is not one; then nothing has changed that ``start`` would use.
         """
-        if len(snapshot) != 3 or not isinstance(snapshot[0], list | tuple) or not all(isinstance(p, int) for p in snapshot[0]):
-            raise ValueError("a snapshot holds a roster, the trust table and the data cursor")
-        peers, trust, cursor = tuple(snapshot[0]), snapshot[1], snapshot[2]
-        self.cursor.unpack(cursor)
-        self.trust.unpack(trust)
-        self.roster = Roster(peers, self.settings.lineage)
-        self.lineage.restart(round_id, chain)
+        self.agreed.adopt(round_id, chain, snapshot)
         self.log.clear()
         self.elsewhere.clear()
-        self.round_id, self._go_round, self._behind_asked = round_id, -1, -1
+        self.astray.restart()
+        self.round_id, self._go_round = round_id, -1
 
     def snapshot(self, round_id: int) -> tuple[bytes, tuple[Any, ...]] | None:
         """H of the round before ``round_id``, and roster, trust and data cursor as they were then; None: not kept any more."""
-        chain, kept = self.lineage.at(round_id - 1), self.snapshots.get(round_id)
-        return None if chain is None or kept is None else (chain, kept)
+        return self.agreed.snapshot(round_id)
 
     def configure_data(self, samples_total: int, batch: int) -> list[Effect]:
-        self.cursor.configure(samples_total, batch)
-        self._slices = self.cursor.assign(self._sharers)
+        self.agreed.configure_data(samples_total, batch)
         return [self._go()] if self._go_round == self.round_id and self._own is None else []
 
     # --- the trainer --------------------------------------------------------------------------------------------------------
@@ -183,14 +145,14 @@ class RollingRounds:
         if message.lineage != self.settings.lineage:
             return []
         if isinstance(message, CommitRequest):
-            return self.log.catch_up(sender, message, self.round_id, self.lineage.head)
+            return self.log.catch_up(sender, message, self.round_id, self.chain)
         self.elsewhere.heard(sender, message.round_id)
         if isinstance(message, NotMe):
             return self._on_not_me(sender, message, now)
         if message.round_id > self.round_id or not self._shards:
             return self._on_ahead(event, message, now)
         if message.round_id < self.round_id:
-            return self.log.answer_late(sender, message, self.round_id, self.lineage.head)
+            return self.log.answer_late(sender, message, self.round_id, self.chain)
         if message.shard >= len(self._shards):
             return []
         shard = self._shards[message.shard]
@@ -215,12 +177,12 @@ class RollingRounds:
 
     def on_progress(self, peer: PeerId, step: int, now: float) -> list[Effect]:
         """An ack tells how many rounds a peer's trainer has applied: more than we know of means that we have missed some."""
-        return self._behind(peer, step, now) if step > self.round_id else []
+        return self.astray.behind(peer, step, now) if step > self.round_id and self.mode != "off" else []
 
     def _on_update(self, sender: PeerId, shard: ShardRound, update: Update, payload: Payload | None, now: float) -> list[Effect]:
         if sender not in self.roster:
             return []
-        if self._is_elsewhere(sender, update.parent):
+        if self.astray.is_elsewhere(sender, update.parent):
             return [Send(sender, self._not_me(update))]
         if shard.commit is not None:
             return [reissue(sender, shard.commit, shard.payload, update.attempt)]
@@ -238,7 +200,7 @@ class RollingRounds:
     def _on_query(self, sender: PeerId, shard: ShardRound, query: Query, now: float) -> list[Effect]:
         if shard.commit is not None:
             return [reissue(sender, shard.commit, shard.payload, query.attempt)]
-        if self._is_elsewhere(sender, query.parent) or self.mode != "active":
+        if self.astray.is_elsewhere(sender, query.parent) or self.mode != "active":
             return []
         if shard.server(query.attempt) != sender or query.attempt < shard.attempt:
             return []
@@ -248,10 +210,10 @@ class RollingRounds:
     def _on_commit(self, sender: PeerId, shard: ShardRound, commit: Commit, payload: Payload | None, now: float) -> list[Effect]:
         fields = {"round": commit.round_id, "shard": commit.shard, "server": commit.server, "from": sender}
         if shard.commit is not None:
-            if shard.commit.digest == commit.digest or commit.parent != self.lineage.head:
+            if shard.commit.digest == commit.digest or commit.parent != self.chain:
                 return []
             return [Report("fork", {**fields, "held": shard.commit.digest.hex(), "heard": commit.digest.hex()})]
-        if self._is_elsewhere(sender, commit.parent):
+        if self.astray.is_elsewhere(sender, commit.parent):
             return []
         if commit.digest != (payload.digest if payload is not None else b"") or (payload is not None and not payload.finite):
             return [Report("bad_commit", fields)]
@@ -271,10 +233,10 @@ class RollingRounds:
     def _on_not_me(self, sender: PeerId, notice: NotMe, now: float) -> list[Effect]:
         if notice.round_id > self.round_id:
             # It has answered with its round and not with a commit: it does not keep the one that we lack.
-            return self._behind(sender, notice.round_id, now)
+            return self.astray.behind(sender, notice.round_id, now) if self.mode != "off" else []
         if self.mode != "active" or notice.asked_round != self.round_id or notice.shard >= len(self._shards):
             return []
-        if notice.round_id == self.round_id and self._is_elsewhere(sender, notice.chain):
+        if notice.round_id == self.round_id and self.astray.is_elsewhere(sender, notice.chain):
             return []
         shard = self._shards[notice.shard]
         refused = shard.commit is None and notice.attempt == shard.attempt and shard.server(shard.attempt) == sender
@@ -285,7 +247,7 @@ class RollingRounds:
 
     def _not_me(self, update: Update) -> NotMe:
         where = (update.lineage, update.round_id, update.shard, update.attempt)
-        return NotMe(*where, round_id=self.round_id, chain=self.lineage.head)
+        return NotMe(*where, round_id=self.round_id, chain=self.chain)
 
     # --- the view changes, time passes -------------------------------------------------------------------------------------
 
@@ -318,8 +280,7 @@ class RollingRounds:
         if timer.round_id != self.round_id:
             return []
         if isinstance(timer, StillBehind):
-            self._behind_asked = -1
-            return [Send(timer.peer, CommitRequest(self.settings.lineage, self.round_id))]
+            return self.astray.still_behind(timer)
         if self.mode != "active":
             return []
         shard = self._shards[timer.shard]
@@ -340,17 +301,11 @@ class RollingRounds:
 
     def _begin(self, now: float) -> list[Effect]:
         self.mode = "active" if self.local in self.roster else "following"
-        plan = self.topology(self._electorate(), self.round_id, self.settings.seed, shards=len(self.sizes))
+        plan = self.topology(self.agreed.electorate(), self.round_id, self.settings.seed, shards=len(self.sizes))
         self._shards = [ShardRound(index, order) for index, order in enumerate(plan.servers)]
         self._own, self._began_at = None, now
-        # The updates of a peer in quarantine would not be used, so it gets no samples.
-        locked = self.trust.quarantined(self.round_id)
-        self._sharers = tuple(peer for peer in self.roster if peer not in locked)
-        self.server.begin(self.round_id, self.roster, locked, self.lineage.head)
-        self._slices = self.cursor.assign(self._sharers)
-        self.snapshots[self.round_id] = (self.roster.peers, self.trust.pack(), self.cursor.pack())
-        while len(self.snapshots) > STASH_ROUNDS:
-            self.snapshots.popitem(last=False)
+        self.server.begin(self.round_id, self.roster, self.agreed.begin(), self.chain)
+        self.astray.begin()
         effects: list[Effect] = []
         if self.mode == "active":
             for shard in self._shards:
@@ -365,15 +320,9 @@ class RollingRounds:
             effects += self.on_message(event, now)
         return effects
 
-    def _electorate(self) -> Roster:
-        """Those who may serve, by what all agree on."""
-        trusted = tuple(peer for peer in self.roster if self.trust.may_serve(peer, self.round_id))
-        return Roster(trusted, self.roster.lineage) if trusted else self.roster
-
     def _go(self) -> Go:
         self._go_round = self.round_id
-        samples = Slice(self.cursor.epoch, self._slices.get(self.local, ())) if self.cursor.configured else None
-        return Go(self.round_id, samples)
+        return Go(self.round_id, self.agreed.slice_of(self.local))
 
     def _offer(self, shard: ShardRound, now: float) -> list[Effect]:
         """Sends our update to whoever serves our attempt, and gives that server its time."""
@@ -382,7 +331,7 @@ class RollingRounds:
             return []
         payload = own.payloads[shard.index] if own.samples else None
         update = Update(
-            self.settings.lineage, self.round_id, shard.index, shard.attempt, self.lineage.head, own.samples, own.loss
+            self.settings.lineage, self.round_id, shard.index, shard.attempt, self.chain, own.samples, own.loss
         )  # fmt: skip
         effects: list[Effect] = [*self.timers.cancel(shard.give_up)]
         give_up = RoundTimer("give_up", self.round_id, shard.index, shard.attempt)
@@ -441,39 +390,21 @@ class RollingRounds:
     def _finish(self, now: float) -> list[Effect]:
         """Every shard is committed: this round is history."""
         held = tuple((shard.commit, shard.payload) for shard in self._shards if shard.commit is not None)
-        commits = [commit for commit, _ in held]
-        lost = next((commit for commit in commits if not commit.digest), None)
-        chain = self.lineage.append(commits)
         self.log.append(self.round_id, held)
-        used = set() if lost else set.intersection(*({c.peer for c in commit.contributors} for commit in commits))
-        effects: list[Effect] = [
-            Report(t.change, {"subject": t.peer, "trust": round(t.trust, 3), "reasons": list(t.reasons), "round": t.round_id})
-            for t in self.trust.observe_round(commits)
-        ]
-        scores = {peer: round(score, 3) for peer, score in self.trust.scores().items()}
-        data: dict[str, Any] = {"epoch": self.cursor.epoch, "samples_total": self.cursor.samples_total}
-        data["slices"] = self._slices if self.cursor.configured else None
-        effects += [Committed(shard.commit, chain, shard.made_here, trust=scores, **data) for shard in self._shards]
-        if lost is None:
-            effects.append(Apply(self.round_id, tuple(payload for _, payload in held if payload is not None)))
-        else:
-            effects.append(Apply(self.round_id, ()))
-            if lost.rejected or any(self._slices.values()) or not self.cursor.configured:
-                effects.append(Report("lost_round", {"round": self.round_id, "reason": lost.reason}))
+        effects = self.agreed.append(held, [shard.made_here for shard in self._shards])
         self.deadline.observe_round(now - self._began_at)
-        self.cursor.commit(self._sharers, used)
-        effects.append(self._round_report(commits[0], scores))
-        self.joining.difference_update(commits[0].roster)
-        self.roster = Roster(commits[0].roster, self.roster.lineage)
+        effects.append(self._round_report(held[0][0]))
+        self.joining.difference_update(self.roster)
         if self._own is not None and self._applied == self.round_id - 1:
             self._applied = self.round_id  # it will have, before it reads the Go behind it
         self.round_id += 1
         return effects + self._begin(now)
 
-    def _round_report(self, commit: Commit, scores: dict[PeerId, float]) -> Report:
+    def _round_report(self, commit: Commit) -> Report:
         alive = sum(1 for peer in commit.roster if peer == self.local or not self._skip_reason(peer))
         served = {"server": commit.server, "attempt": commit.made_at, "contributors": [c.peer for c in commit.contributors]}
-        return Report("round", {"round": commit.round_id, "loss": commit.loss, **served, "alive": alive, "trust": scores})
+        fields = {"round": commit.round_id, "loss": commit.loss, **served, "alive": alive, "trust": self.agreed.scores()}
+        return Report("round", fields)
 
     # --- others are elsewhere -----------------------------------------------------------------------------------------------
 
@@ -482,30 +413,9 @@ class RollingRounds:
         if event.sender not in self.settings.peers:
             return []
         self.elsewhere.stash(self.round_id, message.round_id, event, message.shard)
-        return self._behind(event.sender, message.round_id, now) if message.round_id > self.round_id else []
-
-    def _behind(self, peer: PeerId, round_id: int, now: float) -> list[Effect]:
-        if self.mode == "off" or peer not in self.settings.peers:
+        if message.round_id <= self.round_id or self.mode == "off":
             return []
-        if round_id > self.round_id + self.settings.rounds.commit_log:
-            self.lost_track = (peer, f"round {round_id} is under way, this peer is in round {self.round_id}")
-            return []
-        if self._behind_asked == self.round_id:
-            return []
-        self._behind_asked = self.round_id
-        return [self.timers.set(now + self.settings.rounds.behind_after_s, StillBehind(self.round_id, peer))]
-
-    def _is_elsewhere(self, peer: PeerId, parent: bytes) -> bool:
-        """Whether ``peer`` is on another branch. When more peers are on that branch than on ours, we change over."""
-        ours = self.lineage.head
-        if peer == self.local:
-            return False
-        with_them, with_us = self.elsewhere.on_branch(peer, parent, ours)
-        if parent == ours:
-            return False
-        if with_them > with_us or (with_them == with_us and parent < ours):
-            self.lost_track = (peer, f"{with_them} peers are on another branch at round {self.round_id}, {with_us} on ours")
-        return True
+        return self.astray.behind(event.sender, message.round_id, now)
 
     def _skip_reason(self, peer: PeerId) -> str:
         return "it has finished" if peer in self.finished else self.view.skip_reason(peer)

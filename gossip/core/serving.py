@@ -11,6 +11,7 @@ from gossip.topologies.base import Roster
 from .deadline import Deadline
 from .events import Aggregate, Aggregated, Effect, Payload, Report, Send, SetTimer
 from .messages import Commit, PeerId, Query, Update
+from .quorum import quorum_of
 from .settings import CoreSettings
 from .shard import ShardRound
 from .timers import Timers
@@ -56,8 +57,7 @@ class Server:
 
     def quorum(self) -> int:
         """Answers without which a round is not closed, by the size of the last committed roster."""
-        n = len(self.roster)
-        return 1 if n < 3 or self.settings.rounds.quorum == "available" else n // 2 + 1
+        return quorum_of(self.settings, len(self.roster))
 
     def expected(self) -> list[PeerId]:
         """Whose updates this round can still bring."""

@@ -10,14 +10,12 @@ The same seed gives the same run, to the last bit: ``Swarm.trace_hash`` says so.
 
 from __future__ import annotations
 
-import hashlib
 import heapq
 import random
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
-from typing import Generic, Literal, Protocol, TypeVar, assert_never
+from typing import Generic, assert_never
 
 from gossip.core import events
 from gossip.core.events import Effect, Event, Payload, Token
@@ -25,19 +23,13 @@ from gossip.core.messages import BULK_MESSAGES, Envelope, Message, PeerId
 from gossip.errors import Malformed
 from gossip.transport.codec import decode, encode
 
+from .host import C, Host
+from .links import Links
 from .network import Network, between
 from .toy_trainer import Trainer
+from .trace import Trace
 
 DELIVERIES_MAX = 50_000_000  # in one run: a core that answers itself for ever is a bug, not a long test
-
-
-class Core(Protocol):
-    """A sans-IO state machine."""
-
-    def handle(self, event: Event, now: float) -> list[Effect]: ...
-
-
-C = TypeVar("C", bound=Core)
 
 
 class Stuck(AssertionError):
@@ -52,50 +44,6 @@ def address(peer: PeerId, incarnation: int = 0) -> tuple[str, str]:
 def node_rng(seed: int, peer: PeerId, incarnation: int) -> random.Random:
     """The one source of randomness of a node's life."""
     return random.Random(f"node/{seed}/{peer}/{incarnation}")
-
-
-@dataclass(slots=True)
-class Lane:
-    """What one peer has opened towards another: where to, and whether it stands."""
-
-    control: str
-    up: bool = False
-    to_incarnation: int = 0  # whom it reached
-    tries: int = 0
-    attempt: int = 0  # names the pending try, so that an outdated one does nothing
-    arrives: dict[bool, float] = field(default_factory=dict)  # last arrival by bulk or control: first in, first out
-    free_at: float = 0.0  # when the bulk lane has sent what was queued
-
-
-@dataclass(slots=True)
-class Host(Generic[C]):
-    """One process of a peer: a core, its trainer, and what the driver keeps for them."""
-
-    peer: PeerId
-    incarnation: int
-    core: C
-    trainer: Trainer | None
-    state: Literal["starting", "up", "paused", "crashed", "halted"] = "starting"
-    lanes: dict[PeerId, Lane] = field(default_factory=dict)
-    timers: dict[Token, float] = field(default_factory=dict)  # pending, and when
-    used_tokens: set[Token] = field(default_factory=set)
-    inbox: deque[Event] = field(default_factory=deque)  # what came while it was paused
-    late_timers: list[tuple[float, Token]] = field(default_factory=list)
-    paused_at: float = 0.0
-    trainer_stopped: bool = False
-    trainer_inbox: list[Event] = field(default_factory=list)
-    asked: list[Effect] = field(default_factory=list)  # effects for a stopped trainer
-    reports: list[tuple[float, events.Report]] = field(default_factory=list)
-    commits: list[tuple[float, events.Committed]] = field(default_factory=list)
-    halt: events.Halt | None = None
-
-    @property
-    def running(self) -> bool:
-        return self.state in ("up", "paused")
-
-    @property
-    def killed(self) -> bool:
-        return self.state == "crashed"
 
 
 class Swarm(Generic[C]):
@@ -142,7 +90,8 @@ class Swarm(Generic[C]):
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._seq = 0
         self._deliveries = 0
-        self._trace = hashlib.blake2b(digest_size=16)
+        self._trace = Trace()
+        self._links = Links(self)
         self._network_seen = self.network.changed
         self.hosts: dict[PeerId, Host[C]] = {}
         self.past: list[Host[C]] = []  # former lives
@@ -186,7 +135,7 @@ class Swarm(Generic[C]):
         """Lets the next thing happen. False when nothing is left to happen."""
         if self._network_seen != self.network.changed:
             self._network_seen = self.network.changed
-            self._heartbeats()
+            self._links.heartbeats()
         if not self._heap:
             return False
         self.now, _, act = heapq.heappop(self._heap)
@@ -240,7 +189,7 @@ class Swarm(Generic[C]):
         host = self.hosts[peer]
         assert host.state == "up", f"peer {peer} is {host.state}"
         host.state, host.paused_at = "paused", self.now
-        self._heartbeats()
+        self._links.heartbeats()
 
     def resume(self, peer: PeerId) -> None:
         """SIGCONT: first what was queued, then ``ClockJumped``, then the timers that are late."""
@@ -268,7 +217,7 @@ class Swarm(Generic[C]):
         host.trainer_stopped = False
         waiting, host.trainer_inbox = host.trainer_inbox, []
         for event in waiting:
-            self._deliver(host, event)
+            self.deliver(host, event)
         asked, host.asked = host.asked, []
         for effect in asked:
             self._ask_trainer(host, effect)
@@ -277,15 +226,15 @@ class Swarm(Generic[C]):
         """The trainer's process dies, its node does not."""
         host = self.hosts[peer]
         host.trainer = None
-        self._deliver(host, events.TrainerLost("killed"))
+        self.deliver(host, events.TrainerLost("killed"))
 
     def stop(self, peer: PeerId, reason: str = "asked to") -> None:
         """SIGTERM: the peer may leave politely."""
-        self._deliver(self.hosts[peer], events.Stop(reason))
+        self.deliver(self.hosts[peer], events.Stop(reason))
 
     def inject(self, peer: PeerId, event: Event) -> None:
         """Hands a core any event at once, a forged message say."""
-        self._deliver(self.hosts[peer], event)
+        self.deliver(self.hosts[peer], event)
 
     def at(self, t: float, act: Callable[[], None]) -> None:
         """Calls ``act`` at virtual time ``t``."""
@@ -317,12 +266,7 @@ class Swarm(Generic[C]):
     def _close_process(self, host: Host[C]) -> None:
         host.timers.clear()
         host.inbox.clear()
-        for other in self.hosts.values():
-            lane = other.lanes.get(host.peer)
-            if lane is not None and lane.up and lane.to_incarnation == host.incarnation:
-                self._lose_later(other, host.peer, lane, between(self.rng, self.network.closing_s), "closed")
-        for lane in host.lanes.values():
-            lane.up, lane.attempt = False, lane.attempt + 1
+        self._links.close_process(host)
 
     # --- events and effects -----------------------------------------------------------------------------------------------
 
@@ -331,7 +275,8 @@ class Swarm(Generic[C]):
             return self.now
         return self._heap[0][0] if self._heap else float("inf")
 
-    def _deliver(self, host: Host[C], event: Event) -> None:
+    def deliver(self, host: Host[C], event: Event) -> None:
+        """Hands an event to a core; to one that is paused, when it goes on."""
         if host.state == "paused":
             host.inbox.append(event)
         elif host.state == "up":
@@ -344,7 +289,7 @@ class Swarm(Generic[C]):
         if self._deliveries > DELIVERIES_MAX:
             raise Stuck(f"{DELIVERIES_MAX} events in one run: some core answers itself for ever\n{self.summary()}")
         self.counts["delivered"] += 1
-        self._trace.update(f"{self.now!r} {host.peer} {_fingerprint(event)}\n".encode())
+        self._trace.delivered(self.now, host.peer, event)
         if self.on_event is not None:
             self.on_event(host.peer, event)
         for effect in host.core.handle(event, self.now):
@@ -368,11 +313,9 @@ class Swarm(Generic[C]):
             case events.CancelTimer(token):
                 host.timers.pop(token, None)
             case events.Connect(peer, control, _):
-                self._connect(host, peer, control)
+                self._links.connect(host, peer, control)
             case events.Disconnect(peer):
-                lane = host.lanes.pop(peer, None)
-                if lane is not None:
-                    lane.up, lane.attempt = False, lane.attempt + 1
+                self._links.disconnect(host, peer)
             case events.Report():
                 host.reports.append((self.now, effect))
             case events.Committed():
@@ -411,7 +354,7 @@ class Swarm(Generic[C]):
         if host.trainer_stopped and not isinstance(event, events.Aggregated):
             host.trainer_inbox.append(event)
         else:
-            self._deliver(host, event)
+            self.deliver(host, event)
 
     # --- messages ---------------------------------------------------------------------------------------------------------
 
@@ -467,96 +410,6 @@ class Swarm(Generic[C]):
             if read.run != self.run:
                 self.counts["foreign_run"] += 1
                 return
-            self._deliver(host, events.Received(read.sender, read.incarnation, read.message, payload))
+            self.deliver(host, events.Received(read.sender, read.incarnation, read.message, payload))
 
         self.at(t, arrive)
-
-    # --- connections ------------------------------------------------------------------------------------------------------
-
-    def _connect(self, host: Host[C], to: PeerId, control: str) -> None:
-        assert to != host.peer, f"peer {to} connects to itself"
-        lane = host.lanes.get(to)
-        if lane is not None and lane.control == control:
-            return  # it stands, or is being tried already
-        if lane is not None:
-            lane.up, lane.attempt = False, lane.attempt + 1
-        host.lanes[to] = lane = Lane(control)
-        self._try_later(host, to, lane, 0.001)
-
-    def _try_later(self, host: Host[C], to: PeerId, lane: Lane, after_s: float) -> None:
-        lane.attempt += 1
-        attempt = lane.attempt
-
-        def try_it() -> None:
-            if lane.attempt != attempt or host.lanes.get(to) is not lane or not host.running:
-                return
-            if host.state == "paused" or self._blocked(host.peer, to):
-                self._try_later(host, to, lane, self.network.reconnect_s)
-                return
-            other = self.hosts.get(to)
-            if other is not None and other.running and self.address_of(to, other.incarnation)[0] == lane.control:
-                if other.state == "paused":  # its kernel would accept, but no handshake is answered
-                    self._try_later(host, to, lane, self.network.reconnect_s)
-                    return
-                lane.up, lane.tries, lane.to_incarnation = True, 0, other.incarnation
-                lane.arrives.clear()
-                self._deliver(host, events.LinkUp(to))
-                return
-            lane.tries += 1
-            self._try_later(host, to, lane, self.network.reconnect_s)
-            if lane.tries == 1:
-                self._deliver(host, events.LinkDown(to, "refused"))
-
-        self.at(self.now + after_s, try_it)
-
-    def _blocked(self, a: PeerId, b: PeerId) -> bool:
-        return self.network.is_cut((a, b)) or self.network.is_cut((b, a))
-
-    def _lose_later(self, host: Host[C], to: PeerId, lane: Lane, after_s: float, reason: str) -> None:
-        attempt = lane.attempt
-
-        def lose() -> None:
-            if not lane.up or lane.attempt != attempt or host.lanes.get(to) is not lane or not host.running:
-                return
-            other = self.hosts[to]
-            alive = other.state == "up" and other.incarnation == lane.to_incarnation
-            if reason == "timeout" and alive and host.state == "up" and not self._blocked(host.peer, to):
-                return  # healed in time
-            lane.up = False
-            self._deliver(host, events.LinkDown(to, reason))
-            self._try_later(host, to, lane, 0.001 if reason == "closed" else self.network.reconnect_s)
-
-        self.at(self.now + after_s, lose)
-
-    def _heartbeats(self) -> None:
-        """Links over which nothing comes any more will time out."""
-        if self.network.heartbeat_s is None:
-            return
-        for host in self.hosts.values():
-            for to, lane in host.lanes.items():
-                silent = self._blocked(host.peer, to) or "paused" in (host.state, self.hosts[to].state)
-                if lane.up and silent:
-                    self._lose_later(host, to, lane, between(self.rng, self.network.heartbeat_s), "timeout")
-
-
-def _fingerprint(event: Event) -> str:
-    """What happened, in words that do not depend on where objects lie in memory."""
-    match event:
-        case events.Received(sender, incarnation, message, payload):
-            return f"Received {sender}.{incarnation} {message!r} {_facts(payload)}"
-        case events.Contributed():
-            return f"Contributed {event.round_id} {event.samples} {[_facts(p) for p in event.payloads]} {event.loss!r}"
-        case events.Aggregated(ticket, payload):
-            return f"Aggregated {ticket} {_facts(payload)} {event.weights!r} {event.reason}"
-        case events.SnapshotTaken(round_id, payload):
-            return f"SnapshotTaken {round_id} {_facts(payload)}"
-        case _:
-            return repr(event)
-
-
-def _facts(payload: Payload | None) -> str:
-    if payload is None:
-        return "-"
-    tobytes = getattr(payload.data, "tobytes", None)
-    digest = payload.digest or (hashlib.blake2b(tobytes(), digest_size=16).digest() if tobytes else b"")
-    return f"{payload.nbytes} {payload.finite} {digest.hex()}"

@@ -30,6 +30,7 @@ from .state import pack_state, state_digest, unpack_state
 logger = logging.getLogger(__name__)
 
 WAKE_S = 0.5  # how long a signal may go unnoticed while we wait for the node
+BRIEF_S = 0.05  # what a step may take for its predecessor's receipt to travel with its update
 RESTARTS_MAX = 3
 RESTARTS_WITHIN_S = 60.0
 
@@ -72,6 +73,7 @@ class Exchange:
         self._changes = 0  # counts what has changed the parameters
         self._in_step = False
         self._last_send = 0.0
+        self._brief, self._left_at = False, 0.0  # whether steps are short; when we last handed over to the user
         self._prepared = False
         self._rows: Any = None
         self._bench: Bench | None = None
@@ -147,7 +149,9 @@ class Exchange:
 
     def wait_go(self) -> control.Go:
         """What to compute next; waits for it. Applies on the way what was committed without us."""
-        self._serve(lambda: self._may_go)
+        if not self._may_go:
+            self._serve(lambda: self._may_go)
+        self._left_at = time.monotonic()
         assert self.go is not None
         return self.go
 
@@ -165,6 +169,7 @@ class Exchange:
         Args:
             before_send: Called when the update is ready and not yet sent.
         """
+        self._brief = time.monotonic() - self._left_at < BRIEF_S
         go = self.wait_go()
         self._in_step = samples > 0
         try:
@@ -179,6 +184,7 @@ class Exchange:
         if self._shard is None and self._halted is None:
             # A halt after our round was applied is for the next call to tell: this one has done its work.
             self._serve(lambda: self._may_go or self._halted is not None)
+        self._left_at = time.monotonic()
 
     def _offer(self, go: control.Go, filled: int, samples: int, loss: float | None) -> None:
         """Sends what is in update slot ``filled``, as an answer to ``go``."""
@@ -216,12 +222,33 @@ class Exchange:
             if self._prepared:
                 # Who waits for the swarm is not stalled. Otherwise a slow round would make everybody skip everybody else.
                 self._arena.note_progress(self.round_id)
+            self._flush()
             try:
                 messages, fds = self._channel.receive(WAKE_S)
             except ChannelClosed:
                 self._revive()
                 continue
             self._hear(messages, fds)
+        if not self._can_wait:
+            self._flush()
+
+    @property
+    def _can_wait(self) -> bool:
+        """Whether what we have to say may travel with the next update, which saves a packet and a wake-up of the node.
+
+        That is so for log lines, and for the receipt of one round when the node has already let us compute the next: all that
+        hangs on it is a result slot, and it comes soon.
+        """
+        receipts = 0
+        for message in self._outbox:
+            if isinstance(message, control.Applied):
+                receipts += 1
+            elif not isinstance(message, control.Log):
+                return False
+        if not receipts:
+            return True
+        current = self.go is not None and self._may_go and self.go.round_id >= self.round_id
+        return current and self._brief and receipts == 1
 
     def _serve_past(self, round_id: int) -> None:
         """Until the round is applied, or another may be computed."""
@@ -235,7 +262,6 @@ class Exchange:
         finally:
             for fd in fds:
                 os.close(fd)
-        self._flush()
 
     def _take(self, message: control.FromNode, fds: deque[int]) -> None:
         match message:

@@ -75,12 +75,13 @@ class Layout:
 
         Raises: UnsupportedModel: A gradient is sparse.
         """
-        found = []
-        for name, parameter in zip(self.names, self.parameters, strict=True):
+        found: list[Tensor] = []
+        for parameter in self.parameters:
             gradient = parameter.grad
             if gradient is None:
                 gradient = torch.zeros((), dtype=parameter.dtype, device=self.device).expand(parameter.shape)
             elif gradient.is_sparse:
+                name = self.names[len(found)]
                 raise UnsupportedModel(f"the gradient of {name} is sparse", "make the embedding with sparse=False")
             found.append(gradient)
         return found
@@ -136,7 +137,7 @@ class Layout:
         assert out.shape == (self.elements,)
         with torch.no_grad():
             if self._direct:
-                _copy_all(self._pieces(out), list(tensors))
+                _copy_all(self._pieces(out), tensors)
             else:
                 # One transfer instead of one a parameter.
                 out.copy_(torch.cat([tensor.reshape(-1).to(torch.float32) for tensor in tensors]))
@@ -162,7 +163,7 @@ class Layout:
         self._cut.clear()
 
 
-def _copy_all(into: list[Tensor], values: list[Tensor]) -> None:
+def _copy_all(into: Sequence[Tensor], values: Sequence[Tensor]) -> None:
     """One call for all copies: several times faster than a loop when the parameters are small."""
     torch._foreach_copy_(into, values)  # pyright: ignore[reportPrivateImportUsage]
 

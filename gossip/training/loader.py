@@ -68,7 +68,7 @@ class ShardedLoader:
         self.dataset = dataset
         self.batch_size = loader.batch_size
         self._rounds, self._seed = rounds, seed
-        self._chosen = list(loader.sampler.indices) if isinstance(loader.sampler, SubsetRandomSampler) else None
+        self._chosen = torch.tensor(list(loader.sampler.indices)) if isinstance(loader.sampler, SubsetRandomSampler) else None
         self.samples_total = len(self._chosen) if self._chosen is not None else len(dataset)
         if self.samples_total == 0:
             raise ConfigError("the data set is empty")
@@ -98,15 +98,15 @@ class ShardedLoader:
                     self._rounds.pass_round()  # no step followed
             go = self._rounds.next_round()
 
-    def _indices(self, go: Go) -> list[int]:
+    def _indices(self, go: Go) -> Tensor:
         if self._order is None or self._order[0] != go.epoch:
             # A generator of its own: the same on every peer, and the user's draws are left alone.
             generator = torch.Generator().manual_seed(draw("epoch", self._seed, go.epoch) % 2**63)
-            self._order = go.epoch, torch.randperm(self.samples_total, generator=generator)
+            order = torch.randperm(self.samples_total, generator=generator)
+            self._order = go.epoch, order if self._chosen is None else self._chosen[order]
         order = self._order[1]
         pieces = [order[start:stop] for start, stop in go.ranges]
-        found: list[int] = (pieces[0] if len(pieces) == 1 else torch.cat(pieces)).tolist()
-        return found if self._chosen is None else [int(self._chosen[at]) for at in found]
+        return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
 
 
 def _check(loader: object) -> None:
@@ -143,14 +143,15 @@ def _note_ignored(loader: DataLoader[Any]) -> None:
         warnings.warn(f"gossip ignores {', '.join(ignored)} of the loader: {consequence}", stacklevel=4)
 
 
-def _fetcher(dataset: Any, collate: Callable[[list[Any]], Any]) -> Callable[[list[int]], Any]:
+def _fetcher(dataset: Any, collate: Callable[[list[Any]], Any]) -> Callable[[Tensor], Any]:
     if type(dataset) is TensorDataset and collate is default_collate:
-        # What collating the single samples would give, without taking the tensors apart first.
+        # What collating the single samples would give, without taking the tensors apart first. The indices stay a tensor:
+        # as a list they cost several times what the copy does.
         return lambda indices: [tensor[indices] for tensor in dataset.tensors]
     fetch_many: Any = getattr(dataset, "__getitems__", None)
     if fetch_many is not None:
-        return lambda indices: collate(fetch_many(indices))
-    return lambda indices: collate([dataset[index] for index in indices])
+        return lambda indices: collate(fetch_many(indices.tolist()))
+    return lambda indices: collate([dataset[index] for index in indices.tolist()])
 
 
 class _Flip:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import struct
 
@@ -56,10 +57,8 @@ def test_who_connects_and_says_nothing_is_thrown_out(small):
     connection.close()
 
 
-@pytest.mark.parametrize(
-    ("lane", "length"), [("control", 64 * 1024 + 1), ("control", 2**33), ("bulk", 2**33), ("bulk", 2**63 - 1)]
-)
-def test_a_frame_that_is_announced_too_large_ends_the_connection(small, lane: str, length: int):
+@pytest.mark.parametrize(("lane", "length"), [("control", 2**33), ("bulk", 2**33), ("bulk", 2**63 - 1)])
+def test_a_frame_that_is_announced_huge_takes_no_memory(small, lane: str, length: int):
     before = psutil.Process().memory_info().vms
     connection = speaks_zmtp(getattr(small, lane))
     connection.sendall(b"\x02" + struct.pack(">Q", length) + b"x" * 100)
@@ -67,6 +66,19 @@ def test_a_frame_that_is_announced_too_large_ends_the_connection(small, lane: st
     connection.close()
     assert psutil.Process().memory_info().vms - before < 2**30
     Watched(small).serves(small)
+
+
+@pytest.mark.parametrize(("lane", "most"), [("control", 64 * 1024), ("bulk", CHUNK_BYTES + 1024)])
+def test_a_frame_above_the_limit_is_not_delivered(small, lane: str, most: int):
+    watched = Watched(small)
+    for length in (most, most + 1):
+        connection = speaks_zmtp(getattr(small, lane))
+        with contextlib.suppress(ConnectionError):
+            connection.sendall(b"\x02" + struct.pack(">Q", length) + bytes(length))
+        wait_closed(connection)  # at the latest for want of an answer to heartbeats
+        connection.close()
+    watched.serves(small)
+    assert small.traffic.received_messages == 1 + 2, "the one at the limit, and those of the honest peer"
 
 
 @pytest.mark.parametrize("lane", ["control", "bulk"])
@@ -96,6 +108,10 @@ def following(index: int, transfer: int = 1) -> bytes:
     return NEXT.pack(NEXT_MARK, transfer, index)
 
 
+def small_offer() -> bytes:
+    return first(5, 2, StateOffer(b"", 1, 1, b"", b"", 5, b"", ""), sum_of_payload=1)
+
+
 CHUNK = bytes(CHUNK_BYTES)
 
 
@@ -119,6 +135,7 @@ CHUNK = bytes(CHUNK_BYTES)
         pytest.param([[first(3 * MIB), CHUNK], [following(2), CHUNK]], {"gap": 1}, id="a gap"),
         pytest.param([[first(3 * MIB), CHUNK], [following(1), CHUNK], [following(1), CHUNK]], {"gap": 1}, id="a chunk twice"),
         pytest.param([[first(3 * MIB), CHUNK], [first(3 * MIB, 2), CHUNK]], {"gap": 1}, id="two at a time"),
+        pytest.param([[first(3 * MIB), CHUNK], [small_offer(), b"12345"]], {"gap": 1, "corrupt": 1}, id="a small one between"),
         pytest.param(
             [[first(3 * MIB, 1, None, 1), CHUNK], [following(1), CHUNK], [following(2), CHUNK]], {"corrupt": 1}, id="corrupt"
         ),
@@ -132,7 +149,7 @@ def test_a_bulk_message_that_is_wrong_is_counted(victim, frames, counts):
     with stranger(victim.bulk) as dealer:
         for message in frames:
             dealer.send_multipart(message)
-        watched.until(lambda: total(victim) >= 1, "a drop")
+        watched.until(lambda: total(victim) >= sum(counts.values()), "drops")
     assert victim.traffic.dropped == counts
     assert watched.received(victim) == []
 
@@ -173,8 +190,10 @@ def test_a_message_of_very_many_frames_is_one_drop(small, lane: str):
         dealer.send_multipart([b""] * 50_000)
         dealer.send_multipart([b"x" * 60_000] * 100)
         watched.until(lambda: total(small) >= 2, "two drops")
-        assert small.traffic.dropped == {"malformed": 2}
         watched.serves(small)
+        dealer.send_multipart([b""])
+        watched.until(lambda: total(small) >= 3, "a third drop, behind all those frames")
+        assert small.traffic.dropped == {"malformed": 3}
 
 
 @pytest.mark.parametrize("lane", ["control", "bulk"])

@@ -40,7 +40,7 @@ def rounds_of(swarm: Swarm[Peer]) -> dict[PeerId, int]:
 
 def server_now(swarm: Swarm[Peer], peer: PeerId) -> PeerId:
     rounds = swarm.hosts[peer].core.rounds
-    return rounds.topology(rounds._electorate(), rounds.round_id, swarm.seed, shards=1).servers[0][0]
+    return rounds.topology(rounds.agreed.electorate(), rounds.round_id, swarm.seed, shards=1).servers[0][0]
 
 
 def assert_one_history(swarm: Swarm[Peer], *, among: tuple[PeerId, ...] | None = None) -> None:
@@ -65,7 +65,7 @@ def test_a_quiet_swarm_uses_every_sample_once_and_stays_identical() -> None:
     swarm.run_for(10.0)
     assert min(rounds_of(swarm).values()) > 200
     assert_one_history(swarm)
-    once, twice, never = swarm.hosts[0].core.rounds.cursor.samples()
+    once, twice, never = swarm.hosts[0].core.rounds.agreed.cursor.samples()
     assert (once % 997, twice, never) == (0, 0, 0)
     assert once > 997
     assert not [r for peer in swarm.up for r in swarm.reports(peer, "attempt") + swarm.reports(peer, "lost_round")]
@@ -292,7 +292,7 @@ def test_cuts_and_loss_at_random_end_on_one_branch(seed: int) -> None:
     swarm.network.shape(everywhere, loss=0.0, duplicate=0.0)
     settle(swarm)
     last = min(rounds_of(swarm).values()) - 1
-    assert len({host.core.rounds.lineage.at(last) for host in swarm.hosts.values()}) == 1
+    assert len({host.core.rounds.agreed.lineage.at(last) for host in swarm.hosts.values()}) == 1
     by_round: dict[int, set[bytes]] = {}
     for peer in swarm.up:
         trainer = swarm.trainer(peer)

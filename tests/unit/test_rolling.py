@@ -334,7 +334,7 @@ def test_a_zombie_server_is_harmless() -> None:
         view.skipped.clear()
     table.contribute()
     table.pass_time(1.0)
-    chains = {peer.lineage.at(0) for i, peer in enumerate(table.peers) if i != server}
+    chains = {peer.agreed.lineage.at(0) for i, peer in enumerate(table.peers) if i != server}
     assert len(chains) == 1, "the zombie's commit was taken by somebody"
 
 
@@ -420,18 +420,18 @@ def test_one_too_far_behind_for_the_log_asks_for_the_state() -> None:
     late = table.peers[2]
     notice = NotMe(LINEAGE, 0, 0, 0, 1000, b"h" * 16)
     late.on_message(Received(0, 1, notice), table.now)
-    assert late.lost_track is not None
-    assert late.lost_track[0] == 0
+    assert late.astray.lost_track is not None
+    assert late.astray.lost_track[0] == 0
 
 
 def test_a_lone_peer_on_another_branch_changes_over_and_a_majority_does_not() -> None:
     table = Table(5)
     other = table.peers[4]
-    other.lineage.restart(0, b"another branch!!")
+    other.agreed.lineage.restart(0, b"another branch!!")
     table.contribute()
     table.pass_time(30.0)
-    assert other.lost_track is not None
-    assert all(peer.lost_track is None for peer in table.peers[:4])
+    assert other.astray.lost_track is not None
+    assert all(peer.astray.lost_track is None for peer in table.peers[:4])
     assert {peer.round_id for peer in table.peers[:4]} == {1}
 
 

@@ -1,0 +1,112 @@
+"""What all peers hold alike: the chain of commits, and the roster, trust and data cursor that follow from them."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any
+
+from gossip.topologies.base import Roster
+
+from .commit_log import Held
+from .data_cursor import DataCursor, Ranges
+from .events import Apply, Committed, Effect, Report, Slice
+from .lineage import Lineage
+from .messages import PeerId
+from .settings import CoreSettings
+from .trust import TrustTable
+
+SNAPSHOTS_KEPT = 8
+"""Rounds that a trainer which packs its state may be behind the commits."""
+
+
+class Agreed:
+    """Follows from the commits alone, so every peer at the same round has the same; ``adopt`` takes it over from another."""
+
+    def __init__(self, settings: CoreSettings) -> None:
+        self.settings = settings
+        self.lineage = Lineage(settings.run, settings.lineage)
+        self.trust = TrustTable(settings.trust, settings.f)
+        self.cursor = DataCursor(at_least=settings.updates_min)
+        self.roster = Roster(settings.peers, settings.lineage)
+        self._snapshots: OrderedDict[int, tuple[Any, ...]] = OrderedDict()  # roster, trust and cursor before each recent round
+        self._sharers: tuple[PeerId, ...] = ()  # those who get samples this round
+        self._slices: dict[PeerId, Ranges] = {}
+
+    def begin(self) -> frozenset[PeerId]:
+        """The next round begins: gives out its samples. Returns who is in quarantine in it."""
+        round_id = self.lineage.next_round
+        # The updates of a peer in quarantine would not be used, so it gets no samples.
+        locked = self.trust.quarantined(round_id)
+        self._sharers = tuple(peer for peer in self.roster if peer not in locked)
+        self._slices = self.cursor.assign(self._sharers)
+        self._snapshots[round_id] = (self.roster.peers, self.trust.pack(), self.cursor.pack())
+        while len(self._snapshots) > SNAPSHOTS_KEPT:
+            self._snapshots.popitem(last=False)
+        return locked
+
+    def configure_data(self, samples_total: int, batch: int) -> None:
+        self.cursor.configure(samples_total, batch)
+        self._slices = self.cursor.assign(self._sharers)
+
+    def slice_of(self, peer: PeerId) -> Slice | None:
+        """A peer's samples of this round; None while nobody has said how many there are."""
+        return Slice(self.cursor.epoch, self._slices.get(peer, ())) if self.cursor.configured else None
+
+    def electorate(self) -> Roster:
+        """Those who may serve in this round."""
+        trusted = tuple(peer for peer in self.roster if self.trust.may_serve(peer, self.lineage.next_round))
+        return Roster(trusted, self.roster.lineage) if trusted else self.roster
+
+    def scores(self) -> dict[PeerId, float]:
+        return {peer: round(score, 3) for peer, score in self.trust.scores().items()}
+
+    def append(self, held: Held, made_here: Sequence[bool]) -> list[Effect]:
+        """Every shard of this round is committed: it is history.
+
+        Args:
+            held: The commits with their payloads, in order of the shards.
+            made_here: Of each, whether this peer made it.
+        """
+        commits = [commit for commit, _ in held]
+        round_id = commits[0].round_id
+        lost = next((commit for commit in commits if not commit.digest), None)
+        chain = self.lineage.append(commits)
+        used = set() if lost else set.intersection(*({c.peer for c in commit.contributors} for commit in commits))
+        effects: list[Effect] = [
+            Report(t.change, {"subject": t.peer, "trust": round(t.trust, 3), "reasons": list(t.reasons), "round": t.round_id})
+            for t in self.trust.observe_round(commits)
+        ]
+        data: dict[str, Any] = {"epoch": self.cursor.epoch, "samples_total": self.cursor.samples_total}
+        data["slices"] = self._slices if self.cursor.configured else None
+        scores = self.scores()
+        effects += [Committed(commit, chain, made, trust=scores, **data) for commit, made in zip(commits, made_here, strict=True)]
+        if lost is None:
+            effects.append(Apply(round_id, tuple(payload for _, payload in held if payload is not None)))
+        else:
+            effects.append(Apply(round_id, ()))
+            if lost.rejected or any(self._slices.values()) or not self.cursor.configured:
+                effects.append(Report("lost_round", {"round": round_id, "reason": lost.reason}))
+        self.cursor.commit(self._sharers, used)
+        self.roster = Roster(commits[0].roster, self.roster.lineage)
+        return effects
+
+    # --- handing it over ----------------------------------------------------------------------------------------------------
+
+    def snapshot(self, round_id: int) -> tuple[bytes, tuple[Any, ...]] | None:
+        """H of the round before ``round_id``, and roster, trust and data cursor as they were then; None: not kept any more."""
+        chain, kept = self.lineage.at(round_id - 1), self._snapshots.get(round_id)
+        return None if chain is None or kept is None else (chain, kept)
+
+    def adopt(self, round_id: int, chain: bytes, snapshot: tuple[Any, ...]) -> None:
+        """Takes over what another peer held before ``round_id``.
+
+        Raises: ValueError: the snapshot is not one; then roster and chain have not changed.
+        """
+        if len(snapshot) != 3 or not isinstance(snapshot[0], list | tuple) or not all(isinstance(p, int) for p in snapshot[0]):
+            raise ValueError("a snapshot holds a roster, the trust table and the data cursor")
+        peers, trust, cursor = tuple(snapshot[0]), snapshot[1], snapshot[2]
+        self.cursor.unpack(cursor)
+        self.trust.unpack(trust)
+        self.roster = Roster(peers, self.settings.lineage)
+        self.lineage.restart(round_id, chain)

@@ -1,0 +1,50 @@
+"""What a peer says of itself to others: which model it trains, how far it is, whether it goes on, where it is reached."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from .events import Prepared, Send
+from .membership import Membership
+from .messages import Hello, PeerId
+from .settings import CoreSettings
+
+
+class Progressing(Protocol):
+    """The rounds, as far as a hello tells of them."""
+
+    round_id: int
+
+
+class Greeting:
+    """``finished``: nobody is to expect anything of us any more."""
+
+    def __init__(
+        self, local: PeerId, settings: CoreSettings, membership: Membership, rounds: Progressing, address: tuple[str, str]
+    ) -> None:
+        self.local, self.settings, self.membership, self.rounds, self.address = local, settings, membership, rounds, address
+        self.layout = b""
+        self.state = b""
+        self.finished = False
+
+    def prepare(self, event: Prepared) -> None:
+        """The trainer has built its model."""
+        self.layout, self.state = event.layout, event.state
+
+    def hello(self) -> Hello:
+        return Hello(
+            lineage=self.settings.lineage,
+            layout=self.layout,
+            state=self.state if self.rounds.round_id == 0 else b"",
+            round_id=self.rounds.round_id,
+            ready=not self.finished,
+            address=self.address[0],
+            bulk=self.address[1],
+        )
+
+    def to(self, peer: PeerId) -> Send:
+        return Send(peer, self.hello())
+
+    def to_all(self) -> list[Send]:
+        hello = self.hello()
+        return [Send(peer, hello) for peer in self.membership.alive() if peer != self.local]

@@ -1,0 +1,42 @@
+"""How far the others are: who is ahead and can help us, who is behind and may need us."""
+
+from __future__ import annotations
+
+from .gathering import Gathering
+from .gossiping import GossipRounds
+from .membership import Membership
+from .messages import PeerId
+from .rolling import RollingRounds
+
+
+class Others:
+    def __init__(self, local: PeerId, membership: Membership, rounds: RollingRounds | GossipRounds, gathering: Gathering) -> None:
+        self.local, self.membership, self.rounds, self.gathering = local, membership, rounds, gathering
+        self._turn = 0
+
+    def donors(self) -> tuple[PeerId, ...]:
+        """Who may have the state, those who are furthest first: alive and not skipped."""
+        usable = [p for p in self.membership.alive() if p != self.local and not self.membership.skip_reason(p)]
+        return tuple(sorted(usable, key=lambda peer: (-self._round_of(peer), peer)))
+
+    def next_donor(self) -> PeerId | None:
+        """Another donor each time, so that none is asked for everything. None: there is none."""
+        donors = self.donors()
+        if not donors:
+            return None
+        self._turn += 1
+        return donors[self._turn % len(donors)]
+
+    def need_us(self) -> bool:
+        """Whether somebody who is still here has not come as far as we have."""
+        seen = self.rounds.elsewhere.seen
+        for peer in self.rounds.roster:
+            if peer == self.local or self.membership.is_gone(peer) or self.membership.skip_reason(peer):
+                continue
+            if seen.get(peer, 0) < self.rounds.round_id:
+                return True
+        return False
+
+    def _round_of(self, peer: PeerId) -> int:
+        hello = self.gathering.hellos.get(peer)
+        return max(self.rounds.elsewhere.seen.get(peer, 0), hello.round_id if hello is not None else 0)

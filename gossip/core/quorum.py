@@ -1,0 +1,43 @@
+"""Are enough peers here for a round? Says when not, and gives up when none come back in time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from .events import Report
+from .messages import PeerId
+from .settings import CoreSettings
+from .view import View
+
+WATCH_INTERVAL_S = 0.5
+
+
+def quorum_of(settings: CoreSettings, n: int) -> int:
+    """Answers without which a round of ``n`` peers is not closed."""
+    return 1 if n < 3 or settings.rounds.quorum == "available" else n // 2 + 1
+
+
+class QuorumWatch:
+    """To be asked every ``WATCH_INTERVAL_S``."""
+
+    def __init__(self, local: PeerId, settings: CoreSettings, view: View) -> None:
+        self.local, self.settings, self.view = local, settings, view
+        self._missing_since: float | None = None
+
+    def look(self, roster: Iterable[PeerId], need: int, round_id: int, now: float) -> tuple[list[Report], str]:
+        """Returns what there is to say, and why this peer gives up, or "".
+
+        Args:
+            need: Peers of ``roster`` without which no round is closed.
+        """
+        here = [peer for peer in roster if peer == self.local or not self.view.skip_reason(peer)]
+        if len(here) >= need:
+            was_missing, self._missing_since = self._missing_since is not None, None
+            return [Report("resumed", {"alive": here})] if was_missing else [], ""
+        if self._missing_since is None:
+            self._missing_since = now
+            return [Report("paused", {"alive": here, "need": need, "round": round_id})], ""
+        waited_s = now - self._missing_since
+        if waited_s < self.settings.rounds.quorum_timeout_s:
+            return [], ""
+        return [], f"quorum lost: {len(here)} peers are left, a round needs {need}; waited {waited_s:.0f} s"

@@ -1,0 +1,15 @@
+"""What rounds ask of the membership: whom can anything be expected of?"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from .messages import PeerId
+
+
+class View(Protocol):
+    def skip_reason(self, peer: PeerId) -> str:
+        """Why nothing is expected of a peer now; "" when it is."""
+
+    def is_gone(self, peer: PeerId) -> bool:
+        """Whether it is dead or has left."""
