@@ -24,6 +24,7 @@ from .arena import Arena, allocate_bytes, map_bytes, map_rows
 from .channel import Channel, ChannelClosed, clip
 from .judging import Bench
 from .layout import Layout
+from .outbox import Outbox
 from .spawn import NodeHandle, StartNode, connect
 from .state import pack_state, state_digest, unpack_state
 
@@ -68,11 +69,9 @@ class Exchange:
         self._deaths: list[float] = []
         self._shard: control.Shard | None = None
         self._halted: control.Halted | None = None
-        self._outbox: list[control.FromTrainer] = []
-        self._fds: list[int] = []  # that go with the outbox
+        self._outbox = Outbox()
         self._changes = 0  # counts what has changed the parameters
         self._in_step = False
-        self._last_send = 0.0
         self._brief, self._left_at = False, 0.0  # whether steps are short; when we last handed over to the user
         self._prepared = False
         self._rows: Any = None
@@ -122,9 +121,9 @@ class Exchange:
                 self.learning_rate,
                 self._bench is not None,
                 self.round_id,
-            )
+            ),
+            os.dup(self._arena.fd),
         )
-        self._fds.append(os.dup(self._arena.fd))
         if self._shard is not None:
             self._say(self._shard)
         self._flush()
@@ -229,26 +228,11 @@ class Exchange:
                 self._revive()
                 continue
             self._hear(messages, fds)
-        if not self._can_wait:
+        # The receipt of a round may travel with the next update when the node has let us compute that one already: nothing but a
+        # result slot hangs on it, it comes soon, and it saves a packet and a wake-up of the node.
+        current = self._brief and self.go is not None and self._may_go and self.go.round_id >= self.round_id
+        if not self._outbox.may_wait(1 if current else 0):
             self._flush()
-
-    @property
-    def _can_wait(self) -> bool:
-        """Whether what we have to say may travel with the next update, which saves a packet and a wake-up of the node.
-
-        That is so for log lines, and for the receipt of one round when the node has already let us compute the next: all that
-        hangs on it is a result slot, and it comes soon.
-        """
-        receipts = 0
-        for message in self._outbox:
-            if isinstance(message, control.Applied):
-                receipts += 1
-            elif not isinstance(message, control.Log):
-                return False
-        if not receipts:
-            return True
-        current = self.go is not None and self._may_go and self.go.round_id >= self.round_id
-        return current and self._brief and receipts == 1
 
     def _serve_past(self, round_id: int) -> None:
         """Until the round is applied, or another may be computed."""
@@ -317,11 +301,11 @@ class Exchange:
     def _snapshot(self) -> None:
         try:
             state = pack_state(self._model, self._optimizer, self._extra())
-            self._fds.append(allocate_bytes(state))
+            fd = allocate_bytes(state)
         except GossipError as error:
             self._say(control.Snapshot(self.round_id, 0, clip(str(error))))
             return
-        self._say(control.Snapshot(self.round_id, len(state), ""))
+        self._say(control.Snapshot(self.round_id, len(state), ""), fd)
 
     def _restore(self, message: control.Restore, fd: int) -> None:
         error = ""
@@ -341,30 +325,17 @@ class Exchange:
 
     # --- speaking --------------------------------------------------------------------------------------------------------
 
-    def _say(self, message: control.FromTrainer) -> None:
-        """Puts it in the next packet."""
-        self._outbox.append(message)
+    def _say(self, message: control.FromTrainer, fd: int | None = None) -> None:
+        """Puts it in the next packet, with ``fd``, which it takes over."""
+        self._outbox.put(message, fd)
 
     def _flush(self) -> None:
-        """Sends what was said, as one packet."""
-        if not self._outbox:
-            return
-        said, fds = self._outbox, tuple(self._fds)
-        self._outbox, self._fds = [], []
-        self._last_send = time.monotonic()
-        try:
-            self._channel.send(*said, fds=fds)
-        except ChannelClosed:
-            # The node is gone. Its last words may still be unread; whoever reads next finds them, and then starts another.
-            logger.debug("could not send %d messages: the node is gone", len(said))
-        finally:
-            for fd in fds:
-                os.close(fd)
+        self._outbox.flush(self._channel)
 
     def log(self, metrics: str, now: bool = False) -> None:
         """A line for metrics.jsonl. It travels with the next packet, or at once when that may be long."""
         self._say(control.Log(metrics))
-        if now or len(self._outbox) >= 16 or time.monotonic() - self._last_send > 0.1:
+        if now or self._outbox.log_is_due:
             self._flush()
 
     def tell_close(self, reason: str) -> None:
@@ -393,16 +364,10 @@ class Exchange:
         self._incarnation += 1
         self.go = None
         self._rows = None
-        self._drop_outbox()
+        self._outbox.drop()
         self._channel, self._node = connect(self._start, self._incarnation)
         if self._prepared:
             self._introduce()
-
-    def _drop_outbox(self) -> None:
-        self._outbox = [message for message in self._outbox if isinstance(message, control.Log)]
-        for fd in self._fds:
-            os.close(fd)
-        self._fds = []
 
     def close(self, reason: str, within_s: float) -> None:
         """Leaves politely: the node has ``within_s`` to help those who are behind. Then it ends, one way or the other."""
@@ -419,7 +384,7 @@ class Exchange:
         if not self._node.ended(max(2.0, until - time.monotonic()) if self._halted is not None else 0.5):
             logger.warning("peer=%d the node did not end in %.0f s, killing it", self._peer, within_s)
             self._node.kill()
-        self._drop_outbox()
+        self._outbox.drop()
         if self._prepared:
             self._layout.forget_slots()
             self._updates = self._parameters = self._results = self._mixes = []

@@ -133,7 +133,7 @@ class Layout:
 
     # --- ways ------------------------------------------------------------------------------------------------------------
 
-    def _gather(self, tensors: Sequence[Tensor], out: Tensor) -> None:
+    def _gather(self, tensors: list[Tensor] | tuple[Tensor, ...], out: Tensor) -> None:
         assert out.shape == (self.elements,)
         with torch.no_grad():
             if self._direct:
@@ -163,7 +163,7 @@ class Layout:
         self._cut.clear()
 
 
-def _copy_all(into: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+def _copy_all(into: list[Tensor] | tuple[Tensor, ...], values: list[Tensor] | tuple[Tensor, ...]) -> None:
     """One call for all copies: several times faster than a loop when the parameters are small."""
     torch._foreach_copy_(into, values)  # pyright: ignore[reportPrivateImportUsage]
 

@@ -68,7 +68,9 @@ class ShardedLoader:
         self.dataset = dataset
         self.batch_size = loader.batch_size
         self._rounds, self._seed = rounds, seed
-        self._chosen = torch.tensor(list(loader.sampler.indices)) if isinstance(loader.sampler, SubsetRandomSampler) else None
+        self._chosen: Tensor | None = None
+        if isinstance(loader.sampler, SubsetRandomSampler):
+            self._chosen = torch.tensor([int(at) for at in loader.sampler.indices], dtype=torch.int64)
         self.samples_total = len(self._chosen) if self._chosen is not None else len(dataset)
         if self.samples_total == 0:
             raise ConfigError("the data set is empty")

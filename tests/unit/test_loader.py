@@ -188,6 +188,14 @@ def test_a_subset_sampler_is_honoured():
     assert sorted(epoch_of(script, loader)[0]) == [1, 3, 5, 7]
 
 
+def test_a_data_set_is_asked_for_plain_numbers():
+    """Not for tensors, which nobody's dictionary finds."""
+    script, dataset = Script([(0, ((0, 2), (3, 4)))]), Pairs()
+    list(sharded(DataLoader(dataset, batch_size=4, sampler=SubsetRandomSampler([9, 8, 7, 6])), script))
+    assert len(dataset.asked) == 3
+    assert all(type(index) is int and index >= 6 for index in dataset.asked)
+
+
 def test_the_length_is_rounds_an_epoch_with_the_peers_there_are():
     script = Script([], peers=4)
     loader = sharded(DataLoader(numbers(100), batch_size=8), script)

@@ -1,0 +1,180 @@
+"""When the receipt of a round travels: with the next update if that comes soon, at once in every other case."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+from trainer_fakes import FakeNode, Swarm, backward, small_model
+
+from gossip.training import control
+from gossip.training import exchange as exchange_module
+from gossip.training.channel import Channel
+from gossip.training.outbox import Outbox
+
+ELEMENTS = 66
+SOON, LATE = 1e9, 0.0
+
+
+def packet(n: FakeNode) -> list:
+    """What the trainer sends in one packet."""
+    messages, fds = n.channel.receive(20)
+    assert not fds
+    return [type(message) for message in messages]
+
+
+def apply_and_go(n: FakeNode, *rounds: int) -> None:
+    for round_id in rounds:
+        n.put(round_id % 4, np.zeros(ELEMENTS, np.float32))
+    n.send(
+        *[control.Apply(round_id, round_id % 4, 0.0) for round_id in rounds],
+        control.Go(rounds[-1] + 1, (rounds[-1] + 1) % 4, False, 0, (), False, 1, 1),
+    )
+
+
+def train(script, steps: int) -> None:
+    model, optimizer = small_model()
+    with Swarm(script) as swarm:
+        swarm.session.prepare(model, optimizer)
+        for seed in range(steps):
+            backward(model, seed)
+            optimizer.step()
+
+
+def test_a_receipt_travels_with_the_next_update_when_that_may_be_computed(monkeypatch):
+    monkeypatch.setattr(exchange_module, "BRIEF_S", SOON)
+
+    def node(n: FakeNode) -> None:
+        n.prepared()
+        n.go(0)
+        assert packet(n) == [control.Contribute]
+        apply_and_go(n, 0)
+        assert packet(n) == [control.Applied, control.Contribute]
+        apply_and_go(n, 1)
+        assert packet(n) == [control.Applied, control.Close]
+        n.send(control.Halted("finished", 0))
+
+    train(node, 2)
+
+
+def test_a_receipt_is_sent_at_once_when_steps_are_long(monkeypatch):
+    monkeypatch.setattr(exchange_module, "BRIEF_S", LATE)
+
+    def node(n: FakeNode) -> None:
+        n.prepared()
+        n.go(0)
+        assert packet(n) == [control.Contribute]
+        apply_and_go(n, 0)
+        assert packet(n) == [control.Applied]
+        n.halt()
+
+    train(node, 1)
+
+
+def test_a_receipt_is_sent_at_once_when_the_next_round_is_not_ours_yet(monkeypatch):
+    monkeypatch.setattr(exchange_module, "BRIEF_S", SOON)
+
+    def node(n: FakeNode) -> None:
+        n.prepared()
+        n.go(0)
+        n.expect(control.Contribute)
+        n.apply(0, 0, np.zeros(ELEMENTS, np.float32))
+        assert packet(n) == [control.Applied]
+        n.go(1)
+        n.halt()
+
+    train(node, 1)
+
+
+def test_several_receipts_are_sent_at_once(monkeypatch):
+    """They hold result slots, which the node may be waiting for."""
+    monkeypatch.setattr(exchange_module, "BRIEF_S", SOON)
+
+    def node(n: FakeNode) -> None:
+        n.prepared()
+        n.go(0)
+        n.expect(control.Contribute)
+        apply_and_go(n, 0, 1)
+        assert packet(n) == [control.Applied, control.Applied]
+        n.halt()
+
+    train(node, 1)
+
+
+def test_a_go_without_samples_does_not_keep_a_receipt_back(monkeypatch):
+    """The trainer is going to wait for the one with samples."""
+    monkeypatch.setattr(exchange_module, "BRIEF_S", SOON)
+    model, optimizer = small_model()
+    data = TensorDataset(torch.randn(8, 5))
+
+    def node(n: FakeNode) -> None:
+        n.prepared()
+        n.go(0)
+        n.expect(control.Shard)
+        n.go(0, ranges=((0, 4),))
+        n.expect(control.Contribute)
+        apply_and_go(n, 0)
+        assert packet(n) == [control.Applied]
+        n.go(1, ranges=(), epoch=1)
+        n.halt()
+
+    with Swarm(node) as swarm:
+        swarm.session.prepare(model, optimizer)
+        for (x,) in swarm.session.shard(DataLoader(data, batch_size=4, shuffle=True)):
+            optimizer.zero_grad()
+            model(x).square().sum().backward()
+            optimizer.step()
+
+
+@pytest.mark.parametrize(
+    ("messages", "receipts_max", "may_wait"),
+    [
+        ([], 0, True),
+        ([control.Log("{}")], 0, True),
+        ([control.Applied(0, 0)], 0, False),
+        ([control.Applied(0, 0), control.Log("{}")], 1, True),
+        ([control.Applied(0, 0), control.Applied(1, 1)], 1, False),
+        ([control.Restored(0, "")], 1, False),
+        ([control.Judged(0, (), (), "")], 1, False),
+    ],
+)
+def test_nothing_waits_but_log_lines_and_receipts(messages, receipts_max, may_wait):
+    outbox = Outbox()
+    for message in messages:
+        outbox.put(message)
+    assert outbox.may_wait(receipts_max) is may_wait
+
+
+def test_an_outbox_sends_one_packet_and_closes_its_descriptors():
+    one, other = map(Channel, Channel.pair())
+    outbox, fd = Outbox(), os.memfd_create("test")
+    outbox.put(control.Log("{}"))
+    outbox.put(control.Snapshot(0, 1, ""), fd)
+    outbox.flush(one)
+    outbox.flush(one)
+    messages, fds = other.receive(20)
+    assert messages == [control.Log("{}"), control.Snapshot(0, 1, "")]
+    assert len(fds) == 1
+    os.close(fds[0])
+    assert other.receive(0) == ([], [])
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(fd)
+    one.close()
+    other.close()
+
+
+def test_what_was_for_a_node_that_is_gone_is_dropped_but_for_the_log():
+    one, other = map(Channel, Channel.pair())
+    outbox, fd = Outbox(), os.memfd_create("test")
+    outbox.put(control.Log("{}"))
+    outbox.put(control.Snapshot(0, 1, ""), fd)
+    outbox.drop()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(fd)
+    outbox.flush(one)
+    assert other.receive(20) == ([control.Log("{}")], [])
+    one.close()
+    other.close()
