@@ -19,19 +19,20 @@ _ENDPOINT = re.compile(r"tcp://(\[[0-9a-fA-F:]+\]|[0-9.]+):([0-9]{1,5})", re.ASC
 _BOTH_LANES: dict[zmq.SocketOption, int] = {
     zmq.LINGER: 0,  # the default, for ever, hangs the end of the context
     zmq.HANDSHAKE_IVL: 1500,  # ms; somebody who connects and says nothing is thrown out (default 30 s)
-    zmq.HEARTBEAT_IVL: 100,  # ms; a stopped process or a cut link shows within 300..400 ms (default: never)
-    zmq.HEARTBEAT_TIMEOUT: 300,
-    zmq.HEARTBEAT_TTL: 300,
     zmq.RECONNECT_IVL: 50,  # ms, doubling up to
     zmq.RECONNECT_IVL_MAX: 1000,
     zmq.CONNECT_TIMEOUT: 2000,
-    zmq.TCP_MAXRT: 5000,
     zmq.TCP_KEEPALIVE: 1,
     zmq.BACKLOG: 256,
 }
-_CONTROL = {zmq.MAXMSGSIZE: HEADER_BYTES_MAX, zmq.SNDHWM: 256, zmq.RCVHWM: 256}
+# A stopped process or a cut link shows on the control lane within 300..400 ms (default: never). On the bulk lane a reader that
+# is busy stops taking chunks, and with them heartbeats: 300 ms there would cut off everybody who aggregates for that long.
+# TCP_MAXRT counts the time that a full reader takes nothing, too.
+_CONTROL_HEARTBEAT = {zmq.HEARTBEAT_IVL: 100, zmq.HEARTBEAT_TIMEOUT: 300, zmq.HEARTBEAT_TTL: 300, zmq.TCP_MAXRT: 5000}
+_BULK_HEARTBEAT = {zmq.HEARTBEAT_IVL: 1000, zmq.HEARTBEAT_TIMEOUT: 30_000, zmq.HEARTBEAT_TTL: 30_000, zmq.TCP_MAXRT: 30_000}
+_CONTROL = {zmq.MAXMSGSIZE: HEADER_BYTES_MAX, zmq.SNDHWM: 256, zmq.RCVHWM: 256} | _CONTROL_HEARTBEAT
 # Marks count whole messages, here of one chunk: a reader that sleeps costs 4 MiB, not 1 GiB.
-_BULK = {zmq.MAXMSGSIZE: max(CHUNK_BYTES, HEADER_BYTES_MAX + FIRST.size) + 1024, zmq.SNDHWM: 4, zmq.RCVHWM: 4}
+_BULK = {zmq.MAXMSGSIZE: max(CHUNK_BYTES, HEADER_BYTES_MAX + FIRST.size) + 1024, zmq.SNDHWM: 4, zmq.RCVHWM: 4} | _BULK_HEARTBEAT
 
 
 def new_socket(context: zmq.Context[zmq.Socket[bytes]], kind: int, *, bulk: bool) -> zmq.Socket[bytes]:

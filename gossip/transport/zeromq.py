@@ -267,10 +267,10 @@ class ZeroMQTransport:
             wait_s = 0.0 if self._unread else max(0.0, min(deadline - now, SAFETY_POLL_S))
             heard = {fd for fd, _ in self._poller.poll(wait_s * 1000)}
             now = time.monotonic()
-            if now >= self._look_at:
+            look_everywhere = now >= self._look_at
+            if look_everywhere:
                 self._look_at = now + SAFETY_POLL_S
                 self._read_monitors(arrivals, list(self._by_fd))
-                self._assembly.expire(now)
                 heard |= {self._control_fd, self._bulk_fd}
             self._unread |= heard - wanted
             if self._control_fd in self._unread:
@@ -280,6 +280,8 @@ class ZeroMQTransport:
                 self._read_monitors(arrivals, [fd for fd, _ in self._rare.poll(0)])
             if self._bulk_fd in self._unread:
                 self._read_bulk(arrivals, now)
+            if look_everywhere and self._bulk_fd not in self._unread:
+                self._assembly.expire(now)  # not while it is we who are behind
             if arrivals or now >= deadline or not wanted.isdisjoint(heard):
                 return arrivals
 

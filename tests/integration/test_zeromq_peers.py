@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 
 import numpy as np
 import pytest
@@ -83,6 +84,21 @@ def test_a_stopped_peer_is_told_and_its_return_too():
     victim.close()
 
 
+def test_who_is_too_busy_to_read_payloads_is_not_cut_off():
+    """Its queue is full, so it does not even see heartbeats on the bulk lane."""
+    first, second, watched = pair(16 * MIB)
+    for number in range(2):
+        assert first.send(1, update(number), floats(16 * MIB))
+    end = time.monotonic() + 1.0  # heartbeats of the control lane time out in a third of that
+    while time.monotonic() < end:
+        watched.heard[first] += first.poll(0.05)
+    assert LinkDown(1, "bulk connection closed") not in watched.heard[first]
+    watched.until(lambda: len(watched.received(second)) == 2, "both payloads")
+    assert second.traffic.dropped == {}
+    first.close()
+    second.close()
+
+
 def test_what_a_dead_peer_sent_may_come_after_its_link_closed():
     """F10: whoever reads ``LinkDown`` must not think that nothing more will come."""
     victim = transport(limit=MIB)
@@ -110,6 +126,23 @@ def test_a_sender_that_dies_in_the_middle_of_a_payload_frees_its_memory(monkeypa
     rest.until(lambda: len(second._assembly) == 0, "the memory to be freed")
     assert second.traffic.dropped["gap"] == 1
     assert rest.received(second) == []
+    second.close()
+
+
+def test_who_comes_back_late_finds_the_rest_of_a_payload(monkeypatch):
+    """It did not grow, but it is we who did not read."""
+    monkeypatch.setattr(assembly, "STALLED_S", 0.05)
+    first, second, watched = pair(16 * MIB)
+    assert first.send(1, update(), floats(16 * MIB))
+    while len(second._assembly) == 0:
+        first.poll(0.0)
+        watched.heard[second] += second.poll(0.0)
+    deadline = min(incoming.deadline for _, incoming in second._assembly._open.values())
+    while time.monotonic() < deadline + 0.2:  # also past the next look at all sockets
+        first.poll(0.01)
+    watched.until(lambda: len(watched.received(second)) == 1, "the payload")
+    assert second.traffic.dropped == {}
+    first.close()
     second.close()
 
 
