@@ -7,6 +7,7 @@ reads that file (``RunConfig.load``) and nothing else.
 from __future__ import annotations
 
 import difflib
+import ipaddress
 import os
 import re
 import tomllib
@@ -23,7 +24,7 @@ from gossip.core.settings import CoreSettings, GossipSettings, MembershipSetting
 from gossip.errors import ConfigError, UnknownName
 from gossip.faults import FaultPlan
 
-PEERS_MAX = 4096
+PEERS_MAX = 1024  # what a list in a message has room for
 NEVER = -1.0  # a trust score is never below this
 NOT_OPTIONS = ("peer", "incarnation", "config", "status_fd", "node_fd", "launcher", "test_data", "debug")
 """Names of GOSSIP_* variables that are no options of a run."""
@@ -68,6 +69,17 @@ class RunConfig(BaseModel):
     )
     probe_interval_s: Seconds = Field(default=MembershipSettings().probe_interval_s, description="between two probes of a peer")
     probe_timeout_s: Seconds = Field(default=MembershipSettings().probe_timeout_s, description="a probe waits for its answer")
+
+    @field_validator("host")
+    @classmethod
+    def _only_loopback(cls, value: str) -> str:
+        try:
+            loopback = value == "localhost" or ipaddress.ip_address(value.strip("[]")).is_loopback
+        except ValueError:
+            loopback = False
+        if not loopback:
+            raise ValueError("peers have no keys yet, so they listen on a loopback address only, such as 127.0.0.1")
+        return value
 
     @field_validator("faults", mode="before")
     @classmethod
@@ -249,7 +261,7 @@ def _explained(error: ValidationError, sources: Mapping[str, str]) -> ConfigErro
         return ConfigError(str(unknown), unknown.hint)
     source = sources.get(key, "")
     where = f" (from {source})" if source and source != "flag" else ""
-    message = re.sub(r"^Input should be", "it should be", first["msg"])
+    message = re.sub(r"^Input should be", "it should be", first["msg"]).removeprefix("Value error, ")
     about = RunConfig.model_fields[key].description if key in RunConfig.model_fields else None
     return ConfigError(f"{key} = {first['input']!r}{where}: {message}", f"{key}: {about}" if about else None)
 

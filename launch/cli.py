@@ -109,6 +109,10 @@ def run(
         print(json.dumps(summary))
     else:
         screen.say(f"{summary['status']} after {summary['rounds']} rounds, {outcome.wall_s:.1f} s: {folder / 'summary.json'}")
+    if summary["exit_code"] != outcome.exit_code:
+        raise GossipError(
+            f"every one of {summary['rounds_lost']} rounds was lost: nothing was learnt; {folder}/events.jsonl says why"
+        )
     raise typer.Exit(outcome.exit_code)
 
 

@@ -35,6 +35,8 @@ def check_rule(resolved: Resolved) -> Resolved:
     Raises: TooFewUpdates: The rule cannot tolerate f among so many peers. ConfigError: The rule cannot be had.
     """
     config = resolved.config
+    if config.f is not None and config.f >= config.peers:
+        raise ConfigError(f"f={config.f} of {config.peers} peers may lie: nobody honest is left", "lower f, or start more peers")
     command = [sys.executable, "-m", "gossip.launch.feasible", config.aggregator, config.topology, str(config.peers)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     try:
@@ -78,7 +80,7 @@ def check_script(script: Path) -> None:
 def make_run_folder(path: Path) -> None:
     """Raises RunExists when there is something in it already, ConfigError when it cannot be made."""
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        path.mkdir(parents=True, exist_ok=True, mode=0o700)  # it names the run, and who knows that can pose as a peer
         if any(path.iterdir()):
             raise RunExists(str(path))
     except (FileExistsError, NotADirectoryError):

@@ -58,6 +58,8 @@ def build(folder: Path, exit_code: int, wall_s: float) -> dict[str, Any]:
     last = max([*done, view.round], default=-1)
     # With commits a round that has none was lost; topologies without commits report what they lose.
     lost = set(view.lost_rounds) | ({number for number in range(last + 1) if number not in done} if done else set())
+    if exit_code == 0 and lost and last + 1 == len(lost):
+        exit_code = 1  # all peers came to their end, and nothing was ever learnt: a rule that always fails, say
     finished = [peer for peer, row in view.rows.items() if row.state == "done"]
     present = finished or [peer for peer, row in view.rows.items() if row.state != "gone"]
     survivors = [peer for peer in present if peer not in plan.liars]
@@ -153,7 +155,7 @@ def samples(commits: Iterable[Mapping[str, Any]]) -> dict[str, int] | None:
     if not epochs:
         return None
     counted: Counter[str] = Counter(once=0, twice=0, never=0)
-    for epoch in sorted(epochs)[:-1]:  # the last one may not be over
+    for epoch in sorted(epochs):
         total = int(epochs[epoch][0]["samples_total"])
         used = [0] * total
         for row in epochs[epoch]:
@@ -163,6 +165,8 @@ def samples(commits: Iterable[Mapping[str, Any]]) -> dict[str, int] | None:
                     for start, stop in ranges:
                         for at in range(max(0, start), min(stop, total)):
                             used[at] += 1
+        if epoch == max(epochs) and 0 in used:
+            continue  # the last one was not over
         counted["never"] += used.count(0)
         counted["once"] += used.count(1)
         counted["twice"] += total - used.count(0) - used.count(1)

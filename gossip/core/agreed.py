@@ -98,14 +98,21 @@ class Agreed:
         chain, kept = self.lineage.at(round_id - 1), self._snapshots.get(round_id)
         return None if chain is None or kept is None else (chain, kept)
 
+    def is_roster(self, peers: tuple[Any, ...]) -> bool:
+        """Whether this can be a roster of the run: members of it, ascending, at least one. It may be a peer's word."""
+        ascending = all(isinstance(peer, int) for peer in peers) and list(peers) == sorted(set(peers))
+        return bool(peers) and ascending and set(peers) <= set(self.settings.peers)
+
     def adopt(self, round_id: int, chain: bytes, snapshot: tuple[Any, ...]) -> None:
         """Takes over what another peer held before ``round_id``.
 
         Raises: ValueError: the snapshot is not one; then roster and chain have not changed.
         """
-        if len(snapshot) != 3 or not isinstance(snapshot[0], list | tuple) or not all(isinstance(p, int) for p in snapshot[0]):
+        if len(snapshot) != 3 or not isinstance(snapshot[0], list | tuple):
             raise ValueError("a snapshot holds a roster, the trust table and the data cursor")
         peers, trust, cursor = tuple(snapshot[0]), snapshot[1], snapshot[2]
+        if not self.is_roster(peers):
+            raise ValueError(f"{peers} is not a roster of {self.settings.peers}")
         self.cursor.unpack(cursor)
         self.trust.unpack(trust)
         self.roster = Roster(peers, self.settings.lineage)

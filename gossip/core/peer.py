@@ -155,9 +155,6 @@ class Peer:
             effects += self._ask_to_return(now)
         if self.phase == "draining" and not self.others.need_us():
             effects += self._leave(now)
-        if self.membership.superseded and not any(isinstance(effect, Halt) for effect in effects):
-            self.phase = "halted"
-            effects.append(Halt("a later life of this peer is running", 1))
         return effects
 
     def learn(self, peer: PeerId, control: str, bulk: str, incarnation: int, now: float) -> list[Effect]:

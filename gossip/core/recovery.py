@@ -107,7 +107,7 @@ class Recovery:
         if not problem:
             try:
                 self.source.adopt(offer.round_id, offer.chain, _unpacked(offer.core))
-            except ValueError as error:
+            except (ValueError, OverflowError) as error:
                 problem = str(error)
         if problem:
             return [Report("bad_state", {"from": self.donor, "reason": problem}), *self._ask(None, now)], False

@@ -215,7 +215,7 @@ class RollingRounds:
             return [Report("fork", {**fields, "held": shard.commit.digest.hex(), "heard": commit.digest.hex()})]
         if self.astray.is_elsewhere(sender, commit.parent):
             return []
-        if commit.digest != (payload.digest if payload is not None else b"") or (payload is not None and not payload.finite):
+        if not self._is_sound(shard, commit, payload):
             return [Report("bad_commit", fields)]
         serves = shard.server(shard.attempt) == self.local
         if commit.attempt < shard.attempt and not serves:
@@ -229,6 +229,14 @@ class RollingRounds:
             commit = replace(commit, attempt=max(commit.attempt, shard.attempt))
             effects = self._spread(commit, payload)
         return effects + self._hold(shard, commit, payload, False, now)
+
+    def _is_sound(self, shard: ShardRound, commit: Commit, payload: Payload | None) -> bool:
+        """Made by whose turn it was, for a roster of this run, with a payload that is finite and what the digest says."""
+        if commit.made_at > commit.attempt or commit.server != shard.server(commit.made_at):
+            return False
+        if not self.agreed.is_roster(commit.roster):
+            return False
+        return commit.digest == (payload.digest if payload is not None else b"") and (payload is None or payload.finite)
 
     def _on_not_me(self, sender: PeerId, notice: NotMe, now: float) -> list[Effect]:
         if notice.round_id > self.round_id:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from math import isfinite
 
 from .events import Aggregated, Payload, Row, Token
 from .messages import Commit, Contribution, PeerId, Rejection, Update
+
+REASON_CHARACTERS = 200  # of why nothing could be aggregated; a longer text would not fit a message
 
 
 @dataclass(slots=True)
@@ -75,14 +78,16 @@ class ShardRound:
             rejected=tuple(Rejection(peer, "non_finite") for peer in self.faulty),
             roster=roster,
             loss=self._mean_loss(),
-            reason=result.reason if result.payload is None else "",
+            reason=result.reason[:REASON_CHARACTERS] if result.payload is None else "",
         )
 
     def _mean_loss(self) -> float | None:
+        """Sample-weighted. A peer may say any finite number, and a message holds no other: weights first, so none overflows."""
         told = [(self.answers[row.peer][0].loss, row.samples) for row in self.rows]
         known = [(loss, samples) for loss, samples in told if loss is not None]
-        samples = sum(count for _, count in known)
-        return sum(loss * count for loss, count in known) / samples if samples else None
+        total = sum(count for _, count in known)
+        mean = sum(loss * (count / total) for loss, count in known) if total else None
+        return mean if mean is not None and isfinite(mean) else None
 
     def hold(self, commit: Commit, payload: Payload | None, made_here: bool) -> None:
         self.commit, self.payload, self.made_here = commit, payload, made_here

@@ -82,7 +82,7 @@ def test_version_is_printed(gossip: Gossip) -> None:
         (("run", "."), "is a folder, not a script"),
         (("run", "--run-dir", "full", "x.py"), "the run folder"),
         (("run", "-n", "4", "--aggregator", "krum", "-f", "2", "x.py"), "krum needs"),
-        (("run", "-n", "4096", "x.py"), "4096 peers need about"),
+        (("run", "-n", "1024", "x.py"), "1024 peers need about"),
         (("run", "--aggregator", "rules.py:nothing", "x.py"), "rules.py"),
         (("demo", "--aggregator", "suspicoin"), "Did you mean 'suspicion'?"),
         (("demo", "--topology", "rimg"), "Did you mean 'ring'?"),

@@ -25,11 +25,12 @@ from gossip.core.events import (
     Send,
     SetTimer,
 )
-from gossip.core.messages import Commit, CommitRequest, Message, NotMe, Query, Update
+from gossip.core.messages import Commit, CommitRequest, Envelope, Message, NotMe, Query, Update
 from gossip.core.rolling import RollingRounds
 from gossip.core.settings import CoreSettings, RoundSettings
 from gossip.core.timers import Timers
 from gossip.topologies.rolling import rolling
+from gossip.transport.codec import decode, encode
 
 LINEAGE = b"lineage!"
 
@@ -518,3 +519,76 @@ def test_messages_of_another_lineage_are_ignored() -> None:
     table = Table(3)
     update = Update(b"elsewhere", 0, 0, 0, table.peers[0].chain, 4, None)
     assert table.peers[0].on_message(Received(1, 1, update, vector(1.0)), table.now) == []
+
+
+def commit_for(table: Table, victim: int, **changes: object) -> Commit:
+    """What the first server of round 0 would rightly send."""
+    server, roster = table.order()[0], tuple(range(len(table.peers)))
+    commit = Commit(LINEAGE, 0, 0, 0, 0, server, table.peers[victim].chain, vector(1.0, True).digest, (), (), roster, None, "")
+    return replace(commit, **changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"server": 99},
+        {"made_at": 1},
+        {"roster": ()},
+        {"roster": (0, 0, 1)},
+        {"roster": (1, 0)},
+        {"roster": (0, 77)},
+        {"digest": b"x" * 16},
+    ],
+)
+def test_a_commit_that_is_well_formed_and_wrong_is_refused(changes: dict[str, object]) -> None:
+    table = Table(4)
+    table.lose = lambda sender, to, message: True
+    server = table.order()[0]
+    victim = next(i for i in range(4) if i != server)
+    wrong = commit_for(table, victim, **changes)
+    table.run(victim, table.peers[victim].on_message(Received(server, 1, wrong, vector(1.0, True)), table.now))
+    assert table.peers[victim].round_id == 0
+    assert [report.event for report in table.reports[victim]] == ["bad_commit"]
+    right = commit_for(table, victim)
+    table.run(victim, table.peers[victim].on_message(Received(server, 1, right, vector(1.0, True)), table.now))
+    assert table.peers[victim].round_id == 1
+
+
+def test_nobody_commits_a_round_that_it_does_not_serve() -> None:
+    table = Table(4)
+    order = table.order()
+    intruder, victim = order[3], order[2]
+    table.lose = lambda sender, to, message: True
+    forged = commit_for(table, victim, server=intruder)
+    table.run(victim, table.peers[victim].on_message(Received(intruder, 1, forged, vector(1.0, True)), table.now))
+    assert table.peers[victim].round_id == 0
+
+
+def test_a_huge_loss_of_one_peer_freezes_nobody() -> None:
+    table = Table(3)
+    for i in range(3):
+        loss = 1.7e308 if i else 0.5
+        table.run(i, table.peers[i].on_contributed(Contributed(0, 32, (vector(1.0 + i),), loss), table.now))
+    table.deliver()
+    table.assert_one_history(1)
+    for made in table.made:
+        assert decode(encode(Envelope(b"run-id!!", 0, 0, made))).message == made
+
+
+def test_a_rule_that_explains_itself_at_length_still_fits_a_message() -> None:
+    table = Table(3)
+    table.held_back = []
+    table.contribute()
+    table.deliver()
+    i, ask = table.held_back[0]
+    table.run(i, table.peers[i].on_aggregated(Aggregated(ask.ticket, None, reason="why " * 500), table.now))
+    table.deliver()
+    assert decode(encode(Envelope(b"run-id!!", 0, 0, table.made[0]))).message == table.made[0]
+
+
+@pytest.mark.parametrize("roster", [[], [-1], [2**70], [1, 0], [0, 0], "012", None, [0.5]])
+def test_a_donors_roster_that_is_none_is_not_adopted(roster: object) -> None:
+    peer = Table(3).peers[0]
+    with pytest.raises(ValueError, match="roster"):
+        peer.adopt(7, b"h" * 16, (roster, peer.agreed.trust.pack(), peer.agreed.cursor.pack()))
+    assert peer.roster.peers == (0, 1, 2)
