@@ -572,6 +572,7 @@ def test_a_huge_loss_of_one_peer_freezes_nobody() -> None:
     table.deliver()
     table.assert_one_history(1)
     for made in table.made:
+        assert made.loss is not None, "one peer's loss hid the others'"
         assert decode(encode(Envelope(b"run-id!!", 0, 0, made))).message == made
 
 
