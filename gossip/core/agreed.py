@@ -12,7 +12,7 @@ from .commit_log import Held
 from .data_cursor import DataCursor, Ranges
 from .events import Apply, Committed, Effect, Report, Slice
 from .lineage import Lineage
-from .messages import PeerId
+from .messages import Commit, PeerId
 from .settings import CoreSettings
 from .trust import TrustTable
 
@@ -90,6 +90,11 @@ class Agreed:
         self.cursor.commit(self._sharers, used)
         self.roster = Roster(commits[0].roster, self.roster.lineage)
         return effects
+
+    def report(self, commit: Commit, alive: int) -> Report:
+        """A round in a line, by the commit of its first shard."""
+        served = {"server": commit.server, "attempt": commit.made_at, "contributors": [c.peer for c in commit.contributors]}
+        return Report("round", {"round": commit.round_id, "loss": commit.loss, **served, "alive": alive, "trust": self.scores()})
 
     # --- handing it over ----------------------------------------------------------------------------------------------------
 

@@ -122,7 +122,7 @@ class GossipRounds:
         self.pushes.drop_older(round_id)
         return [self._go()]
 
-    def stop(self) -> list[Effect]:
+    def stop(self, now: float) -> list[Effect]:
         """Takes part no more until ``start``."""
         effects: list[Effect] = list(self.timers.cancel(self._grace))
         self.phase, self._own, self._grace = "off", None, None
@@ -131,7 +131,7 @@ class GossipRounds:
 
     def jump(self, round_id: int, now: float) -> list[Effect]:
         """Goes on elsewhere: the trainer was given a state from which ``round_id`` comes next."""
-        return [*self.stop(), *self.begin(round_id, now)]
+        return [*self.stop(now), *self.begin(round_id, now)]
 
     def snapshot(self, round_id: int) -> tuple[bytes, tuple[Any, ...]] | None:
         """What belongs to our state before ``round_id`` beside the trainer's: nothing. There is no chain of commits, the data

@@ -139,7 +139,8 @@ class Peer:
         if self.phase == "halted":
             return []
         still_s, self._handled_at = now - self._handled_at, now
-        effects: list[Effect] = []
+        # What a server put off until its commit was on its way comes before anything else.
+        effects = self.rounds.hold_made(now) if isinstance(self.rounds, RollingRounds) else []
         if still_s > self.settings.membership.probe_interval_s and self.phase == "running":
             # Timers come far more often than that: this process did not run.
             effects += self.rounds.on_stood_still(still_s, now)
@@ -354,7 +355,7 @@ class Peer:
 
     def _recover(self, donor: PeerId | None, reason: str, now: float) -> list[Effect]:
         self.phase = "recovering"
-        return self.rounds.stop() + self.recovery.begin(donor, reason, now)
+        return self.rounds.stop(now) + self.recovery.begin(donor, reason, now)
 
     def _on_restored(self, event: Restored, now: float) -> list[Effect]:
         effects, done = self.recovery.on_restored(event, now)
@@ -408,7 +409,7 @@ class Peer:
             return self._leave(now)  # asked twice: now
         self._stop_reason = event.reason
         helpful = self.phase == "running"
-        effects = self.rounds.stop()
+        effects = self.rounds.stop(now)
         self.phase, self.greeting.finished = "draining", True
         if not helpful:
             return effects + self._leave(now)

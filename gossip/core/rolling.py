@@ -16,7 +16,7 @@ from .astray import Astray, StillBehind
 from .commit_log import CommitLog, reissue
 from .deadline import Deadline
 from .elsewhere import Elsewhere
-from .events import Aggregated, Applied, Contributed, Effect, Go, Payload, Received, Report, Send
+from .events import Aggregated, Applied, Contributed, Effect, Go, Payload, Received, Report, Send, Token
 from .messages import Commit, CommitRequest, Hello, NotMe, PeerId, Push, Query, Update
 from .serving import RoundTimer, Server
 from .settings import CoreSettings
@@ -64,6 +64,7 @@ class RollingRounds:
         self._applied = -1  # the last round that the trainer has applied
         self._go_round = -1
         self._serves_from = float("-inf")
+        self._made: tuple[ShardRound, Commit, Payload | None, Token] | None = None  # spread, and not yet held here
 
     # --- where we are -----------------------------------------------------------------------------------------------------
 
@@ -86,11 +87,12 @@ class RollingRounds:
         self._applied = self.round_id - 1
         return self._begin(now)
 
-    def stop(self) -> list[Effect]:
+    def stop(self, now: float) -> list[Effect]:
         """Takes part no more until ``start``; goes on helping those behind."""
-        effects = [effect for shard in self._shards for token in shard.tokens() for effect in self.timers.cancel(token)]
+        effects = self.hold_made(now)
+        effects += [effect for shard in self._shards for token in shard.tokens() for effect in self.timers.cancel(token)]
         self.mode, self._shards, self._own = "off", [], None
-        return list(effects)
+        return effects
 
     def adopt(self, round_id: int, chain: bytes, snapshot: tuple[Any, ...]) -> None:
         """Takes over the state of another peer, from which ``round_id`` comes next.
@@ -134,8 +136,18 @@ class RollingRounds:
         made = self.server.finish(event, self._next_roster())
         if made is None:
             return []
-        shard, commit = made
-        return self._spread(commit, event.payload) + self._hold(shard, commit, event.payload, True, now)
+        # The others wait for it: it leaves now, and what follows from it here comes in a turn of its own.
+        timer = self.timers.set(now, RoundTimer("hold", self.round_id, made[0].index, made[1].attempt))
+        self._made = (*made, event.payload, timer.token)
+        return [*self._spread(made[1], event.payload), timer]
+
+    def hold_made(self, now: float) -> list[Effect]:
+        """Holds the commit that was made and spread last. Comes before whatever else happens here."""
+        if self._made is None:
+            return []
+        shard, commit, payload, token = self._made
+        self._made = None
+        return [*self.timers.cancel(token), *self._hold(shard, commit, payload, True, now)]
 
     # --- messages -----------------------------------------------------------------------------------------------------------
 
@@ -304,6 +316,8 @@ class RollingRounds:
                 return self.server.maybe_close(shard, now) if timer.attempt == shard.serving else []
             case "ask":
                 return self.server.ask(shard, timer.attempt)
+            case "hold":
+                return self.hold_made(now)
 
     # --- the participant ----------------------------------------------------------------------------------------------------
 
@@ -401,18 +415,13 @@ class RollingRounds:
         self.log.append(self.round_id, held)
         effects = self.agreed.append(held, [shard.made_here for shard in self._shards])
         self.deadline.observe_round(now - self._began_at)
-        effects.append(self._round_report(held[0][0]))
+        alive = sum(1 for peer in held[0][0].roster if peer == self.local or not self._skip_reason(peer))
+        effects.append(self.agreed.report(held[0][0], alive))
         self.joining.difference_update(self.roster)
         if self._own is not None and self._applied == self.round_id - 1:
             self._applied = self.round_id  # it will have, before it reads the Go behind it
         self.round_id += 1
         return effects + self._begin(now)
-
-    def _round_report(self, commit: Commit) -> Report:
-        alive = sum(1 for peer in commit.roster if peer == self.local or not self._skip_reason(peer))
-        served = {"server": commit.server, "attempt": commit.made_at, "contributors": [c.peer for c in commit.contributors]}
-        fields = {"round": commit.round_id, "loss": commit.loss, **served, "alive": alive, "trust": self.agreed.scores()}
-        return Report("round", fields)
 
     # --- others are elsewhere -----------------------------------------------------------------------------------------------
 

@@ -22,9 +22,10 @@ CLOSE_BEFORE_GIVING_UP = 0.7
 
 @dataclass(frozen=True, slots=True)
 class RoundTimer:
-    """``give_up`` on the server of an attempt; the ``grace`` of a server is over; ``ask`` those it has not heard of."""
+    """``give_up`` on the server of an attempt; the ``grace`` of a server is over; ``ask`` those it has not heard of;
+    ``hold`` what was spread."""
 
-    what: Literal["give_up", "grace", "ask"]
+    what: Literal["give_up", "grace", "ask", "hold"]
     round_id: int
     shard: int
     attempt: int

@@ -597,7 +597,7 @@ def test_nothing_happens_before_the_start_and_after_the_stop() -> None:
     assert table.contribute() == table.push(1) == table.rounds.on_view_change(0.0) == []
     table.start()
     (timer,) = only(table.contribute(), SetTimer)
-    assert table.rounds.stop() == [CancelTimer(timer.token)]
+    assert table.rounds.stop(0.0) == [CancelTimer(timer.token)]
     assert table.push(1) == table.rounds.on_view_change(0.0) == []
 
 

@@ -115,12 +115,16 @@ class Table:
 
     def answer(self, i: int, ask: Aggregate) -> None:
         if not ask.rows:
-            self.run(i, self.peers[i].on_aggregated(Aggregated(ask.ticket, None, reason="nobody had samples"), self.now))
+            self.aggregated(i, Aggregated(ask.ticket, None, reason="nobody had samples"))
             return
         mean = sum(row.payload.data for row in ask.rows) / len(ask.rows)
         n = len(ask.rows)
         answer = Aggregated(ask.ticket, vector(mean, digest=True), (1 / n,) * n, (1.0,) * n)
+        self.aggregated(i, answer)
+
+    def aggregated(self, i: int, answer: Aggregated) -> None:
         self.run(i, self.peers[i].on_aggregated(answer, self.now))
+        self.run(i, self.peers[i].hold_made(self.now))
 
     def contribute(self, *who: int, value: float = 1.0, samples: int = 4) -> None:
         for i in who or [i for i in range(len(self.peers)) if i not in self.crashed]:
