@@ -70,7 +70,7 @@ def over_zeromq(spec: NodeSpec, incarnation: Callable[[], int], payload_limit: P
     """The transport of a node in a swarm."""
     from gossip.transport.zeromq import ZeroMQTransport  # its threads and 20 ms are for those who use it
 
-    return ZeroMQTransport(spec.config.run_id, spec.peer, incarnation, payload_limit, host=spec.config.host)
+    return ZeroMQTransport(spec.config.run_id, spec.peer, incarnation, payload_limit, host=spec.config.host, same_host=True)
 
 
 def in_memory(hub: Hub) -> TransportMaker:

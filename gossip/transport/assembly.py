@@ -14,8 +14,8 @@ from gossip.core.messages import BULK_MESSAGES, DIGEST_BYTES, Commit, Envelope, 
 from gossip.errors import Malformed
 
 from .base import PayloadLimit, Traffic
-from .chunks import CHUNK_BYTES, checksum, view_of
-from .codec import decode
+from .chunks import CHUNK_BYTES, FIRST, FIRST_MARK, NEXT, NEXT_MARK, checksum, view_of
+from .codec import HEADER_BYTES_MAX, decode
 
 UNFINISHED_MAX = 2  # of one sender: one that runs, and one that its former connection left behind
 STALLED_S = 10.0  # an unfinished payload that did not grow for so long is forgotten
@@ -84,6 +84,7 @@ class Incoming:
         "_finite",
         "_raw",
         "_sum",
+        "chunk_bytes",
         "data",
         "deadline",
         "envelope",
@@ -93,8 +94,10 @@ class Incoming:
         "patience_s",
     )
 
-    def __init__(self, envelope: Envelope, nbytes: int, expected_sum: int, now: float = 0.0) -> None:
-        self.envelope, self.nbytes = envelope, nbytes
+    def __init__(
+        self, envelope: Envelope, nbytes: int, expected_sum: int, now: float = 0.0, chunk_bytes: int = CHUNK_BYTES
+    ) -> None:
+        self.envelope, self.nbytes, self.chunk_bytes = envelope, nbytes, chunk_bytes
         self.index = self.filled = 0
         self.patience_s = STALLED_S
         self.deadline = now + self.patience_s
@@ -108,11 +111,11 @@ class Incoming:
 
     def room(self) -> memoryview:
         """Where the next chunk goes. It must fill it."""
-        return view_of(self._raw)[self.filled : self.filled + CHUNK_BYTES]
+        return view_of(self._raw)[self.filled : self.filled + self.chunk_bytes]
 
     def grow(self) -> bool:
         """The next chunk is in place. Returns whether it was the last."""
-        chunk = self._raw[self.filled : self.filled + CHUNK_BYTES]
+        chunk = self._raw[self.filled : self.filled + self.chunk_bytes]
         self._sum += checksum(chunk)
         if self._digest is not None:
             self._digest.update(view_of(chunk))
@@ -174,6 +177,11 @@ class Assembly:
         """Finished, or spoilt by a chunk that is not what it must be."""
         self._open.pop(connection, None)
 
+    def closed(self, connection: Hashable) -> None:
+        """Nothing more comes on this connection."""
+        if connection in self._open:
+            self._forget(connection, "gap")
+
     def orphan(self, sender: PeerId, now: float) -> None:
         """The sender's link closed. What it has sent may still be on its way (reliability.md F10), so it gets a moment."""
         for _, incoming in self._open.values():
@@ -188,3 +196,51 @@ class Assembly:
     def _forget(self, connection: Hashable, reason: str) -> None:
         del self._open[connection]
         self._traffic.drop(reason)
+
+
+class Reception:
+    """Where the inbound bulk lanes hand in what they read: headers are checked, payloads put together.
+
+    Args:
+        chunk_bytes: What the lane carries at once.
+    """
+
+    def __init__(self, gate: Gate, chunk_bytes: int = CHUNK_BYTES) -> None:
+        self.gate, self.traffic, self.chunk_bytes = gate, gate.traffic, chunk_bytes
+        self.assembly = Assembly(gate.traffic)
+
+    def plain(self, header: bytes | memoryview) -> Received | None:
+        """A message without a payload. None, counted, when it is not one."""
+        envelope = self.gate.bulk(header, None)
+        return None if envelope is None else Received(envelope.sender, envelope.incarnation, envelope.message)
+
+    def chunk(self, connection: Hashable, header: bytes | memoryview, now: float) -> Incoming | None:
+        """The payload that the chunk behind this header belongs to. None, counted, when it belongs to none."""
+        mark = header[0] if header else 0
+        if mark == FIRST_MARK and FIRST.size < len(header) <= FIRST.size + HEADER_BYTES_MAX:
+            _, transfer, nbytes, expected_sum = FIRST.unpack_from(header)
+            envelope = self.gate.bulk(memoryview(header)[FIRST.size :], nbytes)
+            if envelope is None:
+                return None
+            incoming = Incoming(envelope, nbytes, expected_sum, now, self.chunk_bytes)
+            if nbytes > self.chunk_bytes or len(self.assembly):
+                self.assembly.begin(connection, transfer, incoming)
+            return incoming
+        if mark == NEXT_MARK and len(header) == NEXT.size:
+            _, transfer, index = NEXT.unpack(header)
+            return self.assembly.expect(connection, transfer, index, now)
+        self.traffic.drop("malformed")
+        return None
+
+    def filled(self, connection: Hashable, incoming: Incoming, whole: bool) -> Received | None:
+        """The next chunk of ``incoming`` is in its place, and just as long as that, or not ``whole``."""
+        if not whole:
+            self.traffic.drop("malformed")
+            self.assembly.done(connection)
+        elif incoming.grow():
+            self.assembly.done(connection)
+            received = incoming.finish()
+            if received is None:
+                self.traffic.drop("corrupt")
+            return received
+        return None

@@ -1,4 +1,4 @@
-"""A payload on the wire: a first frame with its size and checksum, then chunks of 1 MiB, each numbered.
+"""A payload on the wire: a first frame with its size and checksum, then chunks, each numbered, of 1 MiB over ZeroMQ.
 
     first   [FIRST: 0xC1, transfer, nbytes, checksum] + envelope      followed by the frame of chunk 0
     next    [NEXT: 0xC3, transfer, index]                             followed by the frame of chunk ``index``
@@ -51,11 +51,14 @@ def checksum(data: NDArray[np.uint8]) -> int:
 class Outgoing:
     """One message on its way out of the bulk lane, cut into pairs of frames. ``view`` is None without a payload."""
 
-    __slots__ = ("holder", "index", "nbytes", "plain", "sent", "transfer", "view")
+    __slots__ = ("chunk_bytes", "header_bytes", "holder", "index", "nbytes", "plain", "sent", "transfer", "view")
 
-    def __init__(self, envelope: bytes, holder: NDArray[np.uint8] | None, sum_of_payload: int = 0) -> None:
+    def __init__(
+        self, envelope: bytes, holder: NDArray[np.uint8] | None, sum_of_payload: int = 0, chunk_bytes: int = CHUNK_BYTES
+    ) -> None:
+        self.chunk_bytes = chunk_bytes
         self.holder = holder  # an array object of our own: it lives exactly as long as a chunk of it is being sent
-        self.sent = self.index = 0
+        self.sent = self.index = self.header_bytes = 0
         if holder is None:
             self.nbytes, self.view, self.plain, self.transfer = 0, None, envelope, 0
         else:
@@ -66,10 +69,11 @@ class Outgoing:
     def frames(self) -> tuple[bytes, memoryview | None]:
         """The next header and the next chunk. ``advance`` when they were taken."""
         header = self.plain if self.index == 0 else NEXT.pack(NEXT_MARK, self.transfer, self.index)
-        return header, None if self.view is None else self.view[self.sent : self.sent + CHUNK_BYTES]
+        self.header_bytes = len(header)
+        return header, None if self.view is None else self.view[self.sent : self.sent + self.chunk_bytes]
 
     def advance(self) -> bool:
         """Whether that was the last."""
         self.index += 1
-        self.sent += CHUNK_BYTES
+        self.sent += self.chunk_bytes
         return self.sent >= self.nbytes

@@ -24,3 +24,16 @@ def test_it_needs_no_look_at_sockets_that_told_nothing(check: TransportCheck, mo
     """The look every 0.1 s is there for what we do not know of. With it gone, a lost wake-up shows as a wait in vain."""
     monkeypatch.setattr(zeromq, "SAFETY_POLL_S", 600.0)
     check(make)
+
+
+def make_on_one_host(run, local, incarnation, payload_limit, at=None):
+    if at is None:
+        return ZeroMQTransport(run, local, incarnation, payload_limit, same_host=True)
+    port, name = int(at[0].rpartition(":")[2]), at[1].rpartition("@")[2]
+    return ZeroMQTransport(run, local, incarnation, payload_limit, "127.0.0.1", port, same_host=True, bulk_name=name)
+
+
+@pytest.mark.parametrize("check", TRANSPORT_CHECKS.values(), ids=TRANSPORT_CHECKS)
+def test_the_lane_on_one_host_keeps_its_promise(check: TransportCheck, monkeypatch):
+    monkeypatch.setattr(zeromq, "SAFETY_POLL_S", 600.0)
+    check(make_on_one_host)

@@ -1,0 +1,154 @@
+"""The ways in over ZeroMQ: one bound ROUTER a lane, on which nothing is ever sent.
+
+A ROUTER's descriptor tells of news only, not of what is left (it is edge-triggered underneath), so ``read`` says whether it
+has read everything.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol, cast
+
+import zmq
+
+from gossip.core.events import Received
+
+from .assembly import Gate, Incoming, Reception
+from .base import Arrival, Traffic
+from .chunks import NEXT_MARK
+from .sockets import bind, bound_address, new_socket
+
+BURST_MESSAGES = 256  # before the other lane gets its turn
+BURST_BYTES = 2**20
+DISCARD_FRAMES = 4096  # of a message with too many frames, before others get their turn
+
+_DONTWAIT = int(zmq.DONTWAIT)
+_RCVMORE = int(zmq.RCVMORE)
+_EVENTS = int(zmq.EVENTS)
+_POLLIN = int(zmq.POLLIN)
+_NEXT_BYTE = bytes([NEXT_MARK])
+_NOTHING = bytearray()
+
+
+class Inbox(Protocol):
+    """Where what others send comes in."""
+
+    fd: int
+    """Readable when something has come."""
+    address: str
+
+    def read(self, arrivals: list[Arrival], now: float) -> bool:
+        """Takes what has come, within bounds. Whether ``fd`` will tell of all that is left."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class _Router:
+    """A bound socket whose messages have few frames."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], host: str, port: int, traffic: Traffic, *, bulk: bool) -> None:
+        """Raises: ConfigError, AddressInUse."""
+        self.socket = new_socket(context, zmq.ROUTER, bulk=bulk)
+        bind(self.socket, host, port)
+        self.address = bound_address(self.socket)
+        self.fd: int = self.socket.FD
+        self.traffic = traffic
+        self._discarding = False  # in the middle of a message that nobody wants
+
+    def refuse_rest(self) -> bool:
+        """Throws the rest of this message away. False when that is not done yet: the message has very many frames."""
+        self._discarding = True
+        return self.discard()
+
+    def discard(self) -> bool:
+        if self._discarding:
+            for _ in range(DISCARD_FRAMES):
+                if not self.socket.get(_RCVMORE):
+                    self._discarding = False
+                    return True
+                self.socket.recv_into(_NOTHING, flags=_DONTWAIT)
+            return False
+        return True
+
+    def empty(self) -> bool:
+        """Half the price of an exception."""
+        return not cast(int, self.socket.get(_EVENTS)) & _POLLIN
+
+    def close(self) -> None:
+        self.socket.close(linger=0)
+
+
+class ControlInbox(_Router):
+    """Messages of one frame each."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], host: str, port: int, gate: Gate) -> None:
+        """Raises: ConfigError, AddressInUse."""
+        super().__init__(context, host, port, gate.traffic, bulk=False)
+        self._gate = gate
+
+    def read(self, arrivals: list[Arrival], now: float) -> bool:
+        socket, traffic = self.socket, self.traffic
+        if not self.discard():
+            return False
+        for _ in range(BURST_MESSAGES):
+            try:
+                socket.recv(_DONTWAIT)  # the connection: nothing hangs on it here
+            except zmq.Again:
+                return True
+            data = socket.recv(_DONTWAIT)
+            traffic.received_messages += 1
+            traffic.received_bytes += len(data)
+            if socket.get(_RCVMORE):
+                traffic.drop("malformed")
+                if not self.refuse_rest():
+                    return False
+                continue
+            envelope = self._gate.control(data)
+            if envelope is not None:
+                arrivals.append(Received(envelope.sender, envelope.incarnation, envelope.message))
+            if self.empty():
+                return True
+        return False
+
+
+class BulkInbox(_Router):
+    """Messages with payloads, in chunks."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], host: str, port: int, reception: Reception) -> None:
+        """Raises: ConfigError, AddressInUse."""
+        super().__init__(context, host, port, reception.traffic, bulk=True)
+        self._reception = reception
+
+    def read(self, arrivals: list[Arrival], now: float) -> bool:
+        socket, traffic = self.socket, self.traffic
+        if not self.discard():
+            return False
+        stop_at = traffic.received_bytes + BURST_BYTES
+        for _ in range(BURST_MESSAGES):
+            try:
+                connection = socket.recv(_DONTWAIT)
+            except zmq.Again:
+                return True
+            header = socket.recv(_DONTWAIT)
+            traffic.received_messages += header[:1] != _NEXT_BYTE  # a payload's later chunks are no messages
+            traffic.received_bytes += len(header)
+            if socket.get(_RCVMORE):
+                incoming = self._reception.chunk(connection, header, now)
+                received = None if incoming is None else self._take_chunk(connection, incoming)
+                if socket.get(_RCVMORE) and not self.refuse_rest():
+                    return False
+            else:
+                received = self._reception.plain(header)
+            if received is not None:
+                arrivals.append(received)
+            if self.empty():
+                return True
+            if traffic.received_bytes >= stop_at:
+                return False
+        return False
+
+    def _take_chunk(self, connection: bytes, incoming: Incoming) -> Received | None:
+        room = incoming.room()
+        got = self.socket.recv_into(room, flags=_DONTWAIT)
+        self.traffic.received_bytes += got
+        return self._reception.filled(connection, incoming, got == len(room) and not self.socket.get(_RCVMORE))

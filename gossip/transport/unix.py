@@ -1,0 +1,244 @@
+"""The bulk lane between peers on one host: unix sockets, whose packets go from one process to the other without a thread between.
+
+A packet is ``[length of the header][header][chunk]``, with the headers of ``chunks``: what ZeroMQ carries in two frames. Names
+are abstract, so nothing is left behind in a folder, and the kernel says which user is at the other end: nobody else is let in.
+
+Against TCP through ZeroMQ's I/O threads, 69 KB a message, four peers in rounds: benchmarks/ddp.py.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import select
+import socket
+import struct
+
+from gossip.core.events import Received
+from gossip.errors import AddressInUse, ConfigError
+
+from .assembly import Reception
+from .base import Arrival
+from .chunks import FIRST, FIRST_MARK, NEXT_MARK, Outgoing
+from .codec import HEADER_BYTES_MAX
+
+CHUNK_BYTES = 128 * 1024
+"""A packet must fit the socket's buffer, which the system bounds at 208 KiB where nobody has changed that."""
+BUFFER_BYTES = 212_992
+CONNECTIONS_MAX = 4096
+BACKLOG = 1024
+BURST_BYTES = 2**20  # before the control lane is looked at again
+BURST_PACKETS = 256
+
+_LENGTH = struct.Struct("<I")
+_HEADER_MAX = _LENGTH.size + FIRST.size + HEADER_BYTES_MAX
+_PEEK_BYTES = 1024  # holds the header of nearly every message
+_ADDRESS = re.compile(r"unix://@(gossip-[0-9a-f]{8,64})", re.ASCII)
+_KIND = socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
+_CREDENTIALS = struct.Struct("3i")
+
+
+def name_of(address: str) -> str | None:
+    """The abstract name in an address of this lane; None when it is none. It may be a peer's word."""
+    match = _ADDRESS.fullmatch(address)
+    return None if match is None else match[1]
+
+
+def _user_at(other_end: socket.socket) -> int:
+    _, user, _ = _CREDENTIALS.unpack(other_end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+    return int(user)
+
+
+class UnixLane:
+    """The way out to one peer: a ``links.BulkLane``.
+
+    A connection that breaks has to be made anew, with ``retry``. The descriptors of the two epolls stay the same.
+    """
+
+    def __init__(self, address: str) -> None:
+        name = name_of(address)
+        assert name is not None, address
+        self._name = name
+        self._socket: socket.socket | None = None
+        self._news, self._room = select.epoll(), select.epoll()
+        self.news_fd, self.room_fd = self._news.fileno(), self._room.fileno()
+        self.chunk_bytes, self.up = CHUNK_BYTES, False
+
+    def retry(self) -> bool:
+        """Nobody listening there, or somebody of another user, is no error: the right one may come."""
+        end = socket.socket(socket.AF_UNIX, _KIND)
+        try:
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
+            end.connect(f"\0{self._name}")
+        except OSError:
+            end.close()
+            return False
+        if _user_at(end) != os.getuid():
+            end.close()
+            return False
+        self._socket = end
+        self._room.register(end.fileno(), select.EPOLLOUT)
+        self._news.register(end.fileno(), select.EPOLLIN | select.EPOLLOUT)  # it has room: that is how we tell that it stands
+        return True
+
+    def news(self) -> list[bool]:
+        end = self._socket
+        if end is None:
+            return []
+        news = []
+        if not self.up:
+            self.up = True
+            self._news.modify(end.fileno(), select.EPOLLIN)
+            news.append(True)
+        if _is_closed(end):
+            end.close()
+            self._socket, self.up = None, False
+            news.append(False)
+        return news
+
+    def refers_to(self, nbytes: int) -> bool:
+        return False  # the kernel has a copy
+
+    def push(self, outgoing: Outgoing) -> bool:
+        if self._socket is None:
+            return False
+        header, chunk = outgoing.frames()
+        parts = (_LENGTH.pack(len(header)), header) if chunk is None else (_LENGTH.pack(len(header)), header, chunk)
+        try:
+            self._socket.sendmsg(parts, (), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+        except OSError:  # no room, or nobody there any more, of which ``news`` will tell
+            return False
+        return True
+
+    def close(self, linger_ms: int) -> None:
+        """What was sent can be read by the other side all the same."""
+        if self._socket is not None:
+            self._socket.close()
+        self._news.close()
+        self._room.close()
+
+
+def _is_closed(end: socket.socket) -> bool:
+    """By the other side, which never says anything in this direction."""
+    try:
+        return not end.recv(1, socket.MSG_PEEK)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+
+
+class UnixInbox:
+    """The way in from all peers: a listener, and the connections that it has accepted, behind one epoll descriptor."""
+
+    def __init__(self, reception: Reception, name: str = "") -> None:
+        """Listens under ``name``, or under one that nobody can guess. Raises: AddressInUse, ConfigError."""
+        self._reception, self._traffic = reception, reception.traffic
+        name = name or f"gossip-{secrets.token_hex(16)}"
+        self.address = f"unix://@{name}"
+        if name_of(self.address) is None:
+            raise ConfigError(f"{name!r} is not a name to listen under", "leave it out: one is chosen")
+        self._listener = socket.socket(socket.AF_UNIX, _KIND)
+        try:
+            self._listener.bind(f"\0{name}")
+            self._listener.listen(BACKLOG)
+        except OSError as error:
+            self._listener.close()
+            raise AddressInUse(self.address, None) from error
+        self._epoll = select.epoll()
+        self._epoll.register(self._listener.fileno(), select.EPOLLIN)
+        self.fd = self._epoll.fileno()
+        self._connections: dict[int, tuple[int, socket.socket]] = {}  # descriptor -> serial number, socket
+        self._serial = 0
+        self._scratch = bytearray(_HEADER_MAX)
+        self._view = memoryview(self._scratch)
+        self._beyond = bytearray(_HEADER_MAX + 1)
+
+    def read(self, arrivals: list[Arrival], now: float) -> bool:
+        """Takes what has come, but not more than others can wait for. The descriptor goes on telling of the rest."""
+        stop_at = self._traffic.received_bytes + BURST_BYTES
+        for fd, _ in self._epoll.poll(0):
+            if fd == self._listener.fileno():
+                self._accept()
+            elif fd in self._connections:
+                self._drain(fd, arrivals, now, stop_at)
+        return True
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return  # nobody more, or gone again
+            if _user_at(connection) != os.getuid() or len(self._connections) >= CONNECTIONS_MAX:
+                self._traffic.drop("stranger")
+                connection.close()
+                continue
+            connection.setblocking(False)
+            self._serial += 1
+            self._connections[connection.fileno()] = (self._serial, connection)
+            self._epoll.register(connection.fileno(), select.EPOLLIN)
+
+    def _drain(self, fd: int, arrivals: list[Arrival], now: float, stop_at: int) -> None:
+        serial, connection = self._connections[fd]
+        for _ in range(BURST_PACKETS):
+            try:
+                got = connection.recv_into(self._view, _PEEK_BYTES, socket.MSG_PEEK)
+            except BlockingIOError:
+                return
+            except OSError:
+                got = 0
+            if not got:
+                self._close(fd)
+                return
+            received = self._take(serial, connection, got, now)
+            if received is not None:
+                arrivals.append(received)
+            if self._traffic.received_bytes >= stop_at:
+                return
+
+    def _take(self, serial: int, connection: socket.socket, seen: int, now: float) -> Received | None:
+        """One packet, whose first bytes are in the scratch buffer."""
+        end = _LENGTH.size + (_LENGTH.unpack_from(self._scratch)[0] if seen >= _LENGTH.size else _HEADER_MAX)
+        if seen < end <= _HEADER_MAX:
+            seen = connection.recv_into(self._view, end, socket.MSG_PEEK)
+        if end > seen:
+            self._traffic.drop("malformed")
+            self._throw_away(connection)
+            return None
+        header = self._view[_LENGTH.size : end]
+        if end == _LENGTH.size or header[0] not in (FIRST_MARK, NEXT_MARK):
+            self._traffic.received_messages += 1
+            received = self._reception.plain(header)
+            got = connection.recv_into(self._beyond, end + 1)
+            self._traffic.received_bytes += got - _LENGTH.size
+            if got != end:
+                self._traffic.drop("malformed")
+                return None
+            return received
+        self._traffic.received_messages += header[0] == FIRST_MARK  # a payload's later chunks are no messages
+        incoming = self._reception.chunk(serial, header, now)
+        if incoming is None:
+            self._throw_away(connection)
+            return None
+        room = incoming.room()
+        got, _, flags, _ = connection.recvmsg_into([self._view[:end], room])
+        self._traffic.received_bytes += got - _LENGTH.size
+        return self._reception.filled(serial, incoming, got == end + len(room) and not flags & socket.MSG_TRUNC)
+
+    def _throw_away(self, connection: socket.socket) -> None:
+        """The rest of a packet goes with its first byte."""
+        connection.recv_into(self._beyond, 1)
+
+    def _close(self, fd: int) -> None:
+        serial, connection = self._connections.pop(fd)
+        self._epoll.unregister(fd)
+        connection.close()
+        self._reception.assembly.closed(serial)
+
+    def close(self) -> None:
+        for fd in list(self._connections):
+            self._close(fd)
+        self._epoll.close()
+        self._listener.close()
