@@ -7,15 +7,14 @@ import mmap
 import os
 from collections import deque
 from collections.abc import Callable
-from hashlib import blake2b
 from typing import Any
 
 import numpy as np
 import torch
 
 from gossip.aggregators.registry import BoundRule
+from gossip.core.digests import digest_of
 from gossip.core.events import Aggregate, Aggregated, Payload
-from gossip.core.messages import DIGEST_BYTES
 from gossip.errors import ConfigError
 from gossip.training import control
 
@@ -35,7 +34,7 @@ def is_finite(vector: np.ndarray) -> bool:
 
 def as_payload(vector: np.ndarray) -> Payload:
     """A float32 result with its facts."""
-    digest = blake2b(vector.data, digest_size=DIGEST_BYTES).digest()
+    digest = digest_of(vector.data)
     return Payload(vector, vector.nbytes, is_finite(vector), digest)
 
 

@@ -9,15 +9,14 @@ import struct
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from hashlib import blake2b
 from itertools import accumulate, pairwise
 from typing import assert_never
 
 import numpy as np
 
 from gossip.core import events
+from gossip.core.digests import digest_of
 from gossip.core.events import Event, Payload
-from gossip.core.messages import DIGEST_BYTES
 from gossip.errors import LocalError
 from gossip.training import control
 from gossip.training.arena import Arena, allocate, map_bytes
@@ -329,7 +328,7 @@ class TrainerLink:
             os.close(fd)
 
         def describe() -> Payload:
-            return Payload(state, said.nbytes, True, blake2b(state.data, digest_size=DIGEST_BYTES).digest())
+            return Payload(state, said.nbytes, True, digest_of(state.data))
 
         def taken(payload: Payload) -> None:
             self._emit(events.SnapshotTaken(said.round_id, payload))

@@ -12,7 +12,6 @@ or, in pytest, one test a promise:
 
 from __future__ import annotations
 
-import hashlib
 import os
 import threading
 import time
@@ -22,6 +21,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from gossip.core.digests import digest_of
 from gossip.core.events import LinkDown, LinkUp, Received
 from gossip.core.messages import Ack, Message, PeerId, Ping, Progress, Push, StateOffer
 
@@ -144,7 +144,7 @@ def _the_facts_of_a_payload_are_told(world: World) -> None:
     finite = [payload is not None and payload.finite for payload in payloads]
     assert finite == [True, False, True, True, True], f"finite is {finite}"
     digests = [payload.digest if payload is not None else None for payload in payloads]
-    true = [hashlib.blake2b(data.tobytes(), digest_size=16).digest() for data in (good, state)]
+    true = [digest_of(data.tobytes()) for data in (good, state)]
     assert digests == [b"", b"", b"", *true], f"digests {digests}, expected {true} for the commit and the state"
     assert payloads[4] is not None
     assert payloads[4].data.dtype == np.uint8, "a state must come as uint8"

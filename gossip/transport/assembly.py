@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Hashable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gossip.core.digests import Digest
 from gossip.core.events import Payload, Received
-from gossip.core.messages import BULK_MESSAGES, DIGEST_BYTES, Commit, Envelope, PeerId, StateOffer
+from gossip.core.messages import BULK_MESSAGES, Commit, Envelope, PeerId, StateOffer
 from gossip.errors import Malformed
 
 from .base import PayloadLimit, Traffic
@@ -107,7 +107,7 @@ class Incoming:
         self.data: NDArray[np.uint8] | NDArray[np.float32] = self._raw
         if not isinstance(envelope.message, StateOffer):
             self.data = self._raw.view(np.float32)
-        self._digest = hashlib.blake2b(digest_size=DIGEST_BYTES) if isinstance(envelope.message, _DIGESTED) else None
+        self._digest = Digest() if isinstance(envelope.message, _DIGESTED) else None
 
     def room(self) -> memoryview:
         """Where the next chunk goes. It must fill it."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import textwrap
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import pytest
 from node_fakes import FakeCore, Stage, end_of, socket_pair, vector
 
 from gossip.core import events
+from gossip.core.digests import digest_of
 from gossip.core.events import Aggregate, Aggregated, Apply, Go, Halt, Payload, Row, Slice
 from gossip.core.messages import Commit, Contribution, Rejection
 from gossip.training import control
@@ -131,7 +131,7 @@ def test_the_rule_runs_and_its_answer_has_the_digest_of_its_bytes() -> None:
         heard = core.wait_for(Aggregated)
         assert (heard.ticket, heard.reason) == (5, "")
         assert heard.payload.data.tolist() == [2, 4]
-        assert heard.payload.digest == blake2b(np.array([2, 4], np.float32).tobytes(), digest_size=16).digest()
+        assert heard.payload.digest == digest_of(np.array([2, 4], np.float32).tobytes())
         assert heard.weights == (0.5, 0.5)
 
 
@@ -331,7 +331,7 @@ def test_a_snapshot_comes_in_shared_memory_with_its_digest() -> None:
         os.close(fd)
         heard = core.wait_for(events.SnapshotTaken)
         assert (heard.round_id, heard.payload.nbytes, bytes(heard.payload.data)) == (9, 9, b"the state")
-        assert heard.payload.digest == blake2b(b"the state", digest_size=16).digest()
+        assert heard.payload.digest == digest_of(b"the state")
 
 
 @pytest.mark.parametrize("nbytes", [100, 2**23 + 1], ids=["small", "large"])

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
-
 import numpy as np
 import pytest
 
+from gossip.core.digests import digest_of
 from gossip.core.messages import Commit, Envelope, Ping, StateOffer, Update
 from gossip.transport.assembly import ORPHANED_S, STALLED_S, Assembly, Gate, Incoming
 from gossip.transport.base import Traffic
@@ -45,7 +44,7 @@ def test_a_payload_is_cut_and_put_together_again(nbytes: int):
     assert received is not None
     assert received.payload is not None
     assert received.payload.data.tobytes() == data.tobytes()
-    assert received.payload.digest == hashlib.blake2b(data, digest_size=16).digest()
+    assert received.payload.digest == digest_of(data)
 
 
 def test_a_changed_byte_changes_the_checksum():
@@ -224,4 +223,4 @@ def test_the_digest_of_a_commit_is_told():
     received = target.finish()
     assert received is not None
     assert received.payload is not None
-    assert received.payload.digest == hashlib.blake2b(data, digest_size=16).digest()
+    assert received.payload.digest == digest_of(data)
