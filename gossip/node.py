@@ -170,7 +170,8 @@ class Node:
         """The end that the core has asked for."""
         self.transport.close(LINGER_S)
         traffic = dataclasses.asdict(self.transport.traffic)
-        self._journal.event("halted", reason=halt.reason, exit_code=halt.exit_code, round=self._round, traffic=traffic)
+        how = {"reason": halt.reason, "exit_code": halt.exit_code, "round": self._round}
+        self._journal.event("halted", **how, traffic=traffic, **self.trainer.ended_with)
         self._journal.flush()
         if not self._trainer_gone:
             try:

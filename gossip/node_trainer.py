@@ -88,6 +88,7 @@ class TrainerLink:
         self.learning_rate = 0.0
         self.has_judge = False
         self.closed = False  # it has said goodbye
+        self.ended_with: dict[str, int | str | None] = {}  # and where its parameters were then
         self.round_id = -1  # it was told to compute last
         self.peers = self.alive = 1  # as it is told with the next round
 
@@ -261,6 +262,7 @@ class TrainerLink:
                 self._emit(events.Restored(message.round_id, message.error))
             case control.Close():
                 self.closed = True
+                self.ended_with = {"state_round": message.round_id, "state_digest": message.digest.hex() or None}
                 self._emit(events.Stop(message.reason))
             case _ as never:
                 assert_never(never)

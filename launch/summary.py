@@ -193,13 +193,16 @@ def _loss(view: RunView, survivors: list[int], evaluation: Mapping[str, Any]) ->
 
 def _identical(view: RunView, survivors: list[int], evaluation: Mapping[str, Any]) -> bool | None:
     """Whether all honest survivors ended with the same bits; None when nothing tells."""
-    digests = evaluation.get("digests")
-    if not digests:
-        digests = {str(peer): row.get("state_digest") for peer, row in view.halted.items()}
-    wanted = [digests.get(str(peer)) for peer in survivors]
-    if not wanted or any(digest is None for digest in wanted):
-        return None if not evaluation.get("digests") else False
-    return len(set(wanted)) == 1
+    evaluated = evaluation.get("digests")
+    if evaluated:
+        found = [evaluated.get(str(peer)) for peer in survivors]
+        return None not in found and len(set(found)) == 1
+    ends = [(row.get("state_round"), row.get("state_digest")) for row in map(view.halted.get, survivors) if row is not None]
+    # Who ended earlier than others has parameters of another round, which says nothing about the bits.
+    comparable = len(ends) == len(survivors) > 0 and len({at for at, _ in ends}) == 1
+    if not comparable or any(digest is None for _, digest in ends):
+        return None
+    return len({digest for _, digest in ends}) == 1
 
 
 def _rate(commits: list[Mapping[str, Any]], events: list[dict[str, Any]]) -> float | None:

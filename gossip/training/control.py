@@ -102,7 +102,11 @@ class Log:
 
 @dataclass(frozen=True, slots=True)
 class Close:
+    """Goodbye. ``digest`` is that of the parameters after all rounds before ``round_id``; b"" when there was no time for it."""
+
     reason: str  # "finished", "stopped", "raised"
+    round_id: int = 0
+    digest: bytes = b""
 
 
 # --- node to trainer ------------------------------------------------------------------------------------------------------

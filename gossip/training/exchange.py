@@ -373,7 +373,8 @@ class Exchange:
         """Leaves politely: the node has ``within_s`` to help those who are behind. Then it ends, one way or the other."""
         until = time.monotonic() + within_s
         try:
-            self._say(control.Close(reason))
+            digest = self._layout.digest_parameters() if self._prepared and reason == "finished" else b""
+            self._say(control.Close(reason, self.round_id, digest))
             self._flush()
             while self._halted is None and time.monotonic() < until:
                 messages, fds = self._channel.receive(max(0.0, min(WAKE_S, until - time.monotonic())))

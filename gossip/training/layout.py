@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from gossip.core.digests import Digest
 from gossip.core.messages import DIGEST_BYTES
 from gossip.errors import UnsupportedModel
 
@@ -121,6 +122,13 @@ class Layout:
         with torch.no_grad():
             for parameter, piece in zip(self.parameters, self._pieces(self._arrive(delta)), strict=True):
                 parameter.add_(piece.to(parameter.dtype), alpha=scale)
+
+    def digest_parameters(self) -> bytes:
+        """Of all parameters, bit for bit: replicas are the same exactly when these are."""
+        digest = Digest()
+        for parameter in self.parameters:
+            digest.update(parameter.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+        return digest.digest()
 
     def copy_parameters(self) -> list[Tensor]:
         """A copy of each parameter as it is, bit for bit."""

@@ -51,6 +51,7 @@ def test_a_script_trains_with_its_own_arguments_untouched_and_leaves_a_run_folde
     assert done.returncode == 0, done.stderr
     summary = json.loads(done.stdout)
     assert (summary["status"], summary["rounds"], summary["peers"], summary["rounds_lost"]) == ("finished", 20, 2, 0)
+    assert summary["replicas_identical"] is True
     assert summary["finished"] == [0, 1]
     assert summary["bytes_sent"] > 0
     assert "0| arguments ['20', '-n', '7', '--help', '--json']" in done.stderr

@@ -586,7 +586,7 @@ def test_a_rule_that_explains_itself_at_length_still_fits_a_message() -> None:
     table.contribute()
     table.deliver()
     i, ask = table.held_back[0]
-    table.run(i, table.peers[i].on_aggregated(Aggregated(ask.ticket, None, reason="why " * 500), table.now))
+    table.aggregated(i, Aggregated(ask.ticket, None, reason="why " * 500))
     table.deliver()
     assert decode(encode(Envelope(b"run-id!!", 0, 0, table.made[0]))).message == table.made[0]
 

@@ -176,3 +176,18 @@ def test_lines_cut_off_by_a_crash_are_left_out(tmp_path: Path) -> None:
 
 def test_numbers_that_json_cannot_hold_become_null() -> None:
     assert to_json({"loss": float("nan"), "big": float("inf"), "id": b"\x01"}) == '{"loss":null,"big":null,"id":"01"}'
+
+
+def ended(peer: int, digest: str | None, at: int = 9) -> dict[str, object]:
+    return {"peer": peer, "event": "halted", "reason": "finished", "exit_code": 0, "state_round": at, "state_digest": digest}
+
+
+@pytest.mark.parametrize(
+    ("last", "identical"),
+    [(ended(3, "aa"), True), (ended(3, "bb"), False), (ended(3, None), None), (ended(3, "bb", at=8), None)],
+)
+def test_replicas_are_compared_by_what_their_nodes_said_last(
+    tmp_path: Path, last: dict[str, object], identical: bool | None
+) -> None:
+    events = [*(ended(peer, "aa") for peer in range(3)), last]
+    assert summary.write(folder(tmp_path, events, {0: [commit(0)]}), 0, 1.0)["replicas_identical"] is identical
