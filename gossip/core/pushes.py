@@ -26,6 +26,7 @@ class Pushes:
         self._staleness_max = staleness_max
         self._kept: dict[tuple[Kind, PeerId], dict[int, Pushed]] = {}
         self._heard: dict[tuple[Kind, PeerId], int] = {}
+        self._used: dict[tuple[Kind, PeerId], int] = {}  # the round of what was taken last
         self._incarnations: dict[PeerId, int] = {}
 
     def meet(self, peer: PeerId, incarnation: int) -> bool:
@@ -39,7 +40,9 @@ class Pushes:
         return True
 
     def add(self, kind: Kind, peer: PeerId, pushed: Pushed) -> None:
-        """Keeps it, in place of another of the same round."""
+        """Keeps it, in place of another of the same round. What was used, or comes after a newer one that was, is dropped."""
+        if pushed.round_id <= self._used.get((kind, peer), -1):
+            return  # a duplicate from the network would be used twice
         kept = self._kept.setdefault((kind, peer), {})
         kept[pushed.round_id] = pushed
         while len(kept) > self._staleness_max + 1:
@@ -69,6 +72,7 @@ class Pushes:
             chosen = max(due) if due else min(later, default=None)
             if chosen is not None and peer not in barred:
                 taken[peer] = kept[chosen]
+                self._used[kind, peer] = chosen
             for at in [at for at in kept if at <= round_id or at == chosen]:
                 del kept[at]
         return taken
@@ -83,6 +87,7 @@ class Pushes:
         for kind in ("gradient", "parameters"):
             self._kept.pop((kind, peer), None)
             self._heard.pop((kind, peer), None)
+            self._used.pop((kind, peer), None)
 
     def __len__(self) -> int:
         return sum(len(kept) for kept in self._kept.values())

@@ -24,6 +24,7 @@ from gossip.core.events import (
 )
 from gossip.core.gossiping import BEHIND_ROUNDS, GossipRounds
 from gossip.core.messages import Hello, Push
+from gossip.core.pushes import Kind, Pushed, Pushes
 from gossip.core.settings import CoreSettings, GossipSettings, TrustSettings
 from gossip.core.timers import Timers
 from gossip.topologies import load
@@ -325,6 +326,20 @@ def test_a_second_push_of_a_round_takes_the_place_of_the_first() -> None:
     table.contribute()
     (ask,) = only(table.push(2), Aggregate)
     assert [row.payload.data for row in ask.rows] == [(1.0, 1.0), (6.0, 6.0), (2.0, 0.0)]
+
+
+@pytest.mark.parametrize("what", ["gradient", "parameters"])
+def test_a_push_that_the_network_doubles_is_used_once(what: Kind) -> None:
+    pushes = Pushes(staleness_max=2)
+    for at in (4, 5):
+        pushes.add(what, 1, Pushed(at, 32, None))
+    assert pushes.take(what, 5, [1], [])[1].round_id == 5
+    for at in (4, 5):
+        pushes.add(what, 1, Pushed(at, 32, None))
+    assert pushes.take(what, 6, [1], []) == {}
+    pushes.forget(1)  # its next life begins where it likes
+    pushes.add(what, 1, Pushed(5, 32, None))
+    assert pushes.take(what, 6, [1], [])[1].round_id == 5
 
 
 def test_nothing_outside_the_schedule_is_taken() -> None:
