@@ -108,6 +108,12 @@ class Agreed:
         ascending = all(isinstance(peer, int) for peer in peers) and list(peers) == sorted(set(peers))
         return bool(peers) and ascending and set(peers) <= set(self.settings.peers)
 
+    def may_contribute(self, commit: Commit) -> bool:
+        """Whether those named as contributors and as rejected are of this round's roster, each once, ascending."""
+        contributors, rejected = [c.peer for c in commit.contributors], [r.peer for r in commit.rejected]
+        once = all(peers == sorted(set(peers)) for peers in (contributors, rejected))
+        return once and set(contributors) | set(rejected) <= set(self.roster.peers)
+
     def adopt(self, round_id: int, chain: bytes, snapshot: tuple[Any, ...]) -> None:
         """Takes over what another peer held before ``round_id``.
 

@@ -246,7 +246,7 @@ class RollingRounds:
         """Made by whose turn it was, for a roster of this run, with a payload that is finite and what the digest says."""
         if commit.made_at > commit.attempt or commit.server != shard.server(commit.made_at):
             return False
-        if not self.agreed.is_roster(commit.roster):
+        if not self.agreed.is_roster(commit.roster) or not self.agreed.may_contribute(commit):
             return False
         return commit.digest == (payload.digest if payload is not None else b"") and (payload is None or payload.finite)
 

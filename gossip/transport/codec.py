@@ -1,8 +1,9 @@
 """Messages to bytes and back, with every type and every bound checked on the way in. Never pickle, never code.
 
-A wire message is one msgpack array: ``[PROTOCOL_VERSION, run, sender, incarnation, tag, [field, ...]]``, the fields in the
-order of the dataclass. How to read and write a dataclass follows from its annotations; it is worked out once, when a
-``Codec`` is built, into a tree of closures, so that a call does no reflection.
+A wire message is one msgpack array, ``[PROTOCOL_VERSION, run, sender, incarnation, tag, [field, ...]]``, the fields in the
+order of the dataclass, and its CRC-32: a flipped bit in an incarnation or a score would be believed otherwise. How to read and
+write a dataclass follows from its annotations; it is worked out once, when a ``Codec`` is built, into a tree of closures, so
+that a call does no reflection.
 
 What an annotation allows, within ``Limits``:
 
@@ -19,6 +20,8 @@ What an annotation allows, within ``Limits``:
 from __future__ import annotations
 
 import dataclasses
+import struct
+import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from math import isfinite
@@ -320,7 +323,11 @@ def _write_dataclass(names: list[str], writers: list[Writer]) -> Callable[[Any],
 
 # --- what peers say to each other -----------------------------------------------------------------------------------------
 
-MESSAGES: Codec[Message] = Codec(get_args(Message), Limits(larger={(StateOffer, "core"): CORE_BYTES_MAX}))
+_SEAL = struct.Struct("<I")
+
+MESSAGES: Codec[Message] = Codec(
+    get_args(Message), Limits(message_bytes=HEADER_BYTES_MAX - _SEAL.size, larger={(StateOffer, "core"): CORE_BYTES_MAX})
+)
 
 _read_run = _read_sized("run", bytes, ID_BYTES_MAX)
 _read_sender = _read_int("sender", 0, ROUND_MAX)
@@ -330,12 +337,20 @@ _read_incarnation = _read_int("incarnation", 0, ROUND_MAX)
 def encode(envelope: Envelope) -> bytes:
     """At most ``HEADER_BYTES_MAX`` bytes; raises ValueError when the message is larger: a bug of ours, not input."""
     tag, fields = MESSAGES.to_plain(envelope.message)
-    return MESSAGES.pack((PROTOCOL_VERSION, envelope.run, envelope.sender, envelope.incarnation, tag, fields))
+    return seal(MESSAGES.pack((PROTOCOL_VERSION, envelope.run, envelope.sender, envelope.incarnation, tag, fields)))
+
+
+def seal(packed: bytes) -> bytes:
+    """The bytes with their checksum behind them. It finds accidents; against intent there are keys."""
+    return packed + _SEAL.pack(zlib.crc32(packed))
 
 
 def decode(data: bytes | memoryview) -> Envelope:
     """Raises Malformed on anything that ``encode`` does not make of a message within its bounds, and nothing else."""
-    items = MESSAGES.parse(data)
+    packed = memoryview(data)[: -_SEAL.size]
+    if len(data) < _SEAL.size or len(data) > HEADER_BYTES_MAX or _SEAL.unpack_from(data, len(packed))[0] != zlib.crc32(packed):
+        raise Malformed("not a message, or damaged on its way")
+    items = MESSAGES.parse(packed)
     if len(items) != 6 or items[0] != PROTOCOL_VERSION or type(items[0]) is not int:
         raise Malformed("not an envelope of this protocol version")
     _, run, sender, incarnation, tag, fields = items

@@ -27,19 +27,29 @@ from gossip.core.messages import (
 )
 from gossip.errors import Malformed
 from gossip.training.control import Close, FromNode, FromTrainer, Go, Judged
-from gossip.transport.codec import CORE_BYTES_MAX, HEADER_BYTES_MAX, MESSAGES, PROTOCOL_VERSION, Codec, Limits, decode, encode
+from gossip.transport.codec import (
+    CORE_BYTES_MAX,
+    HEADER_BYTES_MAX,
+    MESSAGES,
+    PROTOCOL_VERSION,
+    Codec,
+    Limits,
+    decode,
+    encode,
+    seal,
+)
 
 UPDATE = Update(b"lineage1", 7, 1, 0, b"d" * 16, 32, 0.5)
 RUN = b"this-run"
 
 
 def wire(message: Message) -> list:
-    return msgpack.unpackb(encode(Envelope(RUN, 3, 1, message)))
+    return msgpack.unpackb(encode(Envelope(RUN, 3, 1, message))[:-4])
 
 
 def refused(items: object) -> str:
     with pytest.raises(Malformed) as caught:
-        decode(msgpack.packb(items))
+        decode(seal(msgpack.packb(items)))
     return str(caught.value)
 
 
@@ -120,7 +130,7 @@ def test_the_bounds_themselves_are_allowed():
 
 
 def test_a_whole_number_will_do_for_a_float():
-    message = decode(msgpack.packb(with_field(UPDATE, 6, 1))).message
+    message = decode(seal(msgpack.packb(with_field(UPDATE, 6, 1)))).message
     assert isinstance(message, Update)
     assert type(message.loss) is float
 
@@ -163,7 +173,7 @@ def test_only_the_state_offer_may_carry_48_kib():
 
 def test_a_message_that_others_would_refuse_is_not_made():
     far = tuple(Rumour(peer, "alive", 1, "a" * 100, "b" * 100, peer) for peer in range(1000))
-    with pytest.raises(ValueError, match=f"larger than the {HEADER_BYTES_MAX}"):
+    with pytest.raises(ValueError, match=f"larger than the {HEADER_BYTES_MAX - 4}"):
         encode(Envelope(RUN, 3, 1, PushPull(far, False)))
     # The packer is as good as new afterwards.
     assert decode(encode(Envelope(RUN, 3, 1, UPDATE))).message == UPDATE
@@ -200,12 +210,25 @@ def test_a_bomb_is_malformed(bomb: bytes):
     with pytest.raises(Malformed):
         decode(bomb)
     with pytest.raises(Malformed):
+        decode(seal(bomb))
+    with pytest.raises(Malformed):
         MESSAGES.decode_many(bomb)
 
 
 def test_what_follows_a_message_makes_it_malformed():
     with pytest.raises(Malformed):
         decode(encode(Envelope(RUN, 3, 1, UPDATE)) + b"\x00")
+    with pytest.raises(Malformed):
+        decode(seal(encode(Envelope(RUN, 3, 1, UPDATE))[:-4] + b"\x00"))
+
+
+def test_any_flipped_bit_is_noticed():
+    data = encode(Envelope(RUN, 3, 1, UPDATE))
+    for bit in range(8 * len(data)):
+        damaged = bytearray(data)
+        damaged[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(Malformed, match="damaged"):
+            decode(bytes(damaged))
 
 
 # --- codecs of others -----------------------------------------------------------------------------------------------------

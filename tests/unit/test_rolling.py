@@ -25,7 +25,7 @@ from gossip.core.events import (
     Send,
     SetTimer,
 )
-from gossip.core.messages import Commit, CommitRequest, Envelope, Message, NotMe, Query, Update
+from gossip.core.messages import Commit, CommitRequest, Contribution, Envelope, Message, NotMe, Query, Rejection, Update
 from gossip.core.rolling import RollingRounds
 from gossip.core.settings import CoreSettings, RoundSettings
 from gossip.core.timers import Timers
@@ -542,6 +542,10 @@ def commit_for(table: Table, victim: int, **changes: object) -> Commit:
         {"roster": (1, 0)},
         {"roster": (0, 77)},
         {"digest": b"x" * 16},
+        {"contributors": (Contribution(1, 4, 0.5, 1.0), Contribution(1, 4, 0.5, 1.0))},
+        {"contributors": (Contribution(2, 4, 0.5, 1.0), Contribution(0, 4, 0.5, 1.0))},
+        {"contributors": (Contribution(77, 4, 1.0, 1.0),)},
+        {"rejected": (Rejection(77, "non_finite"),)},
     ],
 )
 def test_a_commit_that_is_well_formed_and_wrong_is_refused(changes: dict[str, object]) -> None:
