@@ -10,7 +10,7 @@ from gossip.topologies.base import Roster
 
 from .commit_log import Held
 from .data_cursor import DataCursor, Ranges
-from .events import Apply, Committed, Effect, Report, Slice
+from .events import Apply, Committed, Effect, Payload, Report, Slice
 from .lineage import Lineage
 from .messages import Commit, PeerId
 from .settings import CoreSettings
@@ -108,11 +108,23 @@ class Agreed:
         ascending = all(isinstance(peer, int) for peer in peers) and list(peers) == sorted(set(peers))
         return bool(peers) and ascending and set(peers) <= set(self.settings.peers)
 
-    def may_contribute(self, commit: Commit) -> bool:
-        """Whether those named as contributors and as rejected are of this round's roster, each once, ascending."""
+    def is_sound(self, commit: Commit, payload: Payload | None) -> bool:
+        """Whether it can be a commit of this round: for a roster of the run, of contributors who are in this one, with a payload that
+        is finite and what the digest says."""
+        if not self.is_roster(commit.roster) or not self.may_have_contributed(commit):
+            return False
+        return commit.digest == (payload.digest if payload is not None else b"") and (payload is None or payload.finite)
+
+    def may_have_contributed(self, commit: Commit) -> bool:
+        """Whether those named as contributors and as rejected are of this round's roster, each once, ascending, with samples."""
         contributors, rejected = [c.peer for c in commit.contributors], [r.peer for r in commit.rejected]
-        once = all(peers == sorted(set(peers)) for peers in (contributors, rejected))
-        return once and set(contributors) | set(rejected) <= set(self.roster.peers)
+        named = set(contributors) | set(rejected)
+        once = len(named) == len(contributors) + len(rejected)
+        ascending = contributors == sorted(contributors) and rejected == sorted(rejected)
+        with_samples = all(c.samples > 0 for c in commit.contributors)
+        return (
+            once and ascending and with_samples and named <= set(self.roster.peers) and bool(contributors) <= bool(commit.digest)
+        )
 
     def adopt(self, round_id: int, chain: bytes, snapshot: tuple[Any, ...]) -> None:
         """Takes over what another peer held before ``round_id``.

@@ -18,6 +18,7 @@ from .deadline import Deadline
 from .elsewhere import Elsewhere
 from .events import Aggregated, Applied, Contributed, Effect, Go, Payload, Received, Report, Send, Token
 from .messages import Commit, CommitRequest, Hello, NotMe, PeerId, Push, Query, Update
+from .promises import Promises
 from .serving import RoundTimer, Server
 from .settings import CoreSettings
 from .shard import ShardRound
@@ -64,6 +65,7 @@ class RollingRounds:
         self._applied = -1  # the last round that the trainer has applied
         self._go_round = -1
         self._serves_from = float("-inf")
+        self._promises = Promises()
         self._made: tuple[ShardRound, Commit, Payload | None, Token] | None = None  # spread, and not yet held here
 
     # --- where we are -----------------------------------------------------------------------------------------------------
@@ -91,6 +93,7 @@ class RollingRounds:
         """Takes part no more until ``start``; goes on helping those behind."""
         effects = self.hold_made(now)
         effects += [effect for shard in self._shards for token in shard.tokens() for effect in self.timers.cancel(token)]
+        self._promises.keep(self.round_id, self.chain, self._shards)
         self.mode, self._shards, self._own = "off", [], None
         return effects
 
@@ -227,7 +230,8 @@ class RollingRounds:
             return [Report("fork", {**fields, "held": shard.commit.digest.hex(), "heard": commit.digest.hex()})]
         if self.astray.is_elsewhere(sender, commit.parent):
             return []
-        if not self._is_sound(shard, commit, payload):
+        in_turn = commit.made_at <= commit.attempt and commit.server == shard.server(commit.made_at)
+        if not in_turn or not self.agreed.is_sound(commit, payload):
             return [Report("bad_commit", fields)]
         serves = shard.server(shard.attempt) == self.local
         if commit.attempt < shard.attempt and not serves:
@@ -241,14 +245,6 @@ class RollingRounds:
             commit = replace(commit, attempt=max(commit.attempt, shard.attempt))
             effects = self._spread(commit, payload)
         return effects + self._hold(shard, commit, payload, False, now)
-
-    def _is_sound(self, shard: ShardRound, commit: Commit, payload: Payload | None) -> bool:
-        """Made by whose turn it was, for a roster of this run, with a payload that is finite and what the digest says."""
-        if commit.made_at > commit.attempt or commit.server != shard.server(commit.made_at):
-            return False
-        if not self.agreed.is_roster(commit.roster) or not self.agreed.may_contribute(commit):
-            return False
-        return commit.digest == (payload.digest if payload is not None else b"") and (payload is None or payload.finite)
 
     def _on_not_me(self, sender: PeerId, notice: NotMe, now: float) -> list[Effect]:
         if notice.round_id > self.round_id:
@@ -331,9 +327,10 @@ class RollingRounds:
         effects: list[Effect] = []
         if self.mode == "active":
             for shard in self._shards:
-                shard.attempt = self._next_attempt(shard, 0, now)
-                if shard.attempt:
-                    skipped = shard.server(0)
+                first = self._promises.first(self.round_id, self.chain, shard.index)
+                shard.attempt = self._next_attempt(shard, first, now)
+                if shard.attempt > first:
+                    skipped = shard.server(first)
                     reason = "it stood still" if skipped == self.local else self._skip_reason(skipped)
                     effects.append(self._attempt_report(shard, f"{skipped} is skipped: {reason}"))
             if self._applied == self.round_id - 1:

@@ -545,6 +545,9 @@ def commit_for(table: Table, victim: int, **changes: object) -> Commit:
         {"contributors": (Contribution(1, 4, 0.5, 1.0), Contribution(1, 4, 0.5, 1.0))},
         {"contributors": (Contribution(2, 4, 0.5, 1.0), Contribution(0, 4, 0.5, 1.0))},
         {"contributors": (Contribution(77, 4, 1.0, 1.0),)},
+        {"contributors": (Contribution(1, 0, 1.0, 1.0),)},
+        {"contributors": (Contribution(1, 4, 1.0, 1.0),), "digest": b""},
+        {"contributors": (Contribution(1, 4, 1.0, 1.0),), "rejected": (Rejection(1, "non_finite"),)},
         {"rejected": (Rejection(77, "non_finite"),)},
     ],
 )
@@ -601,3 +604,25 @@ def test_a_donors_roster_that_is_none_is_not_adopted(roster: object) -> None:
     with pytest.raises(ValueError, match="roster"):
         peer.adopt(7, b"h" * 16, (roster, peer.agreed.trust.pack(), peer.agreed.cursor.pack()))
     assert peer.roster.peers == (0, 1, 2)
+
+
+def test_a_peer_that_leaves_a_round_and_comes_back_to_it_keeps_its_promise() -> None:
+    """It may have moved to attempt 1 there, and sent an update under that promise, before it took another's state and lost it."""
+    table = Table(4)
+    table.lose = lambda sender, to, message: True
+    order = table.order()
+    one = order[2]
+    peer = table.peers[one]
+    before = peer.snapshot(0)
+    assert before is not None
+    table.contribute(one)
+    table.views[one].skipped[order[0]] = "link down"
+    table.run(one, peer.on_view_change(table.now))
+    assert [m.attempt for _, _, m in table.sent if isinstance(m, Update)] == [0, 1]
+    table.views[one].skipped.clear()
+    for round_id, (chain, snapshot) in ((7, (b"another branch..", before[1])), (0, before)):
+        table.run(one, peer.stop(table.now))
+        peer.adopt(round_id, chain, snapshot)
+        table.run(one, peer.start(table.now))
+        table.contribute(one)
+    assert [m.attempt for _, _, m in table.sent if isinstance(m, Update) and m.round_id == 0] == [0, 1, 1]
