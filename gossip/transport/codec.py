@@ -235,7 +235,7 @@ def _read_dataclass(
     given to their reader when something is wrong with them, for its words. A call a field would be half of all the time."""
     count, name, least, most = len(readers), cls.__name__, limits.int_min, limits.int_max
     others = [(at, reader) for at, reader in enumerate(readers) if at not in wholes and at not in sized]
-    sizes = [(at, kind, longest) for at, (kind, longest) in sized.items()]
+    sizes: list[tuple[int, Any, int]] = [(at, kind, longest) for at, (kind, longest) in sized.items()]
 
     def read(values: Any) -> Any:
         if type(values) is not tuple or len(values) != count:
