@@ -75,11 +75,8 @@ class Rule:
         self.translation, self.scale = translation, scale
         self.robust = discerning if robust is None else robust
         self.parameters = inspect.signature(function).parameters
-
-    @property
-    def needs(self) -> frozenset[str]:
+        self.needs = frozenset(self.parameters) & AVAILABLE
         """What it asks for beside updates: any of ``f``, ``center``, ``evaluate``, ``gradient``, ``learning_rate``."""
-        return frozenset(self.parameters) & AVAILABLE
 
     @property
     def needs_trainer(self) -> bool:

@@ -23,9 +23,9 @@ def mean(updates: Tensor) -> Verdict:
     require(updates, "mean", 0, at_least=1)
     n = len(updates)
     aggregate = updates.mean(dim=0, dtype=working_dtype(updates))
-    if not math.isfinite(float(aggregate.sum())):
+    if not math.isfinite(aggregate.sum().item()):
         # The sum left the range of its dtype; the mean itself never does.
         aggregate = (updates.to(torch.float64) / n).sum(dim=0)
-    return Verdict(
-        aggregate.to(updates.dtype), torch.full((n,), 1.0 / n, dtype=torch.float64), torch.ones(n, dtype=torch.float64)
-    )
+    if aggregate.dtype != updates.dtype:
+        aggregate = aggregate.to(updates.dtype)
+    return Verdict(aggregate, torch.full((n,), 1.0 / n, dtype=torch.float64), torch.ones(n, dtype=torch.float64))

@@ -91,9 +91,10 @@ class BoundRule:
             available: What the caller has of ``f``, ``center``, ``learning_rate``, ``evaluate``, ``gradient``; None: it has not.
         Raises: ConfigError: The rule needs something that the caller does not have.
         """
-        chosen = {key: value for key, value in available.items() if key in self.rule.needs and value is not None}
+        needs = self.rule.needs
+        chosen = {key: value for key, value in available.items() if key in needs and value is not None}
         chosen.update(self.options)
-        for need in sorted(self.rule.needs - frozenset(chosen)):
+        for need in sorted(needs.difference(chosen)):
             if self.rule.parameters[need].default is inspect.Parameter.empty:
                 raise ConfigError(f"rule {self.name} needs {need}, and there is none here", _WHERE_FROM.get(need))
         return self.rule.explain(updates, **chosen)

@@ -242,6 +242,7 @@ class Node:
         now = clock()
         for token in self._alarms.due(now):
             self._handle(events.TimerFired(token), now)
+        self._settle(now)  # what the trainer waits for goes before what can wait
         self._chores(now)
         self._settle(now)
 

@@ -36,6 +36,7 @@ class Journal:
             self._events = _File(folder / "events.jsonl", SCHEMAS["events"])
             self._commits = _File(folder / "commits.jsonl", SCHEMAS["commits"])
             self._metrics = _File(folder / "metrics.jsonl", SCHEMAS["metrics"])
+        self._made: list[tuple[float, float, Committed]] = []  # commits that were made, when, and the wall clock then
         self._backlog = bytearray()
         self._unsent_lines = 0
         self._next_flush = 0.0
@@ -52,13 +53,15 @@ class Journal:
         self._tell(line)
 
     def commit(self, committed: Committed) -> None:
-        """A commit that was made here; the others' are in their makers' files."""
-        if self._commits.path is None:
-            return
+        """A commit that was made here; the others' are in their makers' files. Becomes a line when there is time for it."""
+        if self._commits.path is not None:
+            self._made.append((time.monotonic(), time.time(), committed))
+
+    def _write_commit(self, t: float, wall: float, committed: Committed) -> None:
         commit = committed.commit
         line = {
-            "t": time.monotonic(),
-            "wall": time.time(),
+            "t": t,
+            "wall": wall,
             "lineage": commit.lineage.hex(),
             "round": commit.round_id,
             "shard": commit.shard,
@@ -126,6 +129,9 @@ class Journal:
     def flush(self, wait_s: float = 0.0) -> None:
         """Writes all there is; the launcher's share as far as it takes it within ``wait_s``."""
         self._next_flush = time.monotonic() + FLUSH_S
+        made, self._made = self._made, []
+        for t, wall, committed in made:
+            self._write_commit(t, wall, committed)
         for file in (self._events, self._commits, self._metrics):
             file.flush()
         if self._backlog:

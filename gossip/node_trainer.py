@@ -358,7 +358,7 @@ def _payload(vector: np.ndarray) -> Payload:
 
 
 def _apply_bytes(effect: events.Apply) -> int:
-    return sum(payload.nbytes for payload in effect.payloads) + (effect.mix.nbytes if effect.mix is not None else 0)
+    return sum([payload.nbytes for payload in effect.payloads]) + (effect.mix.nbytes if effect.mix is not None else 0)
 
 
 def _filled(state: memoryview) -> int:

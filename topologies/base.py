@@ -110,7 +110,8 @@ def check_plan(name: str, plan: Plan, roster: Roster) -> None:
         raise BadTopology(f"topology {name} must return servers or pushes, and not both")
     members = set(roster.peers)
     for order in plan.servers:
-        if not order or not members.issuperset(order) or len(set(order)) != len(order):
+        named = set(order)
+        if not named or not named <= members or len(named) != len(order):
             raise BadTopology(f"topology {name}: {order} is not an order of peers of {roster.peers}")
     for sender, targets in (plan.pushes or {}).items():
         if sender not in members or sender in targets or not members.issuperset(targets) or len(set(targets)) != len(targets):
@@ -119,5 +120,14 @@ def check_plan(name: str, plan: Plan, roster: Roster) -> None:
 
 def draw(*words: object) -> int:
     """A 64-bit number that is the same on every peer for the same words (blake2b, so no peer can choose its own luck)."""
-    text = "/".join(word.hex() if isinstance(word, bytes) else str(word) for word in words)
-    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big")
+    return draws(words[:-1], words[-1:])[0]
+
+
+def draws(begin: Sequence[object], last: Sequence[object]) -> list[int]:
+    """``draw(*begin, word)`` for each word of ``last``."""
+    prefix = "".join([f"{_text(word)}/" for word in begin])
+    return [int.from_bytes(blake2b(f"{prefix}{_text(word)}".encode(), digest_size=8).digest(), "big") for word in last]
+
+
+def _text(word: object) -> str:
+    return word.hex() if isinstance(word, bytes) else str(word)

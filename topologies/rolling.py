@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gossip.errors import ConfigError
 
-from .base import Plan, Roster, draw, topology
+from .base import Plan, Roster, draws, topology
 
 
 @topology(rolling=True)
@@ -20,6 +20,7 @@ def rolling(roster: Roster, round_id: int, seed: int, *, shards: int = 1) -> Pla
         raise ConfigError(f"rolling: shards must be a whole number of at least 1, not {shards!r}")
 
     def order(shard: int) -> tuple[int, ...]:
-        return tuple(sorted(roster.peers, key=lambda peer: (draw(seed, roster.lineage, round_id, shard, peer), peer)))
+        drawn = draws((seed, roster.lineage, round_id, shard), roster.peers)
+        return tuple([peer for _, peer in sorted(zip(drawn, roster.peers, strict=True))])
 
-    return Plan(servers=tuple(order(shard) for shard in range(shards)))
+    return Plan(servers=tuple([order(shard) for shard in range(shards)]))

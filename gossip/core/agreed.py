@@ -38,7 +38,7 @@ class Agreed:
         round_id = self.lineage.next_round
         # The updates of a peer in quarantine would not be used, so it gets no samples.
         locked = self.trust.quarantined(round_id)
-        self._sharers = tuple(peer for peer in self.roster if peer not in locked)
+        self._sharers = tuple([peer for peer in self.roster.peers if peer not in locked])
         self._slices = self.cursor.assign(self._sharers)
         self._snapshots[round_id] = (self.roster.peers, self.trust.pack(), self.cursor.pack())
         while len(self._snapshots) > SNAPSHOTS_KEPT:
@@ -55,31 +55,32 @@ class Agreed:
 
     def electorate(self) -> Roster:
         """Those who may serve in this round."""
-        trusted = tuple(peer for peer in self.roster if self.trust.may_serve(peer, self.lineage.next_round))
+        trusted = tuple([peer for peer in self.roster.peers if self.trust.may_serve(peer, self.lineage.next_round)])
         return Roster(trusted, self.roster.lineage) if trusted else self.roster
 
-    def scores(self) -> dict[PeerId, float]:
+    def _scores(self) -> dict[PeerId, float]:
         return {peer: round(score, 3) for peer, score in self.trust.scores().items()}
 
-    def append(self, held: Held, made_here: Sequence[bool]) -> list[Effect]:
+    def append(self, held: Held, made_here: Sequence[bool], alive: int) -> list[Effect]:
         """Every shard of this round is committed: it is history.
 
         Args:
             held: The commits with their payloads, in order of the shards.
             made_here: Of each, whether this peer made it.
+            alive: Of the next roster, for the report.
         """
         commits = [commit for commit, _ in held]
         round_id = commits[0].round_id
         lost = next((commit for commit in commits if not commit.digest), None)
         chain = self.lineage.append(commits)
-        used = set() if lost else set.intersection(*({c.peer for c in commit.contributors} for commit in commits))
+        used = set() if lost else set.intersection(*[{c.peer for c in commit.contributors} for commit in commits])
         effects: list[Effect] = [
             Report(t.change, {"subject": t.peer, "trust": round(t.trust, 3), "reasons": list(t.reasons), "round": t.round_id})
             for t in self.trust.observe_round(commits)
         ]
         data: dict[str, Any] = {"epoch": self.cursor.epoch, "samples_total": self.cursor.samples_total}
         data["slices"] = self._slices if self.cursor.configured else None
-        scores = self.scores()
+        scores = self._scores()
         effects += [Committed(commit, chain, made, trust=scores, **data) for commit, made in zip(commits, made_here, strict=True)]
         if lost is None:
             effects.append(Apply(round_id, tuple(payload for _, payload in held if payload is not None)))
@@ -89,12 +90,8 @@ class Agreed:
                 effects.append(Report("lost_round", {"round": round_id, "reason": lost.reason}))
         self.cursor.commit(self._sharers, used)
         self.roster = Roster(commits[0].roster, self.roster.lineage)
+        effects.append(_report(commits[0], alive, scores))
         return effects
-
-    def report(self, commit: Commit, alive: int) -> Report:
-        """A round in a line, by the commit of its first shard."""
-        served = {"server": commit.server, "attempt": commit.made_at, "contributors": [c.peer for c in commit.contributors]}
-        return Report("round", {"round": commit.round_id, "loss": commit.loss, **served, "alive": alive, "trust": self.scores()})
 
     # --- handing it over ----------------------------------------------------------------------------------------------------
 
@@ -109,9 +106,11 @@ class Agreed:
         return bool(peers) and ascending and set(peers) <= set(self.settings.peers)
 
     def is_sound(self, commit: Commit, payload: Payload | None) -> bool:
-        """Whether it can be a commit of this round: for a roster of the run, of contributors who are in this one, with a payload that
-        is finite and what the digest says."""
-        if not self.is_roster(commit.roster) or not self.may_have_contributed(commit):
+        """Whether it can be a commit of this round: for a roster of the run, of contributors who are in this one, and with
+        a payload that is finite and what the digest says."""
+        if commit.roster != self.roster.peers and not self.is_roster(commit.roster):
+            return False
+        if not self.may_have_contributed(commit):
             return False
         return commit.digest == (payload.digest if payload is not None else b"") and (payload is None or payload.finite)
 
@@ -140,3 +139,9 @@ class Agreed:
         self.trust.unpack(trust)
         self.roster = Roster(peers, self.settings.lineage)
         self.lineage.restart(round_id, chain)
+
+
+def _report(commit: Commit, alive: int, scores: dict[PeerId, float]) -> Report:
+    """A round in a line, by the commit of its first shard."""
+    served = {"server": commit.server, "attempt": commit.made_at, "contributors": [c.peer for c in commit.contributors]}
+    return Report("round", {"round": commit.round_id, "loss": commit.loss, **served, "alive": alive, "trust": scores})

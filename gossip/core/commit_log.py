@@ -70,4 +70,4 @@ def reissue(peer: PeerId, commit: Commit, payload: Payload | None, attempt: int)
 
 
 def _weight(held: Held) -> int:
-    return sum(payload.nbytes for _, payload in held if payload is not None)
+    return sum([payload.nbytes for _, payload in held if payload is not None])

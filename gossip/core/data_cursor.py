@@ -67,7 +67,8 @@ class DataCursor:
     @property
     def remaining(self) -> int:
         """Positions of this epoch that no contributor has had."""
-        return self.samples_total - self._position + _length(self._returned)
+        fresh = self.samples_total - self._position
+        return fresh + _length(self._returned) if self._returned else fresh
 
     def configure(self, samples_total: int, batch: int) -> None:
         """Says how much data there is; the rounds committed before count as if it had been known.
@@ -99,15 +100,15 @@ class DataCursor:
         """
         if not self.configured or not roster:
             return dict.fromkeys(roster, ())
-        first = self._turn % len(roster)
-        sharers = [*roster[first:], *roster[:first]]
-        if self.remaining < self.batch * len(roster):
-            present = [peer for peer in sharers if peer in self._recent]
-            sharers = present if len(present) >= min(self.at_least, len(roster)) else sharers
+        sharers = self._sharers(roster)
         shares = self._shares(len(sharers))
         slices: dict[PeerId, Ranges] = dict.fromkeys(roster, ())
         left, fresh = list(reversed(self._returned)), self._position
         for share, peer in zip(shares, sharers, strict=True):
+            if not left:  # all the rest is fresh
+                slices[peer] = ((fresh, fresh + share),) if share else ()
+                fresh += share
+                continue
             ranges: list[tuple[int, int]] = []
             while share:
                 start, stop = left.pop() if left else (fresh, self.samples_total)
@@ -136,15 +137,19 @@ class DataCursor:
                 if len(self._pending) > PENDING_ROUNDS:
                     self._pending = None
             return None
-        slices = self.assign(roster)
-        given = sum(_length(ranges) for ranges in slices.values())
-        back = [pair for peer, ranges in slices.items() if peer not in contributors for pair in ranges]
+        back: list[tuple[int, int]] = []
+        if all(peer in contributors for peer in roster):  # then it does not matter who had what
+            given = sum(self._shares(len(self._sharers(roster)))) if roster else 0
+        else:
+            slices = self.assign(roster)
+            given = sum(_length(ranges) for ranges in slices.values())
+            back = [pair for peer, ranges in slices.items() if peer not in contributors for pair in ranges]
         kept, self._position = self._after(given)
-        self._returned = _merged([*kept, *back])
+        self._returned = _merged([*kept, *back]) if kept or back else ()
         self._used += given - _length(tuple(back))
         self._turn += 1
         self._rounds += 1
-        self._recent = tuple(peer for peer in roster if peer in contributors)
+        self._recent = tuple([peer for peer in roster if peer in contributors])
         enough = max(1, min(self.at_least, len(roster)))
         return self._end_epoch() if self.remaining < enough else None
 
@@ -156,14 +161,24 @@ class DataCursor:
         """Positions used once, twice and never in all completed epochs together."""
         return self._once, 0, self._never
 
+    def _sharers(self, roster: Sequence[PeerId]) -> list[PeerId]:
+        """Who gets samples in the next round, if there are enough, in their order."""
+        first = self._turn % len(roster)
+        sharers = [*roster[first:], *roster[:first]]
+        if self.remaining < self.batch * len(roster):
+            present = [peer for peer in sharers if peer in self._recent]
+            sharers = present if len(present) >= min(self.at_least, len(roster)) else sharers
+        return sharers
+
     def _shares(self, n: int) -> list[int]:
         """How many positions each of n peers gets, the earlier ones not fewer."""
-        give = min(self.remaining, self.batch * n)
+        remaining = self.remaining
+        give = min(remaining, self.batch * n)
         enough = min(self.at_least, n)
-        if 0 < self.remaining - give < enough and self.remaining - enough >= enough:
-            give = self.remaining - enough  # so that the round after this one has enough for its rule
+        if 0 < remaining - give < enough and remaining - enough >= enough:
+            give = remaining - enough  # so that the round after this one has enough for its rule
         each, extra = divmod(give, n)
-        return [each + (place < extra) for place in range(n)]
+        return [each + 1] * extra + [each] * (n - extra)
 
     def _after(self, given: int) -> tuple[list[tuple[int, int]], int]:
         """The returned ranges and the first fresh position once ``given`` positions are handed out."""
@@ -222,7 +237,7 @@ class DataCursor:
 
 
 def _length(ranges: Ranges) -> int:
-    return sum(stop - start for start, stop in ranges)
+    return sum([stop - start for start, stop in ranges])
 
 
 def _merged(ranges: Sequence[tuple[int, int]]) -> Ranges:

@@ -19,47 +19,42 @@ HISTORY_ROUNDS = 1024
 
 Stance = Literal["same", "fork", "unknown"]
 
-_NOT_A_NUMBER = struct.pack(">d", math.nan)
+_SHARD = struct.Struct(">4q")  # round, shard, made_at, server
+_COUNT = struct.Struct(">q")
+_LENGTH = struct.Struct(">I")
+_CONTRIBUTION = struct.Struct(">2q2d")
+_REAL = struct.Struct(">d")
+
+
+def _blob(value: bytes) -> bytes:
+    return _LENGTH.pack(len(value)) + value
 
 
 def _text(value: str) -> bytes:
     return _blob(value.encode("utf-8", "surrogatepass"))
 
 
-def _blob(value: bytes) -> bytes:
-    return struct.pack(">I", len(value)) + value
-
-
-def _real(value: float) -> bytes:
+def _real(value: float) -> float:
     # There are many bit patterns that are no number: whoever decodes one may hold another, so all hash alike.
-    return _NOT_A_NUMBER if math.isnan(value) else struct.pack(">d", value)
-
-
-def _whole(value: int) -> bytes:
-    return struct.pack(">q", value)
+    return value if value == value else math.nan  # NaN differs from itself
 
 
 def header_bytes(commit: Commit) -> bytes:
     """The canonical bytes of a commit's header: every field except ``attempt``, each with its length where it varies."""
     parts = [
         _blob(commit.lineage),
-        _whole(commit.round_id),
-        _whole(commit.shard),
-        _whole(commit.made_at),
-        _whole(commit.server),
+        _SHARD.pack(commit.round_id, commit.shard, commit.made_at, commit.server),
         _blob(commit.parent),
         _blob(commit.digest),
-        _whole(len(commit.contributors)),
+        _COUNT.pack(len(commit.contributors)),
     ]
-    for contribution in commit.contributors:
-        parts += [_whole(contribution.peer), _whole(contribution.samples)]
-        parts += [_real(contribution.weight), _real(contribution.outlyingness)]
-    parts.append(_whole(len(commit.rejected)))
+    parts += [_CONTRIBUTION.pack(c.peer, c.samples, _real(c.weight), _real(c.outlyingness)) for c in commit.contributors]
+    parts.append(_COUNT.pack(len(commit.rejected)))
     for rejection in commit.rejected:
-        parts += [_whole(rejection.peer), _text(rejection.reason)]
-    parts.append(_whole(len(commit.roster)))
-    parts += [_whole(peer) for peer in commit.roster]
-    parts += [b"\0"] if commit.loss is None else [b"\1", _real(commit.loss)]
+        parts += [_COUNT.pack(rejection.peer), _text(rejection.reason)]
+    count = len(commit.roster)
+    parts.append(struct.pack(f">{count + 1}q", count, *commit.roster))
+    parts.append(b"\0" if commit.loss is None else b"\1" + _REAL.pack(_real(commit.loss)))
     parts.append(_text(commit.reason))
     return b"".join(parts)
 

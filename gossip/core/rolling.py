@@ -223,16 +223,16 @@ class RollingRounds:
         return self._offer(shard, now)
 
     def _on_commit(self, sender: PeerId, shard: ShardRound, commit: Commit, payload: Payload | None, now: float) -> list[Effect]:
-        fields = {"round": commit.round_id, "shard": commit.shard, "server": commit.server, "from": sender}
         if shard.commit is not None:
             if shard.commit.digest == commit.digest or commit.parent != self.chain:
                 return []
-            return [Report("fork", {**fields, "held": shard.commit.digest.hex(), "heard": commit.digest.hex()})]
+            digests = {"held": shard.commit.digest.hex(), "heard": commit.digest.hex()}
+            return [Report("fork", {**_whence(sender, commit), **digests})]
         if self.astray.is_elsewhere(sender, commit.parent):
             return []
         in_turn = commit.made_at <= commit.attempt and commit.server == shard.server(commit.made_at)
         if not in_turn or not self.agreed.is_sound(commit, payload):
-            return [Report("bad_commit", fields)]
+            return [Report("bad_commit", _whence(sender, commit))]
         serves = shard.server(shard.attempt) == self.local
         if commit.attempt < shard.attempt and not serves:
             # We have promised not to take it. Who serves our attempt may: then it re-issues it to everybody.
@@ -408,12 +408,11 @@ class RollingRounds:
 
     def _finish(self, now: float) -> list[Effect]:
         """Every shard is committed: this round is history."""
-        held = tuple((shard.commit, shard.payload) for shard in self._shards if shard.commit is not None)
+        held = tuple([(shard.commit, shard.payload) for shard in self._shards if shard.commit is not None])
         self.log.append(self.round_id, held)
-        effects = self.agreed.append(held, [shard.made_here for shard in self._shards])
+        alive = sum([peer == self.local or not self._skip_reason(peer) for peer in held[0][0].roster])
+        effects = self.agreed.append(held, [shard.made_here for shard in self._shards], alive)
         self.deadline.observe_round(now - self._began_at)
-        alive = sum(1 for peer in held[0][0].roster if peer == self.local or not self._skip_reason(peer))
-        effects.append(self.agreed.report(held[0][0], alive))
         self.joining.difference_update(self.roster)
         if self._own is not None and self._applied == self.round_id - 1:
             self._applied = self.round_id  # it will have, before it reads the Go behind it
@@ -440,3 +439,7 @@ class RollingRounds:
             return -1
         empty = message.samples == 0 if isinstance(message, Update) else not message.digest
         return 0 if empty else 4 * self.sizes[message.shard]
+
+
+def _whence(sender: PeerId, commit: Commit) -> dict[str, Any]:
+    return {"round": commit.round_id, "shard": commit.shard, "server": commit.server, "from": sender}

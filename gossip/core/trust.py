@@ -11,7 +11,7 @@ only what a peer has sent is. A peer's life in the table:
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from .messages import Commit, Contribution, PeerId, Rejection
@@ -46,7 +46,7 @@ class _Standing:
     released_at: int = 0  # first round after the quarantine
     cleared_at: int = 0  # first round after the parole that follows it
     phase: Literal["normal", "quarantined", "parole"] = "normal"
-    recent: list[tuple[str, float]] = field(default_factory=list)  # evidence ("" for none) and outlyingness, oldest first
+    recent: tuple[tuple[str, float], ...] = ()  # evidence ("" for none) and outlyingness, oldest first
 
 
 class TrustTable:
@@ -80,7 +80,7 @@ class TrustTable:
 
     def quarantined(self, round_id: int) -> frozenset[PeerId]:
         """Whose updates round ``round_id`` does not aggregate."""
-        return frozenset(peer for peer, s in self._standings.items() if s.phase == "quarantined" and round_id < s.released_at)
+        return frozenset([peer for peer, s in self._standings.items() if s.phase == "quarantined" and round_id < s.released_at])
 
     def may_serve(self, peer: PeerId, round_id: int) -> bool:
         """False in quarantine and on parole."""
@@ -146,24 +146,25 @@ class TrustTable:
         locked = self.quarantined(round_id)
         for peer, verdict in judged.items():
             if peer not in locked:
-                self._learn(self._standings.setdefault(peer, _Standing()), verdict)
+                if peer not in self._standings:
+                    self._standings[peer] = _Standing()
+                self._learn(self._standings[peer], verdict)
         changes = [*self._release(round_id), *self._suspect(round_id, judged), *self._quarantine(round_id, roster)]
         return sorted(changes, key=lambda change: change.peer)
 
     def _learn(self, standing: _Standing, verdict: tuple[str, float]) -> None:
         memory = self.settings.memory
         standing.score = memory * standing.score + (1.0 - memory) * (0.0 if verdict[0] else 1.0)
-        standing.recent.append(verdict)
-        del standing.recent[:-RECENT]
+        standing.recent = (*standing.recent[1 - RECENT :], verdict)
 
     def _release(self, round_id: int) -> list[Transition]:
         """Ends quarantines and paroles whose last round was ``round_id``."""
         changes = []
-        for peer, standing in sorted(self._standings.items()):
+        for peer, standing in sorted([(peer, s) for peer, s in self._standings.items() if s.phase != "normal"]):
             if standing.phase == "quarantined" and round_id + 1 >= standing.released_at:
                 standing.phase, standing.score = "parole", self._parole_score
                 # Otherwise the old offences would be told as the reason for what happens from now on.
-                standing.recent.clear()
+                standing.recent = ()
                 changes.append(self._transition(peer, "parole", round_id))
             elif standing.phase == "parole" and round_id + 1 >= standing.cleared_at:
                 standing.phase, standing.score = "normal", self.settings.suspect_below
@@ -185,17 +186,16 @@ class TrustTable:
         return changes
 
     def _quarantine(self, round_id: int, roster: Sequence[PeerId] | None) -> list[Transition]:
+        below = self.settings.quarantine_below
+        low = [(s.score, peer) for peer, s in self._standings.items() if s.score < below and s.phase != "quarantined"]
+        if not low:
+            return []
         members = set(self._standings if roster is None else roster)
         locked = {peer for peer, standing in self._standings.items() if standing.phase == "quarantined"}
         # Of n members a majority, n // 2 + 1, must stay; those already locked up and still members count.
         room = min(self.f - len(locked), (len(members) - 1) // 2 - len(locked & members))
-        low = [
-            (standing.score, peer)
-            for peer, standing in self._standings.items()
-            if peer in members and standing.phase != "quarantined" and standing.score < self.settings.quarantine_below
-        ]
         changes = []
-        for _, peer in sorted(low)[: max(0, room)]:
+        for _, peer in sorted([entry for entry in low if entry[1] in members])[: max(0, room)]:
             standing = self._standings[peer]
             standing.phase = "quarantined"
             standing.released_at = round_id + 1 + self.settings.quarantine_rounds
@@ -210,10 +210,8 @@ class TrustTable:
 
     def pack(self) -> tuple[Any, ...]:
         """The whole table as plain tuples, for a peer that takes over our state."""
-        return tuple(
-            (peer, s.score, s.suspected, s.phase, s.released_at, s.cleared_at, tuple(s.recent))
-            for peer, s in sorted(self._standings.items())
-        )
+        table = sorted(self._standings.items())
+        return tuple([(p, s.score, s.suspected, s.phase, s.released_at, s.cleared_at, s.recent) for p, s in table])
 
     def unpack(self, packed: Any) -> None:
         """Takes over what ``pack`` gave elsewhere. Raises ``ValueError``, and changes nothing, when it is not that."""
@@ -250,6 +248,6 @@ def _standings_of(packed: Any) -> dict[PeerId, _Standing]:
                 raise ValueError("trust: evidence without a name")
             if not isinstance(item[1], int | float):
                 raise ValueError("trust: evidence without a number")
-        memory = [(str(name), float(far)) for name, far in recent]
+        memory = tuple([(str(name), float(far)) for name, far in recent])
         standings[peer] = _Standing(float(score), suspected, released_at, cleared_at, phase, memory)
     return standings

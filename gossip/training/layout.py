@@ -72,7 +72,7 @@ class Layout:
     # --- gradients -------------------------------------------------------------------------------------------------------
 
     def gradients(self) -> list[Tensor]:
-        """One gradient a parameter, in order; zeros where there is none.
+        """One gradient a parameter, in order, without its own history; zeros where there is none.
 
         Raises: UnsupportedModel: A gradient is sparse.
         """
@@ -84,7 +84,7 @@ class Layout:
             elif gradient.is_sparse:
                 name = self.names[len(found)]
                 raise UnsupportedModel(f"the gradient of {name} is sparse", "make the embedding with sparse=False")
-            found.append(gradient)
+            found.append(gradient.detach() if gradient.requires_grad else gradient)
         return found
 
     def flatten_gradients(self, out: Tensor) -> None:
@@ -93,14 +93,13 @@ class Layout:
 
     def scatter_gradients(self, flat: Tensor) -> None:
         """Copies ``flat``, ``(elements,)`` float32, into the parameters' ``.grad``; nothing keeps pointing to ``flat``."""
-        with torch.no_grad():
-            into = []
-            for parameter in self.parameters:
-                gradient = parameter.grad
-                if gradient is None or gradient.requires_grad:
-                    gradient = parameter.grad = torch.empty_like(parameter, requires_grad=False)
-                into.append(gradient)
-            _copy_all(into, self._pieces(self._arrive(flat)))
+        into = []
+        for parameter in self.parameters:
+            gradient = parameter.grad
+            if gradient is None or gradient.requires_grad:
+                gradient = parameter.grad = torch.empty_like(parameter, requires_grad=False)
+            into.append(gradient)
+        _copy_all(into, self._pieces(self._arrive(flat)))
 
     def flatten(self, tensors: Sequence[Tensor | None]) -> Tensor:
         """A new ``(elements,)`` float32 vector on the CPU from one tensor (or None: zeros) a parameter."""
@@ -115,7 +114,8 @@ class Layout:
 
     def flatten_parameters(self, out: Tensor) -> None:
         """Copies all parameters into ``out``, ``(elements,)`` float32 on the CPU."""
-        self._gather(self.parameters, out)
+        with torch.no_grad():
+            self._gather(self.parameters, out)
 
     def add_to_parameters(self, delta: Tensor, scale: float) -> None:
         """``parameters += scale * delta``, ``delta`` ``(elements,)`` float32 in the order of this layout."""
@@ -143,12 +143,11 @@ class Layout:
 
     def _gather(self, tensors: list[Tensor] | tuple[Tensor, ...], out: Tensor) -> None:
         assert out.shape == (self.elements,)
-        with torch.no_grad():
-            if self._direct:
-                _copy_all(self._pieces(out), tensors)
-            else:
-                # One transfer instead of one a parameter.
-                out.copy_(torch.cat([tensor.reshape(-1).to(torch.float32) for tensor in tensors]))
+        if self._direct:
+            _copy_all(self._pieces(out), tensors)
+        else:
+            # One transfer instead of one a parameter.
+            out.copy_(torch.cat([tensor.reshape(-1).to(torch.float32) for tensor in tensors]))
 
     def _arrive(self, flat: Tensor) -> Tensor:
         assert flat.shape == (self.elements,)

@@ -95,8 +95,9 @@ class Incoming:
     )
 
     def __init__(
-        self, envelope: Envelope, nbytes: int, expected_sum: int, now: float = 0.0, chunk_bytes: int = CHUNK_BYTES
+        self, envelope: Envelope, nbytes: int, expected_sum: int | None, now: float = 0.0, chunk_bytes: int = CHUNK_BYTES
     ) -> None:
+        """``expected_sum``: the checksum that it must have; None: whatever."""
         self.envelope, self.nbytes, self.chunk_bytes = envelope, nbytes, chunk_bytes
         self.index = self.filled = 0
         self.patience_s = STALLED_S
@@ -116,7 +117,8 @@ class Incoming:
     def grow(self) -> bool:
         """The next chunk is in place. Returns whether it was the last."""
         chunk = self._raw[self.filled : self.filled + self.chunk_bytes]
-        self._sum += checksum(chunk)
+        if self._expected is not None:
+            self._sum += checksum(chunk)
         if self._digest is not None:
             self._digest.update(view_of(chunk))
         if self.data is not self._raw:
@@ -127,7 +129,7 @@ class Incoming:
 
     def finish(self) -> Received | None:
         """None when the checksum does not fit."""
-        if self._sum & 0xFFFF_FFFF_FFFF_FFFF != self._expected:
+        if self._expected is not None and self._sum & 0xFFFF_FFFF_FFFF_FFFF != self._expected:
             return None
         digest = b"" if self._digest is None else self._digest.digest()
         payload = Payload(self.data, self.nbytes, self._finite, digest)
@@ -203,10 +205,12 @@ class Reception:
 
     Args:
         chunk_bytes: What the lane carries at once.
+        summed: Payloads come with a checksum.
     """
 
-    def __init__(self, gate: Gate, chunk_bytes: int = CHUNK_BYTES) -> None:
+    def __init__(self, gate: Gate, chunk_bytes: int = CHUNK_BYTES, *, summed: bool = True) -> None:
         self.gate, self.traffic, self.chunk_bytes = gate, gate.traffic, chunk_bytes
+        self.summed = summed
         self.assembly = Assembly(gate.traffic)
 
     def plain(self, header: bytes | memoryview) -> Received | None:
@@ -222,7 +226,7 @@ class Reception:
             envelope = self.gate.bulk(memoryview(header)[FIRST.size :], nbytes)
             if envelope is None:
                 return None
-            incoming = Incoming(envelope, nbytes, expected_sum, now, self.chunk_bytes)
+            incoming = Incoming(envelope, nbytes, expected_sum if self.summed else None, now, self.chunk_bytes)
             if nbytes > self.chunk_bytes or len(self.assembly):
                 self.assembly.begin(connection, transfer, incoming)
             return incoming

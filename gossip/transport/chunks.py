@@ -4,6 +4,8 @@
     next    [NEXT: 0xC3, transfer, index]                             followed by the frame of chunk ``index``
     plain   envelope alone (begins with 0x96, msgpack's array of six)
 
+Over unix sockets, which copy at once, the checksum is 0 and nobody looks at it.
+
 Whole messages of 100 MB run at half the speed of chunks (performance.md B), and a ping would wait behind them.
 """
 

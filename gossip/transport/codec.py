@@ -172,8 +172,11 @@ class _Shapes:
         """Tuple of plain fields to a ``cls``."""
         if cls not in self._readers:
             hints = get_type_hints(cls)
-            readers = tuple(self._reader(hints[f.name], cls, f.name) for f in dataclasses.fields(cls))
-            self._readers[cls] = _read_dataclass(cls, readers)
+            fields = [(hints[f.name], f.name) for f in dataclasses.fields(cls)]
+            readers = tuple(self._reader(hint, cls, name) for hint, name in fields)
+            sized = {at: (hint, self._size(hint, cls, name)) for at, (hint, name) in enumerate(fields) if hint in (bytes, str)}
+            wholes = [at for at, (hint, _) in enumerate(fields) if hint is int]
+            self._readers[cls] = _read_dataclass(cls, readers, wholes, sized, self.limits)
         return self._readers[cls]
 
     def _reader(self, hint: Any, cls: type, name: str) -> Reader:
@@ -184,10 +187,8 @@ class _Shapes:
             return _read_float(where)
         if hint is bool:
             return _read_exact(where, bool)
-        if hint is bytes:
-            return _read_sized(where, bytes, limits.larger.get((cls, name), limits.bytes_max))
-        if hint is str:
-            return _read_sized(where, str, limits.larger.get((cls, name), limits.str_max))
+        if hint is bytes or hint is str:
+            return _read_sized(where, hint, self._size(hint, cls, name))
         if dataclasses.is_dataclass(hint) and isinstance(hint, type):
             return self.reader_of(hint)
         origin, args = get_origin(hint), get_args(hint)
@@ -196,11 +197,16 @@ class _Shapes:
         if origin in (Union, UnionType) and len(args) == 2 and NoneType in args:
             inner = self._reader(next(a for a in args if a is not NoneType), cls, name)
             return lambda value: None if value is None else inner(value)
+        if origin is tuple and args == (int, Ellipsis):
+            return _read_wholes(where, limits)
         if origin is tuple and len(args) == 2 and args[1] is Ellipsis:
             return _read_many(where, self._reader(args[0], cls, name), limits.items_max)
         if origin is tuple and args:
             return _read_fixed(where, tuple(self._reader(a, cls, name) for a in args))
         raise TypeError(f"{where}: the codec has no form for {hint!r}")
+
+    def _size(self, hint: type, cls: type, name: str) -> int:
+        return self.limits.larger.get((cls, name), self.limits.bytes_max if hint is bytes else self.limits.str_max)
 
     # Writing: our own objects, trusted to be what their annotations say.
 
@@ -225,13 +231,33 @@ class _Shapes:
         return None
 
 
-def _read_dataclass(cls: type, readers: tuple[Reader, ...]) -> Reader:
-    count, name = len(readers), cls.__name__
+def _read_dataclass(
+    cls: type, readers: tuple[Reader, ...], wholes: list[int], sized: dict[int, tuple[type, int]], limits: Limits
+) -> Reader:
+    """Most fields are integers, bytes and strings, at the places ``wholes`` and ``sized``: those are looked at right here, and
+    given to their reader when something is wrong with them, for its words. A call a field would be half of all the time."""
+    count, name, least, most = len(readers), cls.__name__, limits.int_min, limits.int_max
+    others = [(at, reader) for at, reader in enumerate(readers) if at not in wholes and at not in sized]
+    sizes: list[tuple[int, Any, int]] = [(at, kind, longest) for at, (kind, longest) in sized.items()]
 
     def read(values: Any) -> Any:
         if type(values) is not tuple or len(values) != count:
             raise Malformed(f"{name} has {count} fields")
-        return cls(*[reader(value) for reader, value in zip(readers, values, strict=True)])
+        value: Any
+        for at in wholes:
+            value = values[at]
+            if type(value) is not int or not least <= value <= most:
+                readers[at](value)
+        for at, kind, longest in sizes:
+            value = values[at]
+            if type(value) is not kind or len(value) > longest:
+                readers[at](value)
+        if not others:
+            return cls(*values)
+        fields = [*values]
+        for at, reader in others:
+            fields[at] = reader(values[at])
+        return cls(*fields)
 
     return read
 
@@ -289,6 +315,25 @@ def _read_many(where: str, reader: Reader, most: int) -> Reader:
         if type(values) is not tuple or len(values) > most:
             raise Malformed(f"{where} is not a list of at most {most}")
         return tuple([reader(value) for value in values])
+
+    return read
+
+
+def _read_wholes(where: str, limits: Limits) -> Reader:
+    read_int, least, most, longest = (
+        _read_int(where, limits.int_min, limits.int_max),
+        limits.int_min,
+        limits.int_max,
+        limits.items_max,
+    )
+
+    def read(values: Any) -> tuple[int, ...]:
+        if type(values) is not tuple or len(values) > longest:
+            raise Malformed(f"{where} is not a list of at most {longest}")
+        for value in values:
+            if type(value) is not int or not least <= value <= most:
+                read_int(value)
+        return values
 
     return read
 

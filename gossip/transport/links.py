@@ -34,7 +34,7 @@ class ZmqLane:
     """A DEALER to one peer, with its monitor."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], address: str, *, bulk: bool) -> None:
-        self.chunk_bytes, self.up = CHUNK_BYTES, False
+        self.chunk_bytes, self.summed, self.up = CHUNK_BYTES, True, False
         self.socket = new_socket(context, zmq.DEALER, bulk=bulk)
         self.room_fd: int = self.socket.FD
         self._monitor = self.socket.get_monitor_socket(MONITORED)
@@ -87,6 +87,8 @@ class BulkLane(Protocol):
     """What carries payloads to one peer."""
 
     chunk_bytes: int
+    summed: bool
+    """Whether payloads need a checksum: the lane may send their memory when ``push`` has long returned."""
     up: bool
     """Whether the connection stands, as far as ``news`` has told."""
     news_fd: int

@@ -78,7 +78,7 @@ class ZeroMQTransport:
         try:
             self._control_in: Inbox = ControlInbox(self._context, host, control_port, gate)
             if same_host:
-                reception = Reception(gate, UNIX_CHUNK_BYTES)
+                reception = Reception(gate, UNIX_CHUNK_BYTES, summed=False)
                 self._bulk_in = UnixInbox(reception, bulk_name)
             else:
                 reception = Reception(gate)
@@ -101,6 +101,7 @@ class ZeroMQTransport:
         self._unread = {self._control_fd, self._bulk_fd}
         self._flights = Flights()
         self._summed: tuple[Payload, int] | None = None
+        self._said: tuple[Message, int, bytes] | None = None  # the last message, in which incarnation, and its envelope
         self._look_at = 0.0
         self._broken: dict[PeerId, Link] = {}  # links whose bulk lane has to be connected by us
         self._retry_at = float("inf")
@@ -172,7 +173,7 @@ class ZeroMQTransport:
         if link is None:
             self.traffic.drop("no_link")
             return False
-        envelope = encode(Envelope(self._run, self._local, self._incarnation(), message))
+        envelope = self._envelope_of(message)
         if type(message) in _BULK:
             return self._send_bulk(link, envelope, payload)
         try:
@@ -184,12 +185,21 @@ class ZeroMQTransport:
         self.traffic.sent_bytes += len(envelope)
         return True
 
+    def _envelope_of(self, message: Message) -> bytes:
+        """One message often goes to many peers in a row: it is encoded once."""
+        incarnation, said = self._incarnation(), self._said
+        if said is None or said[0] is not message or said[1] != incarnation:
+            said = self._said = (message, incarnation, encode(Envelope(self._run, self._local, incarnation, message)))
+        return said[2]
+
     def _send_bulk(self, link: Link, envelope: bytes, payload: Payload | None) -> bool:
         holder = None if payload is None else bytes_of(payload.data)
         if link.queue and not link.has_room(0 if holder is None else len(holder)):
             self.traffic.drop("full")
             return False
-        sum_of_payload = 0 if payload is None or holder is None else self._sum_of(payload, holder)
+        sum_of_payload = 0
+        if payload is not None and holder is not None and link.bulk.summed:
+            sum_of_payload = self._sum_of(payload, holder)
         outgoing = Outgoing(envelope, holder, sum_of_payload, link.bulk.chunk_bytes)
         if link.queue:
             self._enqueue(link, outgoing)
@@ -256,7 +266,7 @@ class ZeroMQTransport:
     def poll(self, timeout_s: float, wake: Sequence[int] = ()) -> list[Arrival]:
         now = time.monotonic()
         deadline = now + timeout_s
-        self._summed = None
+        self._summed = self._said = None
         wanted = frozenset(wake)
         if wanted != self._wake:
             self._set_wake(wanted)

@@ -11,10 +11,12 @@ import pytest
 from zeromq_rig import Watched, floats, process, transport, update
 
 from gossip.core.events import LinkDown, LinkUp, Payload
-from gossip.core.messages import Ping
+from gossip.core.messages import Envelope, Ping
 from gossip.errors import AddressInUse, ConfigError
 from gossip.transport import assembly
 from gossip.transport.base import Traffic
+from gossip.transport.codec import decode
+from gossip.transport.zeromq import ZeroMQTransport
 
 MIB = 2**20
 
@@ -222,3 +224,16 @@ def test_traffic_starts_at_nothing():
     one = transport()
     assert one.traffic == Traffic()
     one.close()
+
+
+def test_a_message_to_many_is_encoded_once_but_not_across_lives():
+    lives = [3]
+    sender = ZeroMQTransport(b"run", 0, lambda: lives[0], lambda sender, message: -1)
+    message = update()
+    first = sender._envelope_of(message)
+    assert sender._envelope_of(message) is first
+    assert decode(first) == Envelope(b"run", 0, 3, message)
+    lives[0] = 4
+    assert decode(sender._envelope_of(message)).incarnation == 4
+    assert decode(sender._envelope_of(update(1))).message == update(1)
+    sender.close()

@@ -7,7 +7,7 @@ import pytest
 
 from gossip.core.digests import digest_of
 from gossip.core.messages import Commit, Envelope, Ping, StateOffer, Update
-from gossip.transport.assembly import ORPHANED_S, STALLED_S, Assembly, Gate, Incoming
+from gossip.transport.assembly import ORPHANED_S, STALLED_S, Assembly, Gate, Incoming, Reception
 from gossip.transport.base import Traffic
 from gossip.transport.chunks import CHUNK_BYTES, FIRST, FIRST_MARK, NEXT, NEXT_MARK, Outgoing, bytes_of, checksum
 from gossip.transport.codec import encode
@@ -63,6 +63,21 @@ def test_a_corrupt_payload_is_not_finished():
     target.room()[:] = bytes_of(data).data
     assert target.grow()
     assert target.finish() is None
+
+
+@pytest.mark.parametrize(("summed", "dropped"), [(True, {"corrupt": 1}), (False, {})])
+def test_a_lane_that_copies_at_once_needs_no_checksum(summed: bool, dropped: dict[str, int]):
+    traffic = Traffic()
+    reception = Reception(Gate(RUN, 1, lambda sender, message: 400, traffic), summed=summed)
+    data = np.ones(100, np.float32)
+    header, chunk = Outgoing(encode(Envelope(RUN, 0, 0, UPDATE)), bytes_of(data), 0).frames()
+    target = reception.chunk("connection", header, 0.0)
+    assert target is not None
+    assert chunk is not None
+    target.room()[:] = chunk
+    received = reception.filled("connection", target, True)
+    assert (received is None) == summed
+    assert traffic.dropped == dropped
 
 
 @pytest.mark.parametrize("at", [0, CHUNK_BYTES // 4 - 1, CHUNK_BYTES // 4, -1])
