@@ -140,7 +140,8 @@ class Peer:
             return []
         still_s, self._handled_at = now - self._handled_at, now
         # What a server put off until its commit was on its way comes before anything else.
-        effects = self.rounds.hold_made(now) if isinstance(self.rounds, RollingRounds) else []
+        fires = event.token if isinstance(event, TimerFired) else None
+        effects = self.rounds.hold_made(now, fires) if isinstance(self.rounds, RollingRounds) else []
         if still_s > self.settings.membership.probe_interval_s and self.phase == "running":
             # Timers come far more often than that: this process did not run.
             effects += self.rounds.on_stood_still(still_s, now)

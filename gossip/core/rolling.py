@@ -144,9 +144,10 @@ class RollingRounds:
         self._made = (*made, event.payload, timer.token)
         return [*self._spread(made[1], event.payload), timer]
 
-    def hold_made(self, now: float) -> list[Effect]:
-        """Holds the commit that was made and spread last. Comes before whatever else happens here."""
-        if self._made is None:
+    def hold_made(self, now: float, fires: Token | None = None) -> list[Effect]:
+        """Holds the commit that was made and spread last. Comes before whatever else happens here, unless that is the timer which
+        ``fires`` just for this."""
+        if self._made is None or self._made[3] == fires:
             return []
         shard, commit, payload, token = self._made
         self._made = None
@@ -313,7 +314,7 @@ class RollingRounds:
             case "ask":
                 return self.server.ask(shard, timer.attempt)
             case "hold":
-                return self.hold_made(now)
+                return self.hold_made(now)  # the token is spent, so there is nothing to cancel
 
     # --- the participant ----------------------------------------------------------------------------------------------------
 
