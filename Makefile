@@ -1,4 +1,4 @@
-# make demo | make test: each installs what it needs into .venv first. make help lists the rest.
+# make demo | make test | make simulate: each installs what it needs into .venv first. make help lists the rest.
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
@@ -11,6 +11,8 @@ TORCH_INDEX ?=
 ARGS ?=
 PYTEST_ARGS ?=
 JOBS ?= $(shell nproc)
+# How many fault schedules `make test` plays; `make simulate` plays 2,000.
+SCHEDULES ?= 150
 
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
@@ -23,7 +25,7 @@ SOURCES := gossip aggregators topologies launch tests examples benchmarks
 export OMP_NUM_THREADS ?= 1
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: help venv demo test lint format types pyright bench package clean
+.PHONY: help venv demo test simulate lint format types pyright bench package clean mutants
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,8 +50,15 @@ ifdef PYTEST_ARGS
 	$(BIN)/python -m pytest -q $(PYTEST_ARGS)
 else
 	$(BIN)/python -m pytest -q --durations=5 --numprocesses $(JOBS) $(ALONE)
+	$(BIN)/gossip simulate --seeds $(SCHEDULES) --jobs $(JOBS)
 	$(BIN)/python -m pytest -q --durations=5 $(TOGETHER)
 endif
+
+mutants: $(INSTALLED)  ## plant protocol faults and let the simulator find them, up to 2,000 schedules each (an hour or two)
+	$(BIN)/python tests/mutants/hunt.py --jobs $(JOBS) $(ARGS)
+
+simulate: $(INSTALLED)  ## 2,000 fault schedules on a virtual clock; ARGS='--seeds 100' for fewer
+	$(BIN)/gossip simulate --seeds 2000 --jobs $(JOBS) $(ARGS)
 
 lint: $(INSTALLED)  ## ruff, style and formatting
 	$(BIN)/ruff check $(SOURCES)

@@ -370,6 +370,7 @@ class Node:
                 for effect in self.core.learn(seed.peer, seed.control, seed.bulk, seed.incarnation, now):
                     self._carry_out(effect)
         self._journal.flush_due(now)
+        self._saboteur.tick(now)
         if self._lost_deadline and now >= self._lost_deadline and self._halt is None:
             self._halt = events.Halt("the trainer is gone", 1)
 

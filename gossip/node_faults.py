@@ -9,14 +9,13 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from gossip.errors import BadFault
+from gossip.fault_kinds import Blow
 from gossip.faults import Crash, FaultPlan, Hang, Restart
 
 from .node_files import Journal
-
-Blow: TypeAlias = Crash | Restart | Hang
 
 
 class Saboteur:
@@ -31,31 +30,60 @@ class Saboteur:
         self._claims = None if run_dir is None else run_dir / "faults"
         self._own: list[tuple[int, Blow]] = []
         self._server: list[tuple[int, Crash]] = []
-        for index, fault in enumerate(plan):
+        self._timed: list[tuple[int, Blow]] = []
+        self._round = 0
+        self._began: float | None = None  # when the run did, on the monotonic clock, which the peers of a host share
+        for index, fault in enumerate(plan.real()):
             if not isinstance(fault, (Crash, Restart, Hang)) or (self._claims is None and incarnation > 0):
                 continue
             if fault.peer == peer:
-                self._own.append((index, fault))
+                (self._own if fault.at_s is None else self._timed).append((index, fault))
             elif fault.peer == "server" and isinstance(fault, Crash):
                 self._server.append((index, fault))
-        if self._own or self._server:
-            _refuse_unless_alone(self._own[0][1] if self._own else self._server[0][1])
+        if planned := [*self._own, *self._timed, *self._server]:
+            _refuse_unless_alone(planned[0][1])
 
     def reached(self, round_id: int) -> None:
         """The trainer is about to start the round."""
+        self._round = round_id
+        if self._began is None and (self._timed or self._server):
+            self._began = self._beginning()
         if self._own:
             self._strike(self._own, lambda fault: fault.round <= round_id, round_id)
 
     def serves(self, round_id: int) -> None:
         """This peer has what it needs to aggregate the round, and has told nobody the result yet."""
         if self._server:
-            self._strike(self._server, lambda fault: fault.round == round_id, round_id)
+            passed_s = 0.0 if self._began is None else time.monotonic() - self._began
+            self._strike(self._server, lambda fault: round_id == fault.round or _is_over(fault.at_s, passed_s), round_id)
+
+    def tick(self, now: float) -> None:
+        """Time passes; to be called often."""
+        if self._timed and self._began is not None:
+            passed_s = now - self._began
+            self._strike(self._timed, lambda fault: _is_over(fault.at_s, passed_s), self._round)
 
     def _strike(self, faults: list[tuple[int, Any]], applies: Callable[[Any], bool], round_id: int) -> None:
         for entry in [entry for entry in faults if applies(entry[1])]:
             faults.remove(entry)
             if self._claim(*entry):
                 self._carry_out(entry[1], round_id)
+
+    def _beginning(self) -> float:
+        """When the first round of the run began: whoever begins it writes that down for the others, and for later lives."""
+        now = time.monotonic()
+        if self._claims is None:
+            return now
+        self._claims.mkdir(parents=True, exist_ok=True)
+        scratch, path = self._claims / f"began.{self._peer}.{os.getpid()}", self._claims / "began"
+        scratch.write_text(repr(now), "utf-8")
+        try:
+            os.link(scratch, path)  # whole, and only if there is none yet
+        except FileExistsError:
+            return float(path.read_text("utf-8"))
+        finally:
+            scratch.unlink()
+        return now
 
     def _claim(self, index: int, fault: Blow) -> bool:
         """Whether this peer is the first to carry it out."""
@@ -81,6 +109,10 @@ class Saboteur:
         self._journal.event("fault", kind=kind, round=round_id, fault=str(fault), **extra)
         self._journal.flush(wait_s=0.2)
         os.killpg(os.getpgrp(), signal.SIGSTOP if isinstance(fault, Hang) else signal.SIGKILL)
+
+
+def _is_over(at_s: float | None, passed_s: float) -> bool:
+    return at_s is not None and at_s <= passed_s
 
 
 def _refuse_unless_alone(fault: Blow) -> None:

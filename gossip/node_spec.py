@@ -15,6 +15,7 @@ from gossip.topologies import Topology
 from gossip.transport.base import PayloadLimit, Transport
 from gossip.transport.memory import Hub, MemoryTransport
 
+from . import recorder
 from .config import RunConfig
 
 
@@ -61,7 +62,11 @@ def real_core(seeds: Mapping[PeerId, tuple[str, str]]) -> CoreMaker:
     """The core of every node but those of tests, which may bring another."""
 
     def make(spec: NodeSpec, settings: CoreSettings, topology: Topology, control: str, bulk: str) -> Core:
-        return Peer(spec.peer, spec.incarnation, settings, topology, control=control, bulk=bulk, seeds=seeds)
+        core = Peer(spec.peer, spec.incarnation, settings, topology, control=control, bulk=bulk, seeds=seeds)
+        if not spec.config.record or spec.run_dir is None:
+            return core
+        header = recorder.header_of(spec.peer, spec.incarnation, settings, spec.config.topology, control, bulk, seeds)
+        return recorder.RecordingCore(core, header, recorder.path_of(spec.run_dir, spec.peer, spec.incarnation))
 
     return make
 

@@ -11,6 +11,8 @@ import typer
 
 from gossip.errors import ConfigError, GossipError
 
+from .simulate import simulate
+
 app = typer.Typer(
     name="gossip",
     add_completion=False,
@@ -39,6 +41,9 @@ Name = Annotated[str | None, typer.Option(help="Name of the run.", show_default=
 Quorum = Annotated[str | None, typer.Option(help="majority, or available: any number of peers.", show_default=False)]
 StartTimeout = Annotated[float | None, typer.Option(help="Seconds that peers wait for each other.", show_default=False)]
 RoundTimeout = Annotated[float | None, typer.Option(help="Seconds that a round may wait at most.", show_default=False)]
+Record = Annotated[
+    bool, typer.Option("--record", help="Write down every event of the protocol, for gossip simulate --recording.")
+]
 Config = Annotated[Path | None, typer.Option(help="Options from a TOML file; flags and GOSSIP_* win.", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="Print the summary as JSON, and nothing else, to stdout.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Only what peers print and what goes wrong.")]
@@ -78,6 +83,7 @@ def run(
     quorum: Quorum = None,
     start_timeout: StartTimeout = None,
     round_timeout: RoundTimeout = None,
+    record: Record = False,
     config: Config = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -91,7 +97,7 @@ def run(
     from .supervisor import script_command
 
     flags = _flags(peers, topology, aggregator, byzantine, fault, faults, rounds, seed, run_dir, name, quorum)
-    flags.update(start_timeout_s=start_timeout, round_timeout_s=round_timeout)
+    flags.update(start_timeout_s=start_timeout, round_timeout_s=round_timeout, record=record or None)
     resolved = resolve(flags, config)
     if show:
         feasible.check_names(resolved.config.topology, resolved.config.aggregator)
@@ -146,6 +152,9 @@ def demo(
         prepared.show_config()
         return
     raise typer.Exit(prepared.run())
+
+
+app.command()(simulate)
 
 
 def _flags(

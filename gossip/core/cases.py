@@ -44,7 +44,8 @@ class Cases:
 
     def enlist(self, peer: PeerId, standing: int, now: float) -> Member:
         """A first entry in the table: an address at most, until the peer is met."""
-        member = self.view.members[peer] = Member(peer, standing, known_since=now, origin=peer)
+        member = Member(peer, standing, known_since=now, origin=peer)
+        self.view.add(member)
         self.prober.enlist(peer)
         return member
 
@@ -52,12 +53,18 @@ class Cases:
         if not control:
             return []
         member.control, member.bulk = control, bulk
+        if control != member.lane:
+            member.lane, member.lane_up = control, False
+        # A connection that stands already does not come up again: it may be older than the news of whom it leads to.
+        member.linked = member.lane_up
+        member.was_linked = member.was_linked or member.linked
+        self.view.settle(member)
         return [Connect(member.peer, control, bulk)]
 
     def meet(self, member: Member) -> None:
         """It, or a member that knows it, has spoken."""
         if not member.met:
-            member.met = True
+            self.view.place(member, member.status, met=True)
             self.rumours.add(member.rumour())
             if not member.gone:
                 self.view.note(member.peer, "joined")
@@ -67,7 +74,8 @@ class Cases:
         effects = self._close(member) + self.prober.drop(member.peer)
         again = member.gone
         new_life = incarnation_of(rumour.incarnation) > member.incarnation
-        member.standing, member.status, member.origin = rumour.incarnation, "alive", member.peer
+        member.standing, member.origin = rumour.incarnation, member.peer
+        self.view.place(member, "alive", member.met)
         if new_life:
             again = again or member.met
             effects += self._begin_life(member, rumour, now)
@@ -123,7 +131,8 @@ class Cases:
         suspicion = member.suspicion
         if suspicion is None:
             suspicion = member.suspicion = Suspicion(now, {accuser: None})
-            member.status, member.origin = "suspect", accuser
+            member.origin = accuser
+            self.view.place(member, "suspect", member.met)
             self.rumours.add(member.rumour())
             self.view.note(member.peer, "suspect", "no link" if hurried and own else "no answer", accuser)
             news = True
@@ -179,7 +188,8 @@ class Cases:
         """``dead`` or ``left``. One that was gone before we met it is entered in silence."""
         effects = self._close(member) + self.prober.drop(member.peer)
         met, again = member.met, member.gone and status == "dead"
-        member.status, member.origin, member.gone_at, member.met = status, by, now, True
+        member.origin, member.gone_at = by, now
+        self.view.place(member, status, met=True)
         self.rumours.add(member.rumour())
         member.skip_told = member.skip_told or not met
         self.view.settle(member, by)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from dataclasses import dataclass
 from math import ceil, log2
 
@@ -14,11 +15,10 @@ def retransmit_limit(n: int, settings: MembershipSettings) -> int:
     return settings.retransmit_mult * ceil(log2(n + 1))
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Saying:
     rumour: Rumour
-    said: int
-    order: int
+    order: int  # of its coming
 
 
 class Rumours:
@@ -28,21 +28,29 @@ class Rumours:
         self.settings = settings
         self.accusers_max = max(1, settings.suspicion_mult - 1)  # the first one and those whose confirmation counts
         self._about: dict[PeerId, dict[PeerId, _Saying]] = {}
+        self._sayings: dict[int, _Saying] = {}  # by order
+        self._said: dict[int, int] = {}  # order -> how often
+        self._waiting: list[list[int]] = []  # how often said -> orders, ascending
         self._order = 0
 
     def __len__(self) -> int:
-        return sum(len(sayings) for sayings in self._about.values())
+        return len(self._sayings)
 
     def add(self, rumour: Rumour) -> None:
         """Replaces what was said about the subject before, unless it is a further accusation of the same standing."""
         sayings = self._about.setdefault(rumour.peer, {})
         others = [saying.rumour for saying in sayings.values()]
         if any(r.status != "suspect" or rumour.status != "suspect" or r.incarnation != rumour.incarnation for r in others):
+            for saying in sayings.values():
+                self._take(saying.order)
             sayings.clear()
-        if rumour.origin not in sayings and len(sayings) >= self.accusers_max:
+        if rumour.origin in sayings:
+            self._take(sayings[rumour.origin].order)
+        elif len(sayings) >= self.accusers_max:
             return
         self._order += 1
-        sayings[rumour.origin] = _Saying(rumour, 0, self._order)
+        saying = sayings[rumour.origin] = self._sayings[self._order] = _Saying(rumour, self._order)
+        self._put(saying.order, 0)
 
     def pick(self, n: int, limit: int, skip: PeerId | None = None) -> tuple[Rumour, ...]:
         """At most ``limit`` rumours for one message, those said least first, the newest of those first. Counts them as said.
@@ -51,17 +59,39 @@ class Rumours:
             n: members, for the number of times that each is said.
             skip: leave out what is said about this peer.
         """
-        if not self._about:
+        if not self._sayings or limit <= 0:
             return ()
-        waiting = [saying for peer, sayings in self._about.items() if peer != skip for saying in sayings.values()]
-        waiting.sort(key=lambda saying: (saying.said, -saying.order))
-        chosen = waiting[:limit]
+        chosen: list[_Saying] = []
+        for orders in self._waiting:
+            for order in reversed(orders):
+                saying = self._sayings[order]
+                if saying.rumour.peer != skip:
+                    chosen.append(saying)
+                    if len(chosen) == limit:
+                        break
+            if len(chosen) == limit:
+                break
         last = retransmit_limit(n, self.settings)
         for saying in chosen:
-            saying.said += 1
-            if saying.said >= last:
-                about = self._about[saying.rumour.peer]
-                del about[saying.rumour.origin]
-                if not about:
-                    del self._about[saying.rumour.peer]
+            said = self._said[saying.order] + 1
+            self._take(saying.order)
+            if said < last:
+                self._sayings[saying.order] = saying
+                self._put(saying.order, said)
+                continue
+            about = self._about[saying.rumour.peer]
+            del about[saying.rumour.origin]
+            if not about:
+                del self._about[saying.rumour.peer]
         return tuple(saying.rumour for saying in chosen)
+
+    def _put(self, order: int, said: int) -> None:
+        while len(self._waiting) <= said:
+            self._waiting.append([])
+        insort(self._waiting[said], order)
+        self._said[order] = said
+
+    def _take(self, order: int) -> None:
+        orders = self._waiting[self._said.pop(order)]
+        del orders[bisect_left(orders, order)]
+        del self._sayings[order]

@@ -37,10 +37,18 @@ class Hearsay:
     def hear(self, rumours: tuple[Rumour, ...], sender: PeerId, now: float, table: bool = False) -> list[Effect]:
         most = TABLE_MAX if table else 2 * self.settings.rumours_per_message
         effects: list[Effect] = []
+        members, local = self.view.members, self.me.peer
         for rumour in rumours[:most]:
-            effects += (
-                self._about_me(rumour, sender, now) if rumour.peer == self.me.peer else self._about(rumour, sender, now, table)
-            )
+            if rumour.peer == local:
+                effects += self._about_me(rumour, sender, now)
+                continue
+            member = members.get(rumour.peer)
+            if member is not None and rumour.incarnation <= member.standing:
+                # Most of what is heard is known already: this is all that a large swarm has time for.
+                known = rumour.status == "alive" and member.met and member.control
+                if known or rumour.incarnation < member.standing:
+                    continue
+            effects += self._about(rumour, sender, now, table)
         return effects
 
     def _about(self, rumour: Rumour, sender: PeerId, now: float, table: bool) -> list[Effect]:

@@ -8,14 +8,18 @@ without having to know it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from random import Random
 from typing import Literal, TypeAlias
 
 from .messages import PeerId, Progress, Rumour, Status
 from .suspicion import Suspicion
 
 REFUTATIONS = 2**24  # in one life; lives and refutations together stay below ROUND_MAX = 2**48
+
+LARGE = 64
+"""Members from which on nobody is looked for among all of them."""
 
 RANK: dict[Status, int] = {"alive": 0, "suspect": 1, "dead": 2, "left": 3}
 """At equal standing the higher rank prevails, so that all tables end up alike whatever the order of arrival."""
@@ -46,8 +50,10 @@ class Member:
     progress: Progress | None = None
     heard_at: float = float("-inf")  # last message of its own
     known_since: float = float("-inf")  # when this life of it was learnt of
-    linked: bool = False
-    was_linked: bool = False  # in this life
+    lane: str = ""  # where the connection to it leads: maybe to the address of its former life
+    lane_up: bool = False
+    linked: bool = False  # to this life of it
+    was_linked: bool = False
     stalled: bool = False  # its trainer makes no progress
     silent: bool = False  # it missed a deadline, and nothing has come from it since
     skip_told: bool = False
@@ -95,16 +101,43 @@ class View:
         self.local = local.peer
         self.members: dict[PeerId, Member] = {local.peer: local}
         self.changes: list[Change] = []
+        self._others: list[Member] = []
+        self._present = 1
 
     def __len__(self) -> int:
         """Members that were met and are neither dead nor left, the local one included: the n of all formulas."""
-        return sum(1 for _ in self.present())
+        return self._present
+
+    def add(self, member: Member) -> None:
+        """A new one, that nobody has met yet."""
+        assert member.peer not in self.members, f"{member} is no new member"
+        self.members[member.peer] = member
+        self._others.append(member)
+
+    def place(self, member: Member, status: Status, met: bool) -> None:
+        """The only way to change a member's ``status`` or ``met``: those present are counted here."""
+        self._present -= member.met and not member.gone
+        member.status, member.met = status, met
+        self._present += member.met and not member.gone
 
     def present(self) -> Iterator[Member]:
         return (m for m in self.members.values() if m.met and not m.gone)
 
     def others(self) -> Iterator[Member]:
-        return (m for m in self.members.values() if m.peer != self.local)
+        return iter(self._others)
+
+    def sample(self, rng: Random, most: int, fits: Callable[[Member], bool]) -> list[Member]:
+        """At most so many others that fit, at random. In a large swarm a few draws find them, without a look at everybody."""
+        if len(self._others) > LARGE:
+            found: dict[PeerId, Member] = {}
+            for _ in range(4 * most + 16):
+                if len(found) == most:
+                    return list(found.values())
+                member = rng.choice(self._others)
+                if fits(member):
+                    found[member.peer] = member
+        able = [member for member in self._others if fits(member)]
+        return rng.sample(able, min(most, len(able)))
 
     def note(self, peer: PeerId, what: What, reason: str = "", by: PeerId | None = None) -> None:
         self.changes.append(Change(peer, what, reason, self.local if by is None else by))

@@ -232,7 +232,7 @@ class Membership:
             return []
         if up:
             return self._on_link_up(member, now)
-        member.linked = False
+        member.lane_up = member.linked = False
         self.view.settle(member)
         if member.gone or not member.was_linked:
             return []
@@ -241,6 +241,9 @@ class Membership:
         return self.prober.hasten(member, now)
 
     def _on_link_up(self, member: Member, now: float) -> list[Effect]:
+        member.lane_up = True
+        if member.lane != member.control:
+            return []  # to where its former life was
         member.linked = member.was_linked = True
         self.view.settle(member)
         if member.status == "left":
@@ -276,7 +279,9 @@ class Membership:
             case SuspicionExpired():
                 effects += self.cases.on_expiry(what, now)
             case Forget(peer, standing):
-                if self.members[peer].status == "left" and self.members[peer].standing == standing:
+                member = self.members[peer]
+                if member.status == "left" and member.standing == standing:
+                    member.lane, member.lane_up, member.linked = "", False, False
                     effects.append(Disconnect(peer))
             case _:
                 assert_never(what)
@@ -310,7 +315,8 @@ class Membership:
     def _go(self, status: Literal["left", "dead"], now: float) -> list[Effect]:
         if self.me.gone:
             return []
-        self.me.status, self.me.gone_at = status, now
+        self.me.gone_at = now
+        self.view.place(self.me, status, met=True)
         farewell = self.me.rumour()
         self.rumours.add(farewell)
         return [*self.prober.drop(), *self.hearsay.shout(farewell)]
@@ -363,14 +369,13 @@ class Membership:
         if not len(self.rumours):
             return [] if self.me.gone else effects
         patience_s = self.settings.gossip_to_dead_s
-        audience = [
-            m.peer
-            for m in self.view.others()
-            if m.linked and (not m.gone or (m.status == "dead" and now - m.gone_at < patience_s))
-        ]
-        for peer in self.rng.sample(audience, min(self.settings.gossip_fanout, len(audience))):
-            if rumours := self._talk(peer):
-                effects.append(Send(peer, Gossip(rumours)))
+
+        def listens(m: Member) -> bool:
+            return m.linked and (not m.gone or (m.status == "dead" and now - m.gone_at < patience_s))
+
+        for member in self.view.sample(self.rng, self.settings.gossip_fanout, listens):
+            if rumours := self._talk(member.peer):
+                effects.append(Send(member.peer, Gossip(rumours)))
         return effects
 
     def _exchange_tables(self, now: float) -> list[Effect]:

@@ -90,6 +90,7 @@ class Prober:
         self.settings, self.timers, self.rng = settings, timers, rng
         self.view, self.awareness, self.talk = view, awareness, talk
         self.probes: dict[int, Probe] = {}
+        self._nonces: dict[PeerId, int] = {}  # of the probe under way, by whom it is for: one a peer at a time
         self.relays: dict[int, Relay] = {}
         self._circle: list[PeerId] = []  # whom to probe, in this order, round and round
         self._place = 0
@@ -97,9 +98,8 @@ class Prober:
     # --- whom to probe next -----------------------------------------------------------------------------------------------
 
     def enlist(self, peer: PeerId) -> None:
-        """At a random place of the circle, so that nobody is predictably last."""
-        if peer not in self._circle:
-            self._circle.insert(self.rng.randint(0, len(self._circle)), peer)
+        """A new member, at a random place of the circle, so that nobody is predictably last."""
+        self._circle.insert(self.rng.randint(0, len(self._circle)), peer)
 
     def next_target(self) -> Member | None:
         """Round-robin over a shuffled circle: everybody comes up at least once in 2n - 1 turns."""
@@ -119,7 +119,10 @@ class Prober:
     # --- my own probes ----------------------------------------------------------------------------------------------------
 
     def is_probing(self, peer: PeerId) -> bool:
-        return any(probe.peer == peer for probe in self.probes.values())
+        return peer in self._nonces
+
+    def _end(self, probe: Probe) -> None:
+        del self.probes[probe.nonce], self._nonces[probe.peer]
 
     def probe(self, member: Member, now: float) -> list[Effect]:
         """Starts a probe, unless one is under way. Where no link stands, helpers are asked at once."""
@@ -129,6 +132,7 @@ class Prober:
         timeout_s = self.awareness.scale(self.settings.probe_timeout_s)
         ends = now + max(self.awareness.scale(self.settings.probe_interval_s), 1.5 * timeout_s)
         probe = self.probes[nonce] = Probe(member.peer, nonce, now, ends, token=0)
+        self._nonces[member.peer] = nonce
         if not member.linked:
             return self._ask_helpers(probe, now)
         at = now + timeout_s / self.settings.probe_tries
@@ -138,10 +142,11 @@ class Prober:
 
     def hasten(self, member: Member, now: float) -> list[Effect]:
         """Its link closed: starts a probe, or takes the one under way to the helpers, since no ping arrives any more."""
-        for probe in self.probes.values():
-            if probe.peer == member.peer:
-                return [] if probe.helpers else [*self.timers.cancel(probe.token), *self._ask_helpers(probe, now)]
-        return self.probe(member, now)
+        nonce = self._nonces.get(member.peer)
+        if nonce is None:
+            return self.probe(member, now)
+        probe = self.probes[nonce]
+        return [] if probe.helpers else [*self.timers.cancel(probe.token), *self._ask_helpers(probe, now)]
 
     def ping_once(self, peer: PeerId) -> list[Effect]:
         """A ping without consequences: to one that is thought dead, which shall hear of it."""
@@ -152,7 +157,7 @@ class Prober:
         if probe is None:
             return [], None
         if step.stage > self.settings.probe_tries:
-            del self.probes[step.nonce]
+            self._end(probe)
             unheard = len(probe.helpers) - len(probe.nacks) if probe.helpers else 1
             return [], Silence(probe.peer, unheard, probe.began)
         if step.stage == self.settings.probe_tries:
@@ -163,8 +168,10 @@ class Prober:
         return [Send(probe.peer, Ping(probe.nonce, probe.peer, self.talk(probe.peer))), timer], None
 
     def _ask_helpers(self, probe: Probe, now: float) -> list[Effect]:
-        able = [m.peer for m in self.view.others() if m.peer != probe.peer and not m.gone and m.linked]
-        probe.helpers = tuple(self.rng.sample(able, min(self.settings.indirect_probes, len(able))))
+        able = self.view.sample(
+            self.rng, self.settings.indirect_probes, lambda m: m.peer != probe.peer and not m.gone and m.linked
+        )
+        probe.helpers = tuple(m.peer for m in able)
         at = max(probe.ends, now)
         timer = self.timers.set(at, ProbeStep(probe.nonce, self.settings.probe_tries + 1, at))
         probe.token = timer.token
@@ -180,7 +187,7 @@ class Prober:
         probe = self.probes.get(ack.nonce)
         if probe is None or ack.target != probe.peer or (sender != probe.peer and sender not in probe.helpers):
             return [], None
-        del self.probes[ack.nonce]
+        self._end(probe)
         return [*self.timers.cancel(probe.token)], Answer(probe.peer, probe.began, ack.progress, sender == probe.peer)
 
     def on_nack(self, sender: PeerId, nack: Nack) -> tuple[list[Effect], Silence | None]:
@@ -191,17 +198,19 @@ class Prober:
         probe.nacks[sender] = None
         if len(probe.nacks) < len(probe.helpers) or self.view.members[probe.peer].linked:
             return [], None
-        del self.probes[nack.nonce]
+        self._end(probe)
         return [*self.timers.cancel(probe.token)], Silence(probe.peer, 0, probe.began)
 
     def drop(self, peer: PeerId | None = None) -> list[Effect]:
         """Ends probes without a verdict: those of one peer, or all."""
-        effects: list[Effect] = []
-        for nonce, probe in list(self.probes.items()):
-            if peer in (None, probe.peer):
-                del self.probes[nonce]
-                effects += self.timers.cancel(probe.token)
-        return effects
+        if peer is None:
+            return [cancelled for each in tuple(self._nonces) for cancelled in self.drop(each)]
+        nonce = self._nonces.get(peer)
+        if nonce is None:
+            return []
+        probe = self.probes[nonce]
+        self._end(probe)
+        return [*self.timers.cancel(probe.token)]
 
     # --- probes for others ------------------------------------------------------------------------------------------------
 

@@ -6,34 +6,36 @@ The same seed gives the same run, to the last bit: ``Swarm.trace_hash`` says so.
     swarm.run_until(lambda: swarm.cores[0].round_id >= 10, limit_s=5)
     swarm.crash(3)
     swarm.run_for(2.0)
+
+Time inside is whole nanoseconds, so that no sum of delays depends on the order in which it was made. Cores are told seconds,
+by the clock of their machine. ``hooks`` look on (``observer``), ``outgoing`` lies (``liars``).
 """
 
 from __future__ import annotations
 
-import heapq
 import random
 from collections import Counter
 from collections.abc import Callable
-from functools import partial
-from typing import Generic, assert_never
+from typing import Any, Generic
 
 from gossip.core import events
-from gossip.core.events import Effect, Event, Payload, Token
-from gossip.core.messages import BULK_MESSAGES, Envelope, Message, PeerId
-from gossip.errors import Malformed
-from gossip.transport.codec import decode, encode
+from gossip.core.events import Effect, Event, Token
+from gossip.core.messages import PeerId
 
 from .host import C, Host
 from .links import Links
-from .network import Network, between
-from .toy_trainer import Trainer
+from .machine import Machine, to_ns
+from .network import Network
+from .observer import Hooks
+from .timeline import Stuck, Timeline
+from .toy_trainer import TRAINER_EFFECTS, Trainer
 from .trace import Trace
+from .wire import Outgoing, Wire
+
+__all__ = ["Stuck", "Swarm", "address", "node_rng"]
 
 DELIVERIES_MAX = 50_000_000  # in one run: a core that answers itself for ever is a bug, not a long test
-
-
-class Stuck(AssertionError):
-    """``run_until`` waited in vain. The message says for how long and what everybody was doing."""
+OVERSLEPT_S = 0.2  # a node that stood still for less does not notice: ``Oversleep`` in the node
 
 
 def address(peer: PeerId, incarnation: int = 0) -> tuple[str, str]:
@@ -46,7 +48,7 @@ def node_rng(seed: int, peer: PeerId, incarnation: int) -> random.Random:
     return random.Random(f"node/{seed}/{peer}/{incarnation}")
 
 
-class Swarm(Generic[C]):
+class Swarm(Timeline, Generic[C]):
     """n peers, a network and a clock.
 
     Args:
@@ -60,6 +62,14 @@ class Swarm(Generic[C]):
         encoded: whether messages travel as bytes. Turning it off makes long runs several times faster.
         progress_s: how often the core is told of its trainer's progress.
         stable_addresses: a restarted peer gets its old address again.
+
+    Attributes:
+        now_ns: virtual time; ``now`` is the same in seconds.
+        counts: what became of messages (sent, delivered, lost, cut, no_link, gone, malformed, duplicated, corrupted, ...) and how
+            often a process was crashed, restarted, paused.
+        machines: of each peer, through all its lives.
+        hooks: observers.
+        outgoing: what Byzantine peers make of what their cores want to say; None: all are honest.
     """
 
     def __init__(
@@ -76,22 +86,32 @@ class Swarm(Generic[C]):
         progress_s: float = 0.1,
         stable_addresses: bool = False,
     ) -> None:
+        super().__init__()
         self.make_core, self.make_trainer = make_core, make_trainer
         self.network = network or Network()
         self.seed, self.run, self.encoded = seed, run, encoded
         self.progress_s, self.stable_addresses = progress_s, stable_addresses
-        self.rng = random.Random(f"network/{seed}")
-        self.now = 0.0
-        self.counts: Counter[str] = Counter()  # deliveries, and losses by cause: lost, no_link, malformed, gone, cut, ...
-        self.watch: Callable[[PeerId, Effect], None] | None = None
-        """Called before each effect is carried out; may crash the peer, which then carries out no further one."""
-        self.on_event: Callable[[PeerId, Event], None] | None = None
-        """Called before each event is handed to a core."""
-        self._heap: list[tuple[float, int, Callable[[], None]]] = []
-        self._seq = 0
+        self.rng = random.Random(f"swarm/{seed}")
+        self.counts: Counter[str] = Counter()
+        self.machines: dict[PeerId, Machine] = {peer: Machine() for peer in range(n)}
+        self.hooks = Hooks()
+        self.outgoing: Outgoing | None = None
+        self._dice: dict[PeerId, random.Random] = {}
         self._deliveries = 0
         self._trace = Trace()
-        self._links = Links(self)
+        self._links: Links[C] = Links(self)
+        self._wire = Wire(self, self._links)
+        self._carry_out: dict[type, Callable[[Host[C], Any], None]] = {
+            events.Send: self._send,
+            events.SetTimer: self._set_timer,
+            events.CancelTimer: self._cancel_timer,
+            events.Connect: self._connect,
+            events.Disconnect: self._disconnect,
+            events.Report: self._report,
+            events.Committed: self._committed,
+            events.Halt: self._halt,
+            **dict.fromkeys(TRAINER_EFFECTS, self._ask_trainer),
+        }
         self._network_seen = self.network.changed
         self.hosts: dict[PeerId, Host[C]] = {}
         self.past: list[Host[C]] = []  # former lives
@@ -129,36 +149,14 @@ class Swarm(Generic[C]):
     def address_of(self, peer: PeerId, incarnation: int) -> tuple[str, str]:
         return address(peer, 0 if self.stable_addresses else incarnation)
 
-    # --- running ----------------------------------------------------------------------------------------------------------
-
-    def step(self) -> bool:
-        """Lets the next thing happen. False when nothing is left to happen."""
+    def _tend(self) -> None:
         if self._network_seen != self.network.changed:
             self._network_seen = self.network.changed
             self._links.heartbeats()
-        if not self._heap:
-            return False
-        self.now, _, act = heapq.heappop(self._heap)
-        act()
-        return True
-
-    def run_for(self, duration_s: float) -> None:
-        end = self.now + duration_s
-        while self._next_at() <= end and self.step():
-            pass
-        self.now = end
-
-    def run_until(self, predicate: Callable[[], bool], limit_s: float) -> float:
-        """Runs until ``predicate()``; returns the virtual seconds that took. Raises Stuck after ``limit_s``."""
-        start = self.now
-        while not predicate():
-            if self._next_at() > start + limit_s or not self.step():
-                raise Stuck(f"not so after {limit_s} s (virtual time {self.now:.3f} s, seed {self.seed})\n{self.summary()}")
-        return self.now - start
 
     def summary(self) -> str:
         """One line a peer: its state, its core, what it said last."""
-        lines = [f"network: {dict(sorted(self.counts.items()))}, cut: {list(self.network.cuts)}"]
+        lines = [f"seed {self.seed}, network: {dict(sorted(self.counts.items()))}, cut: {list(self.network.cuts)}"]
         for peer, host in self.hosts.items():
             last = "; ".join(f"{at:.3f} {report.event} {report.fields}" for at, report in host.reports[-3:])
             up = [other for other, lane in host.lanes.items() if lane.up]
@@ -175,12 +173,22 @@ class Swarm(Generic[C]):
         host = self.hosts[peer]
         assert host.running, f"peer {peer} is {host.state}"
         host.state = "crashed"
+        self.counts["crashed"] += 1
+        for see in self.hooks.crash:
+            see(self, peer)
         self._close_process(host)
+
+    def crash_at_effect(self, peer: PeerId, index: int) -> None:
+        """Crashes the peer instead of its effect number ``index`` from now on, 0 being the next one."""
+        host = self.hosts[peer]
+        assert host.running, f"peer {peer} is {host.state}"
+        host.effects_left = index
 
     def restart(self, peer: PeerId, after_s: float = 0.0) -> None:
         """Starts the peer again, with the next incarnation; crashes it first when it runs."""
         if self.hosts[peer].running:
             self.crash(peer)
+        self.counts["restarted"] += 1
         self.past.append(self.hosts[peer])
         self._add(peer, self.hosts[peer].incarnation + 1, after_s)
 
@@ -188,25 +196,28 @@ class Swarm(Generic[C]):
         """SIGSTOP for core and trainer: what comes is queued; heartbeats over its links fail."""
         host = self.hosts[peer]
         assert host.state == "up", f"peer {peer} is {host.state}"
-        host.state, host.paused_at = "paused", self.now
+        host.state, host.paused_at_ns = "paused", self.now_ns
+        self.counts["paused"] += 1
         self._links.heartbeats()
 
     def resume(self, peer: PeerId) -> None:
-        """SIGCONT: first what was queued, then ``ClockJumped``, then the timers that are late."""
+        """SIGCONT: first what was queued, then ``ClockJumped``, then the timers that are late. Short stops go unnoticed."""
         host = self.hosts[peer]
         assert host.state == "paused", f"peer {peer} is {host.state}"
         host.state = "up"
         while host.inbox and host.state == "up":
-            self._handle(host, host.inbox.popleft())
-        self._handle(host, events.ClockJumped(self.now - host.paused_at))
+            self._handle(host, *host.inbox.popleft())
+        still_s = host.machine.clock_s(self.now_ns) - host.machine.clock_s(host.paused_at_ns)
+        if still_s > OVERSLEPT_S:
+            self._handle(host, events.ClockJumped(still_s))
         late, host.late_timers = sorted(host.late_timers), []
-        for _, token in late:
-            self._fire(host, token)
+        for due_ns, token in late:
+            self._fire(host, token, due_ns)
 
     def pause_for(self, peer: PeerId, duration_s: float) -> None:
         self.pause(peer)
         host = self.hosts[peer]
-        self.at(self.now + duration_s, lambda: self.resume(peer) if host.state == "paused" else None)
+        self.at_ns(self.now_ns + to_ns(duration_s), lambda: self.resume(peer) if host.state == "paused" else None)
 
     def stop_trainer(self, peer: PeerId) -> None:
         """The trainer hangs, its node does not."""
@@ -236,32 +247,61 @@ class Swarm(Generic[C]):
         """Hands a core any event at once, a forged message say."""
         self.deliver(self.hosts[peer], event)
 
-    def at(self, t: float, act: Callable[[], None]) -> None:
-        """Calls ``act`` at virtual time ``t``."""
-        heapq.heappush(self._heap, (max(t, self.now), self._seq, act))
-        self._seq += 1
+    def slow_down(self, peer: PeerId, factor: float, handling_s: float = 0.0) -> None:
+        """A slow machine: all that the trainer does takes ``factor`` times as long, and the node ``handling_s`` for an event."""
+        machine = self.machines[peer]
+        machine.slowness, machine.handling_ns = factor, to_ns(handling_s)
+
+    def drift(self, peer: PeerId, rate: float = 1.0, jump_s: float = 0.0) -> None:
+        """From now on the peer's clock runs ``rate`` times as fast as the world's. ``jump_s``: see ``Machine.set_clock``."""
+        host = self.hosts[peer]
+        host.machine.set_clock(self.now_ns, rate, jump_s)
+        for token, (_, at_s) in tuple(host.timers.items()):  # those that were set before follow the new rate
+            self._set_alarm(host, token, at_s)
+
+    def make_timers_late(self, peer: PeerId, late_s: float) -> None:
+        """Every timer that the peer sets from now on fires ``late_s`` after its time: an overloaded machine."""
+        self.machines[peer].late_ns = to_ns(late_s)
+
+    def reset_link(self, a: PeerId, b: PeerId) -> None:
+        """The connections between two peers break: what is on its way is lost. They are opened again at once."""
+        for here, there in ((a, b), (b, a)):
+            lane = self.hosts[here].lanes.get(there)
+            if lane is not None and lane.up:
+                self.counts["reset"] += 1
+                self._links.reset(self.hosts[here], there, lane)
+
+    def dice(self, peer: PeerId) -> random.Random:
+        """What decides the fate of the messages that a peer sends, in all its lives."""
+        dice = self._dice.get(peer)
+        if dice is None:
+            dice = self._dice[peer] = random.Random(f"network/{self.seed}/{peer}")
+        return dice
 
     # --- lives ------------------------------------------------------------------------------------------------------------
 
     def _add(self, peer: PeerId, incarnation: int, after_s: float) -> None:
         trainer = self.make_trainer(peer, incarnation) if self.make_trainer else None
-        host = Host(peer, incarnation, self.make_core(peer, incarnation), trainer)
+        host = Host(peer, incarnation, self.make_core(peer, incarnation), trainer, self.machines[peer])
         self.hosts[peer] = host
-        self.at(self.now + after_s, lambda: self._start(host))
+        self.at_ns(self.now_ns + to_ns(after_s), self._start, host)
 
     def _start(self, host: Host[C]) -> None:
         host.state = "up"
+        host.machine.free_at_ns = self.now_ns
+        for see in self.hooks.start:
+            see(self, host.peer)
         self._handle(host, events.Started())
         if host.trainer is not None:
-            self._answer(host, host.trainer.on_start(self.now))
+            self._answer(host, host.trainer.on_start(host.machine.clock_s(self.now_ns)))
             self._watch_progress(host)
 
     def _watch_progress(self, host: Host[C]) -> None:
         if host.trainer is None or host.state in ("crashed", "halted"):
             return
         if host.state == "up":  # read from shared memory by the node, so a hung trainer has some too
-            self._handle(host, host.trainer.progress(self.now))
-        self.at(self.now + self.progress_s, lambda: self._watch_progress(host))
+            self._handle(host, host.trainer.progress(host.machine.clock_s(self.now_ns)))
+        self.at_ns(self.now_ns + to_ns(self.progress_s), self._watch_progress, host)
 
     def _close_process(self, host: Host[C]) -> None:
         host.timers.clear()
@@ -270,83 +310,110 @@ class Swarm(Generic[C]):
 
     # --- events and effects -----------------------------------------------------------------------------------------------
 
-    def _next_at(self) -> float:
-        if self._network_seen != self.network.changed:
-            return self.now
-        return self._heap[0][0] if self._heap else float("inf")
-
-    def deliver(self, host: Host[C], event: Event) -> None:
-        """Hands an event to a core; to one that is paused, when it goes on."""
+    def deliver(self, host: Host[C], event: Event, said: bytes | None = None) -> None:
+        """Hands an event to a core; to one that is paused, when it goes on. ``said``: the bytes that it came as."""
         if host.state == "paused":
-            host.inbox.append(event)
+            host.inbox.append((event, said))
         elif host.state == "up":
-            self._handle(host, event)
+            if host.machine.handling_ns:
+                machine = host.machine
+                waits_ns, machine.free_at_ns = machine.free_at_ns, max(machine.free_at_ns, self.now_ns) + machine.handling_ns
+                if waits_ns > self.now_ns:
+                    self.at_ns(waits_ns, self._deliver_late, host, event, said)
+                    return
+            self._handle(host, event, said)
 
-    def _handle(self, host: Host[C], event: Event) -> None:
+    def _deliver_late(self, host: Host[C], event: Event, said: bytes | None) -> None:
+        if host.state == "paused":
+            host.inbox.append((event, said))
+        else:
+            self._handle(host, event, said)
+
+    def _handle(self, host: Host[C], event: Event, said: bytes | None = None) -> None:
         if host.state != "up":
             return
         self._deliveries += 1
         if self._deliveries > DELIVERIES_MAX:
             raise Stuck(f"{DELIVERIES_MAX} events in one run: some core answers itself for ever\n{self.summary()}")
+        peer, hooks, carry_out = host.peer, self.hooks, self._carry_out
         self.counts["delivered"] += 1
-        self._trace.delivered(self.now, host.peer, event)
-        if self.on_event is not None:
-            self.on_event(host.peer, event)
-        for effect in host.core.handle(event, self.now):
-            assert host.halt is None, f"peer {host.peer} asks for {effect} after it halted"
-            if self.watch is not None:
-                self.watch(host.peer, effect)
+        self._trace.delivered(self.now_ns, peer, event, said)
+        for see in hooks.event:
+            see(self, peer, event)
+        if host.killed:
+            return
+        for effect in host.core.handle(event, host.machine.clock_s(self.now_ns)):
+            for see in hooks.effect:
+                see(self, peer, effect)
+            assert host.halt is None, f"peer {peer} asks for {effect} after it halted"
+            if host.effects_left is not None:
+                host.effects_left -= 1
+                if host.effects_left < 0 and not host.killed:
+                    self.counts["crashed_midway"] += 1
+                    self.crash(peer)
             if host.killed:
                 return  # killed by the one who watches: what was not carried out is lost
-            self._carry_out(host, effect)
+            carry_out[type(effect)](host, effect)
+        for see in hooks.after:
+            see(self, peer, event)
 
-    def _carry_out(self, host: Host[C], effect: Effect) -> None:
-        match effect:
-            case events.Send(peer, message, payload):
-                self._send(host, peer, message, payload)
-            case events.SetTimer(token, at):
-                # A token that names two timers in one life is how stale timers kill the healthy (F14).
-                assert token not in host.used_tokens, f"peer {host.peer} used timer token {token} twice"
-                host.used_tokens.add(token)
-                host.timers[token] = at
-                self.at(at, lambda: self._fire(host, token))
-            case events.CancelTimer(token):
-                host.timers.pop(token, None)
-            case events.Connect(peer, control, _):
-                self._links.connect(host, peer, control)
-            case events.Disconnect(peer):
-                self._links.disconnect(host, peer)
-            case events.Report():
-                host.reports.append((self.now, effect))
-            case events.Committed():
-                host.commits.append((self.now, effect))
-            case events.Halt():
-                host.halt, host.state = effect, "halted"
-                self._close_process(host)
-            case events.Aggregate() | events.Apply() | events.Go() | events.TakeSnapshot() | events.Restore():
-                self._ask_trainer(host, effect)
-            case _:
-                assert_never(effect)
+    def _send(self, host: Host[C], effect: events.Send) -> None:
+        self._wire.send(host, effect.peer, effect.message, effect.payload)
 
-    def _fire(self, host: Host[C], token: Token) -> None:
-        if token not in host.timers:
-            return
+    def _set_timer(self, host: Host[C], effect: events.SetTimer) -> None:
+        # A token that names two timers in one life is how stale timers kill the healthy (F14).
+        assert effect.token not in host.used_tokens, f"peer {host.peer} used timer token {effect.token} twice"
+        host.used_tokens.add(effect.token)
+        self._set_alarm(host, effect.token, effect.at)
+
+    def _set_alarm(self, host: Host[C], token: Token, at_s: float) -> None:
+        due_ns = host.machine.due_ns(at_s)
+        if due_ns < self.now_ns:
+            due_ns = self.now_ns
+        host.timers[token] = (due_ns, at_s)
+        self.at_ns(due_ns, self._fire, host, token, due_ns)
+
+    def _cancel_timer(self, host: Host[C], effect: events.CancelTimer) -> None:
+        host.timers.pop(effect.token, None)
+
+    def _fire(self, host: Host[C], token: Token, due_ns: int) -> None:
+        pending = host.timers.get(token)
+        if pending is None or pending[0] != due_ns:
+            return  # cancelled, or the clock was changed since
         if host.state == "paused":
-            host.late_timers.append((host.timers[token], token))
+            host.late_timers.append((due_ns, token))
             return
         del host.timers[token]
-        self._handle(host, events.TimerFired(token))
+        self.deliver(host, events.TimerFired(token))
+
+    def _connect(self, host: Host[C], effect: events.Connect) -> None:
+        self._links.connect(host, effect.peer, effect.control)
+
+    def _disconnect(self, host: Host[C], effect: events.Disconnect) -> None:
+        self._links.disconnect(host, effect.peer)
+
+    def _report(self, host: Host[C], effect: events.Report) -> None:
+        host.reports.append((self.now, effect))
+
+    def _committed(self, host: Host[C], effect: events.Committed) -> None:
+        host.commits.append((self.now, effect))
+
+    def _halt(self, host: Host[C], effect: events.Halt) -> None:
+        host.halt, host.state = effect, "halted"
+        self._close_process(host)
+
+    # --- the trainer --------------------------------------------------------------------------------------------------------
 
     def _ask_trainer(self, host: Host[C], effect: Effect) -> None:
         assert host.trainer is not None, f"peer {host.peer} asks a trainer that is not there for {type(effect).__name__}"
         if host.trainer_stopped and not isinstance(effect, events.Aggregate):  # the node itself aggregates
             host.asked.append(effect)
         else:
-            self._answer(host, host.trainer.on_effect(effect, self.now))
+            self._answer(host, host.trainer.on_effect(effect, host.machine.clock_s(self.now_ns)))
 
     def _answer(self, host: Host[C], answers: list[tuple[float, Event]]) -> None:
         for delay_s, event in answers:
-            self.at(self.now + delay_s, partial(self._from_trainer, host, event))
+            self.at_ns(self.now_ns + to_ns(delay_s * host.machine.slowness), self._from_trainer, host, event)
 
     def _from_trainer(self, host: Host[C], event: Event) -> None:
         if host.trainer is None:
@@ -355,61 +422,3 @@ class Swarm(Generic[C]):
             host.trainer_inbox.append(event)
         else:
             self.deliver(host, event)
-
-    # --- messages ---------------------------------------------------------------------------------------------------------
-
-    def _send(self, host: Host[C], to: PeerId, message: Message, payload: Payload | None) -> None:
-        assert to != host.peer, f"peer {to} sends itself a {type(message).__name__}"
-        link = (host.peer, to)
-        model = self.network.model(link)
-        # Every die is cast whether it matters or not, so that switching one fault off leaves the others as they were.
-        lost, doubled = self.rng.random() < model.loss, self.rng.random() < model.duplicate
-        delays = (between(self.rng, model.delay_s), between(self.rng, model.delay_s))
-        damaged, place = self.rng.random() < model.corrupt, self.rng.random()
-        lane = host.lanes.get(to)
-        self.counts["sent"] += 1
-        if lane is None or not lane.up:
-            self.counts["no_link"] += 1
-            return
-        said = Envelope(self.run, host.peer, host.incarnation, message)
-        envelope: Envelope | bytes = said
-        if self.encoded or damaged:
-            data = bytearray(encode(said))
-            if damaged:
-                self.counts["corrupted"] += 1
-                data[int(place * len(data))] ^= 1 << int(place * 8191) % 8
-            envelope = bytes(data)
-        if lost or self.network.is_cut(link):
-            self.counts["lost" if lost else "cut"] += 1
-            return
-        bulk = isinstance(message, BULK_MESSAGES)
-        leaves = self.now
-        if bulk and model.bytes_per_s is not None and payload is not None:
-            leaves = lane.free_at = max(self.now, lane.free_at) + payload.nbytes / model.bytes_per_s
-        for delay_s in delays[: 2 if doubled else 1]:
-            arrives = leaves + delay_s
-            if self.network.fifo:
-                arrives = lane.arrives[bulk] = max(arrives, lane.arrives.get(bulk, 0.0))
-            self._arrive_later(to, lane.to_incarnation, arrives, envelope, payload)
-        self.counts["duplicated"] += doubled
-
-    def _arrive_later(self, to: PeerId, incarnation: int, t: float, envelope: Envelope | bytes, payload: Payload | None) -> None:
-        def arrive() -> None:
-            host = self.hosts[to]
-            if host.incarnation != incarnation or not host.running:
-                self.counts["gone"] += 1
-                return
-            if isinstance(envelope, bytes):
-                try:
-                    read = decode(envelope)
-                except Malformed:
-                    self.counts["malformed"] += 1
-                    return
-            else:
-                read = envelope
-            if read.run != self.run:
-                self.counts["foreign_run"] += 1
-                return
-            self.deliver(host, events.Received(read.sender, read.incarnation, read.message, payload))
-
-        self.at(t, arrive)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Generic, Literal, Protocol, TypeVar
 
 from gossip.core import events
 from gossip.core.events import Effect, Event, Token
-from gossip.core.messages import PeerId
+from gossip.core.messages import Message, PeerId
 
+from .machine import Machine
 from .toy_trainer import Trainer
 
 
@@ -31,31 +33,39 @@ class Lane:
     to_incarnation: int = 0  # whom it reached
     tries: int = 0
     attempt: int = 0  # names the pending try, so that an outdated one does nothing
-    arrives: dict[bool, float] = field(default_factory=dict)  # last arrival by bulk or control: first in, first out
-    free_at: float = 0.0  # when the bulk lane has sent what was queued
+    breaks: int = 0  # how often it was reset, so that what was on its way then does not arrive
+    arrives_ns: list[int] = field(default_factory=lambda: [0, 0])  # last arrival, control and bulk: first in, first out
+    free_at_ns: int = 0  # when the bulk lane has sent what was queued
 
 
 @dataclass(slots=True)
 class Host(Generic[C]):
-    """One process of a peer: a core, its trainer, and what the driver keeps for them."""
+    """One process of a peer: a core, its trainer, and what the driver keeps for them. Times in reports and commits: seconds."""
 
     peer: PeerId
     incarnation: int
     core: C
     trainer: Trainer | None
+    machine: Machine = field(default_factory=Machine)
     state: Literal["starting", "up", "paused", "crashed", "halted"] = "starting"
     lanes: dict[PeerId, Lane] = field(default_factory=dict)
-    timers: dict[Token, float] = field(default_factory=dict)  # pending, and when
+    timers: dict[Token, tuple[int, float]] = field(default_factory=dict)  # pending: when due (ns), and for when asked (s)
     used_tokens: set[Token] = field(default_factory=set)
-    inbox: deque[Event] = field(default_factory=deque)  # what came while it was paused
-    late_timers: list[tuple[float, Token]] = field(default_factory=list)
-    paused_at: float = 0.0
+    inbox: deque[tuple[Event, bytes | None]] = field(default_factory=deque)  # what came while it was paused
+    late_timers: list[tuple[int, Token]] = field(default_factory=list)
+    paused_at_ns: int = 0
+    effects_left: int | None = None  # to live
     trainer_stopped: bool = False
     trainer_inbox: list[Event] = field(default_factory=list)
     asked: list[Effect] = field(default_factory=list)  # effects for a stopped trainer
     reports: list[tuple[float, events.Report]] = field(default_factory=list)
     commits: list[tuple[float, events.Committed]] = field(default_factory=list)
     halt: events.Halt | None = None
+    payload_limit: Callable[[PeerId, Message], int] | None = None
+    """What the transport asks before it takes a payload; a core without that takes any."""
+
+    def __post_init__(self) -> None:
+        self.payload_limit = getattr(self.core, "payload_limit", None)
 
     @property
     def running(self) -> bool:

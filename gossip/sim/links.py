@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import Generic, Protocol
+from typing import Any, Generic, Protocol
 
 from gossip.core import events
 from gossip.core.events import Event
 from gossip.core.messages import PeerId
 
 from .host import C, Host, Lane
+from .machine import to_ns
 from .network import Network, between
+
+FIRST_TRY_S = 0.001
 
 
 class Surroundings(Protocol[C]):
@@ -19,12 +22,13 @@ class Surroundings(Protocol[C]):
 
     hosts: dict[PeerId, Host[C]]
     network: Network
-    rng: random.Random
-    now: float
+    now_ns: int
 
-    def at(self, t: float, act: Callable[[], None]) -> None: ...
+    def dice(self, peer: PeerId) -> random.Random: ...
 
-    def deliver(self, host: Host[C], event: Event) -> None: ...
+    def at_ns(self, t_ns: int, act: Callable[..., None], *arguments: Any) -> None: ...
+
+    def deliver(self, host: Host[C], event: Event, said: bytes | None = None) -> None: ...
 
     def address_of(self, peer: PeerId, incarnation: int) -> tuple[str, str]: ...
 
@@ -43,66 +47,76 @@ class Links(Generic[C]):
         if lane is not None:
             lane.up, lane.attempt = False, lane.attempt + 1
         host.lanes[to] = lane = Lane(control)
-        self._try_later(host, to, lane, 0.001)
+        self._try_later(host, to, lane, FIRST_TRY_S)
 
     def disconnect(self, host: Host[C], to: PeerId) -> None:
         lane = host.lanes.pop(to, None)
         if lane is not None:
             lane.up, lane.attempt = False, lane.attempt + 1
 
+    def reset(self, host: Host[C], to: PeerId, lane: Lane) -> None:
+        """The connection breaks: what is on its way is lost, the one who opened it sees that and opens it again."""
+        if not lane.up:
+            return
+        lane.up, lane.breaks, lane.attempt = False, lane.breaks + 1, lane.attempt + 1
+        self.swarm.at_ns(self.swarm.now_ns, self._on_reset, host, to, lane, lane.attempt)
+
+    def _on_reset(self, host: Host[C], to: PeerId, lane: Lane, attempt: int) -> None:
+        if lane.attempt != attempt or host.lanes.get(to) is not lane or not host.running:
+            return
+        self.swarm.deliver(host, events.LinkDown(to, "closed"))
+        self._try_later(host, to, lane, FIRST_TRY_S)
+
     def close_process(self, host: Host[C]) -> None:
         """Its own connections are gone at once; others see theirs to it close a moment later."""
         for other in self.swarm.hosts.values():
             lane = other.lanes.get(host.peer)
             if lane is not None and lane.up and lane.to_incarnation == host.incarnation:
-                self._lose_later(other, host.peer, lane, between(self.swarm.rng, self.swarm.network.closing_s), "closed")
+                closing_s = between(self.swarm.dice(other.peer), self.swarm.network.closing_s)
+                self._lose_later(other, host.peer, lane, closing_s, "closed")
         for lane in host.lanes.values():
             lane.up, lane.attempt = False, lane.attempt + 1
 
     def _try_later(self, host: Host[C], to: PeerId, lane: Lane, after_s: float) -> None:
         lane.attempt += 1
-        attempt = lane.attempt
+        self.swarm.at_ns(self.swarm.now_ns + to_ns(after_s), self._try, host, to, lane, lane.attempt)
 
-        def try_it() -> None:
-            if lane.attempt != attempt or host.lanes.get(to) is not lane or not host.running:
-                return
-            if host.state == "paused" or self.blocked(host.peer, to):
+    def _try(self, host: Host[C], to: PeerId, lane: Lane, attempt: int) -> None:
+        if lane.attempt != attempt or host.lanes.get(to) is not lane or not host.running:
+            return
+        if host.state == "paused" or self.blocked(host.peer, to):
+            self._try_later(host, to, lane, self.swarm.network.reconnect_s)
+            return
+        other = self.swarm.hosts.get(to)
+        if other is not None and other.running and self.swarm.address_of(to, other.incarnation)[0] == lane.control:
+            if other.state == "paused":  # its kernel would accept, but no handshake is answered
                 self._try_later(host, to, lane, self.swarm.network.reconnect_s)
                 return
-            other = self.swarm.hosts.get(to)
-            if other is not None and other.running and self.swarm.address_of(to, other.incarnation)[0] == lane.control:
-                if other.state == "paused":  # its kernel would accept, but no handshake is answered
-                    self._try_later(host, to, lane, self.swarm.network.reconnect_s)
-                    return
-                lane.up, lane.tries, lane.to_incarnation = True, 0, other.incarnation
-                lane.arrives.clear()
-                self.swarm.deliver(host, events.LinkUp(to))
-                return
-            lane.tries += 1
-            self._try_later(host, to, lane, self.swarm.network.reconnect_s)
-            if lane.tries == 1:
-                self.swarm.deliver(host, events.LinkDown(to, "refused"))
-
-        self.swarm.at(self.swarm.now + after_s, try_it)
+            lane.up, lane.tries, lane.to_incarnation = True, 0, other.incarnation
+            lane.arrives_ns = [0, 0]
+            self.swarm.deliver(host, events.LinkUp(to))
+            return
+        lane.tries += 1
+        self._try_later(host, to, lane, self.swarm.network.reconnect_s)
+        if lane.tries == 1:
+            self.swarm.deliver(host, events.LinkDown(to, "refused"))
 
     def blocked(self, a: PeerId, b: PeerId) -> bool:
         return self.swarm.network.is_cut((a, b)) or self.swarm.network.is_cut((b, a))
 
     def _lose_later(self, host: Host[C], to: PeerId, lane: Lane, after_s: float, reason: str) -> None:
-        attempt = lane.attempt
+        self.swarm.at_ns(self.swarm.now_ns + to_ns(after_s), self._lose, host, to, lane, lane.attempt, reason)
 
-        def lose() -> None:
-            if not lane.up or lane.attempt != attempt or host.lanes.get(to) is not lane or not host.running:
-                return
-            other = self.swarm.hosts[to]
-            alive = other.state == "up" and other.incarnation == lane.to_incarnation
-            if reason == "timeout" and alive and host.state == "up" and not self.blocked(host.peer, to):
-                return  # healed in time
-            lane.up = False
-            self.swarm.deliver(host, events.LinkDown(to, reason))
-            self._try_later(host, to, lane, 0.001 if reason == "closed" else self.swarm.network.reconnect_s)
-
-        self.swarm.at(self.swarm.now + after_s, lose)
+    def _lose(self, host: Host[C], to: PeerId, lane: Lane, attempt: int, reason: str) -> None:
+        if not lane.up or lane.attempt != attempt or host.lanes.get(to) is not lane or not host.running:
+            return
+        other = self.swarm.hosts[to]
+        alive = other.state == "up" and other.incarnation == lane.to_incarnation
+        if reason == "timeout" and alive and host.state == "up" and not self.blocked(host.peer, to):
+            return  # healed in time
+        lane.up = False
+        self.swarm.deliver(host, events.LinkDown(to, reason))
+        self._try_later(host, to, lane, FIRST_TRY_S if reason == "closed" else self.swarm.network.reconnect_s)
 
     def heartbeats(self) -> None:
         """Links over which nothing comes any more will time out."""
@@ -112,4 +126,5 @@ class Links(Generic[C]):
             for to, lane in host.lanes.items():
                 silent = self.blocked(host.peer, to) or "paused" in (host.state, self.swarm.hosts[to].state)
                 if lane.up and silent:
-                    self._lose_later(host, to, lane, between(self.swarm.rng, self.swarm.network.heartbeat_s), "timeout")
+                    silence_s = between(self.swarm.dice(host.peer), self.swarm.network.heartbeat_s)
+                    self._lose_later(host, to, lane, silence_s, "timeout")

@@ -14,13 +14,24 @@ Link = tuple[PeerId, PeerId]
 
 @dataclass(frozen=True, slots=True)
 class LinkModel:
-    """One direction between two peers. Probabilities are per message, drawn whether they can matter or not."""
+    """One direction between two peers. Probabilities are per message, drawn whether they can matter or not.
+
+    TCP itself loses nothing: what gets lost there goes with its connection (``reset``) or at a full queue (``queue_bytes``).
+    ``loss``, ``duplicate``, ``reorder`` and ``corrupt`` are harsher than that.
+    """
 
     delay_s: tuple[float, float] = (0.0002, 0.001)  # uniform between the two
+    spike: float = 0.0  # a message takes longer, by a time uniform up to ``spike_s``
+    spike_s: float = 0.0
     loss: float = 0.0
     duplicate: float = 0.0
+    reorder: float = 0.0  # a message is held up, uniform up to ``reorder_s``, and those behind it overtake
+    reorder_s: float = 0.0
     corrupt: float = 0.0  # one bit of the encoded message flips
+    corrupt_payload: float = 0.0  # one bit of the payload flips; the transport's checksum finds it
+    reset: float = 0.0  # the connection breaks: all that is on its way is lost, both ends see it, it is opened again
     bytes_per_s: float | None = None  # of the bulk lane; None: payloads take no longer than anything else
+    queue_bytes: float | None = None  # a payload that finds more than this waiting is dropped: the high-water mark
 
 
 @dataclass(slots=True)
@@ -28,7 +39,8 @@ class Network:
     """All links of a swarm. Change it at any time while the swarm runs.
 
     A lane is first in, first out, as TCP is, unless ``fifo`` is false. ``closing_s`` is how long it takes until the others see
-    that a process is gone; ``heartbeat_s`` until a link over which nothing comes counts as down (None: never).
+    that a process is gone; ``heartbeat_s`` until a link over which nothing comes counts as down (None: never). ``sealed``: the
+    transport finds every damaged header, as encryption does; without, one that can be read is believed.
     """
 
     default: LinkModel = field(default_factory=LinkModel)
@@ -36,6 +48,7 @@ class Network:
     closing_s: tuple[float, float] = (0.001, 0.003)
     heartbeat_s: tuple[float, float] | None = (0.3, 0.4)
     reconnect_s: float = 0.1
+    sealed: bool = False
     models: dict[Link, LinkModel] = field(default_factory=dict)
     cuts: dict[Link, bool] = field(default_factory=dict)  # an ordered set
     changed: int = 0  # counts changes of ``cuts``, so that the swarm notices them
@@ -63,14 +76,25 @@ class Network:
         self.cuts.pop((b, a), None)
         self.changed += 1
 
-    def partition(self, *sides: Iterable[PeerId]) -> None:
-        """Cuts every pair of peers that are on different sides."""
+    def partition(self, *sides: Iterable[PeerId], one_way: bool = False) -> None:
+        """Cuts every pair of peers that are on different sides. ``one_way``: only what an earlier side says to a later one.
+
+        Whoever is on no side reaches everybody: a bridge.
+        """
         groups = [tuple(side) for side in sides]
         for i, left in enumerate(groups):
             for right in groups[i + 1 :]:
                 for a in left:
                     for b in right:
-                        self.cut(a, b)
+                        self.cut(a, b, both_ways=not one_way)
+
+    def ring(self, peers: Iterable[PeerId], reach: int = 1) -> None:
+        """Everybody reaches only the ``reach`` next on either side: connected, and with no two views alike."""
+        order = tuple(peers)
+        for i, a in enumerate(order):
+            for j, b in enumerate(order[i + 1 :], i + 1):
+                if min(j - i, len(order) - (j - i)) > reach:
+                    self.cut(a, b)
 
     def heal(self) -> None:
         """Mends every cut."""

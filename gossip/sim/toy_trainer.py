@@ -6,6 +6,7 @@ import hashlib
 import itertools
 import random
 from collections.abc import Callable, Sequence
+from math import sqrt
 from typing import Any, Protocol, assert_never
 
 import numpy as np
@@ -49,8 +50,16 @@ def digest_of(*arrays: NDArray[Any]) -> bytes:
 def payload_of(array: NDArray[Any], digest: bool = False) -> Payload:
     """A payload with its facts. The array is made read-only, since peers of one simulation share it."""
     array.setflags(write=False)
-    finite = bool(np.isfinite(array).all()) if array.dtype.kind == "f" else True
+    finite = bool(np.logical_and.reduce(np.isfinite(array))) if array.dtype.kind == "f" else True
     return Payload(array, array.nbytes, finite, digest_of(array) if digest else b"")
+
+
+def noise_of(name: str, elements: int) -> NDArray[np.float64]:
+    """Numbers with mean 0 and variance 1 that depend on ``name`` alone. Making a numpy generator takes 20 times as long."""
+    drawn = np.frombuffer(hashlib.shake_128(name.encode()).digest(8 * elements), np.uint16).reshape(4, elements)
+    uniform = drawn.astype(np.float64) - 32767.5
+    drawn_four: NDArray[np.float64] = np.add.reduce(uniform)  # together they are bell-shaped enough
+    return drawn_four / (2.0 * 18918.6)
 
 
 def weighted_mean(rows: Sequence[NDArray[np.float64]], samples: Sequence[int]) -> NDArray[np.float64]:
@@ -119,7 +128,8 @@ class ToyTrainer:
     @property
     def distance(self) -> float:
         """Root mean square distance to the target."""
-        return float(np.sqrt(np.mean((self.parameters.astype(np.float64) - self.target) ** 2)))
+        apart = self.parameters.astype(np.float64) - self.target
+        return sqrt(float(np.add.reduce(apart * apart)) / len(apart))
 
     def on_start(self, now: float) -> list[tuple[float, Event]]:
         self.changed_at = now
@@ -162,7 +172,7 @@ class ToyTrainer:
 
     def update(self, round_id: int) -> Vector:
         """The honest update for a round, from the parameters as they are."""
-        noise = np.random.default_rng([self.seed, 3, self.peer, round_id]).standard_normal(len(self.target))
+        noise = noise_of(f"{self.seed}/{self.peer}/{round_id}", len(self.target))
         step = self.step_size * (self.target - self.parameters) + self.noise * self.step_size * noise
         return step.astype(np.float32)
 
@@ -201,7 +211,7 @@ class ToyTrainer:
             rows = [row - rows[ask.own] for row in rows]
             samples = [1] * len(rows)
         result = self.reducer(rows, samples).astype(np.float32)
-        if not np.isfinite(result).all():
+        if not np.logical_and.reduce(np.isfinite(result)):
             return events.Aggregated(ask.ticket, None, reason="the aggregate is not finite")
         weights = tuple(weight / sum(samples) for weight in samples)
         return events.Aggregated(ask.ticket, payload_of(result, digest=True), weights, (1.0,) * len(rows))

@@ -56,3 +56,33 @@ def test_a_restart_says_when_to_start_again(tmp_path: Path) -> None:
 
 def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()][1:]
+
+
+TIMED = """
+import sys, time, pathlib
+from gossip.faults import parse
+from gossip.node_faults import Saboteur
+from gossip.node_files import Journal
+run = pathlib.Path(sys.argv[1])
+saboteur = Saboteur(parse(sys.argv[3]), 2, int(sys.argv[2]), run, Journal(2, run / "peer-2"))
+begin = time.monotonic()
+saboteur.tick(begin + 100)  # nothing has begun
+saboteur.reached(0)
+saboteur.tick(time.monotonic() + float(sys.argv[4]))
+print("alive")
+"""
+
+
+def timed(run: Path, incarnation: int, fault: str, later_s: float) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", TIMED, str(run), str(incarnation), fault, str(later_s)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, start_new_session=True, check=False)
+
+
+def test_a_fault_with_a_time_strikes_so_long_after_the_first_round_of_the_run_and_once(tmp_path: Path) -> None:
+    assert timed(tmp_path / "early", 0, "crash:2@3000s", 2000).returncode == 0
+    assert timed(tmp_path / "late", 0, "crash:2@3000s", 3001).returncode == -9
+    assert timed(tmp_path / "late", 1, "crash:2@3000s", 3001).returncode == 0
+    run = tmp_path / "second"
+    (run / "faults").mkdir(parents=True)
+    (run / "faults" / "began").write_text("-1e9")  # another peer began the run long ago
+    assert timed(run, 0, "crash:2@3000s", 0).returncode == -9

@@ -76,6 +76,7 @@ class Observed:
         assert len(core.members) <= N
         assert len(self.timers) == len(self.due) <= 3 + 300 + 3 * N  # S15
         assert len(core.rumours) <= N * 3
+        assert len(core.view) == sum(1 for _ in core.view.present())  # counted as it changes
         for peer, member in core.members.items():
             was = self.before.get(peer)
             if was is not None:

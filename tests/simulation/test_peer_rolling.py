@@ -12,6 +12,7 @@ from gossip.core.messages import Commit, PeerId
 from gossip.core.peer import Peer
 from gossip.core.settings import CoreSettings, RoundSettings
 from gossip.sim.driver import Swarm, address
+from gossip.sim.observer import OnEffect
 from gossip.sim.toy_trainer import ToyTrainer
 from gossip.topologies import load
 
@@ -101,7 +102,7 @@ def test_the_serving_peer_may_crash_at_any_moment_and_the_round_goes_on(moment: 
             victims.append(peer)
             swarm.crash(peer)
 
-    swarm.watch = crash_while_it_serves
+    swarm.hooks.append(OnEffect(crash_while_it_serves))
     swarm.run_for(2.0)
     swarm.run_until(lambda: bool(victims), 5.0)
     crashed_in = max(rounds_of(swarm).values())
@@ -121,7 +122,7 @@ def test_two_servers_in_a_row_may_crash() -> None:
             victims.append(peer)
             swarm.crash(peer)
 
-    swarm.watch = crash_two
+    swarm.hooks.append(OnEffect(crash_two))
     swarm.run_for(6.0)
     assert len(victims) == 2
     assert min(rounds_of(swarm).values()) > 150
@@ -169,7 +170,7 @@ def test_the_serving_peer_may_sleep() -> None:
             asleep.append(peer)
             swarm.at(swarm.now, lambda: swarm.pause_for(peer, 5.0))
 
-    swarm.watch = sleep_while_it_serves
+    swarm.hooks.append(OnEffect(sleep_while_it_serves))
     swarm.run_for(12.0)
     assert asleep
     assert_one_history(swarm)
@@ -324,6 +325,6 @@ def test_the_checker_sees_replicas_that_differ() -> None:
 def test_restores_only_happen_where_something_was_lost() -> None:
     swarm = rolling_swarm(4, seed=17)
     restores: list[PeerId] = []
-    swarm.watch = lambda peer, effect: restores.append(peer) if isinstance(effect, Restore) else None
+    swarm.hooks.append(OnEffect(lambda peer, effect: restores.append(peer) if isinstance(effect, Restore) else None))
     swarm.run_for(5.0)
     assert restores == []

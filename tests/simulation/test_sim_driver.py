@@ -10,6 +10,7 @@ from gossip.core.events import Effect, Event
 from gossip.core.messages import Gossip, Ping, Rumour
 from gossip.sim.driver import Stuck, Swarm, address
 from gossip.sim.network import LinkModel, Network
+from gossip.sim.observer import OnEffect
 from gossip.sim.toy_trainer import ToyTrainer, digest_of, payload_of, weighted_mean
 
 
@@ -186,7 +187,7 @@ def test_a_peer_can_be_killed_between_two_effects() -> None:
         if isinstance(effect, events.Send) and effect.message is said and effect.peer == 2:
             swarm.crash(peer)
 
-    swarm.watch = kill_at_second
+    swarm.hooks.append(OnEffect(kill_at_second))
     swarm.cores[0].extra = [events.Send(1, said), events.Send(2, said)]
     swarm.run_for(0.5)
     got = [[e for _, e in swarm.cores[p].of(events.Received) if e.message == said] for p in (1, 2)]  # type: ignore[attr-defined]

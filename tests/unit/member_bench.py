@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from gossip.core.events import CancelTimer, Connect, Effect, Send, SetTimer
+from gossip.core.events import CancelTimer, Connect, Disconnect, Effect, Send, SetTimer
 from gossip.core.members import first_standing
 from gossip.core.membership import Membership
 from gossip.core.messages import Ack, Gossip, Message, Ping, PingRequest, Progress, Rumour
@@ -29,6 +29,7 @@ class Bench:
         self.acks: dict[int, tuple[int, Ack]] = {}  # on their way, under negative tokens
         self.sent: list[Send] = []
         self.connects: list[Connect] = []
+        self.disconnects: list[Disconnect] = []
         self.mute: set[int] = set()
         self.do(self.core.start(0.0))
         for peer in range(1, n):
@@ -54,6 +55,8 @@ class Bench:
                     self._answer(effect)
                 case Connect():
                     self.connects.append(effect)
+                case Disconnect():
+                    self.disconnects.append(effect)
                 case _:
                     raise AssertionError(effect)
 

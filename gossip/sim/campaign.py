@@ -1,0 +1,193 @@
+"""Plays many schedules, in several processes, and adds up what came of them."""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+import os
+import signal
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from multiprocessing.synchronize import Event
+
+from gossip.errors import LocalError
+from gossip.faults import FaultPlan
+
+from . import play
+from .generate import generate
+from .play import Outcome
+from .schedule import Schedule
+
+BATCH = 2  # schedules that a worker is given at a time: a second's work
+ENOUGH = 25  # schedules in which a kind of fault was drawn, after which it must have struck
+CUTS_MIN = 2  # different partitions, in a campaign that draws any
+EXPECTED_REPORTS = ("suspect", "dead", "alive_again", "skip")
+"""What peers must have reported in a large campaign: else its faults were too gentle to prove anything."""
+LARGE = 200  # schedules
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What to look for: the seeds from ``first`` on, with some of what they would draw replaced.
+
+    Attributes:
+        count: How many seeds; None: no end.
+        plan: These faults, and this world, in place of the drawn ones.
+    """
+
+    first: int = 0
+    count: int | None = None
+    peers: int | None = None
+    topology: str | None = None
+    aggregator: str | None = None
+    plan: FaultPlan | None = None
+
+    def schedule(self, seed: int) -> Schedule:
+        """The schedule of one seed. Raises: ConfigError: The plan does not fit."""
+        if self.plan is None:
+            return generate(seed, peers=self.peers, topology=self.topology, aggregator=self.aggregator).checked()
+        world = self.plan.simulate
+        drawn = generate(
+            seed,
+            peers=self.peers or world.get("peers"),
+            topology=self.topology or world.get("topology"),
+            aggregator=self.aggregator or world.get("aggregator"),
+        )
+        given = {"peers": drawn.peers, "topology": drawn.topology, "aggregator": drawn.aggregator, "seed": seed}
+        return replace(drawn, faults=()).with_plan(replace(self.plan, simulate={**world, **given}))
+
+    @property
+    def seeds(self) -> Iterator[int]:
+        return iter(itertools.count(self.first) if self.count is None else range(self.first, self.first + self.count))
+
+
+def search(question: Question, jobs: int) -> Iterator[Outcome]:
+    """Plays the schedules one after the other and yields what came of each, in no particular order.
+
+    Args:
+        jobs: Processes. With one everything happens in this one.
+    Raises: LocalError: A process was killed.
+    """
+    if jobs <= 1:
+        for seed in question.seeds:
+            yield play.run(question.schedule(seed))
+        return
+    seeds = question.seeds
+    context = multiprocessing.get_context("spawn")
+    over = context.Event()
+    with ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin_work, initargs=(over,)) as pool:
+        # Futures in the order of their seeds: what is yielded first must not depend on where objects lie in memory.
+        pending: dict[Future[list[Outcome]], bool] = {}
+        try:
+            while True:
+                while len(pending) < 2 * jobs and (batch := list(itertools.islice(seeds, BATCH))):
+                    with _uninterrupted():
+                        future = pool.submit(_play, question, batch)
+                    pending[future] = True
+                if not pending:
+                    return
+                wait(pending, return_when=FIRST_COMPLETED)
+                for done in [future for future in pending if future.done()]:
+                    del pending[done]
+                    yield from done.result()
+        except BrokenProcessPool as error:
+            raise LocalError(f"a process of the search was killed, perhaps for want of memory ({jobs} jobs)") from error
+        finally:
+            over.set()  # what a process has been given already cannot be taken back
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """For the start of a process, which must not be cut short. It inherits the mask, so Ctrl-C is for the parent alone."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+class _Worker:
+    """One process of a search."""
+
+    over: Event | None = None
+
+
+def _begin_work(over: Event) -> None:
+    _Worker.over = over
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """A parent that is killed cannot shut its pool down, and a pool without a parent waits for ever."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
+def _play(question: Question, seeds: list[int]) -> list[Outcome]:
+    played = []
+    for seed in seeds:
+        if _Worker.over is not None and _Worker.over.is_set():
+            break
+        played.append(play.run(question.schedule(seed)))
+    return played
+
+
+@dataclass(slots=True)
+class Tally:
+    """What came of a campaign so far."""
+
+    schedules: int = 0
+    simulated_s: float = 0.0
+    rounds: list[int] = field(default_factory=list)  # of each schedule that ran to its end
+    violations: list[Outcome] = field(default_factory=list)
+    drawn: Counter[str] = field(default_factory=Counter)  # kind of fault -> schedules that were to have it
+    occurred: Counter[str] = field(default_factory=Counter)  # schedules in which it took place
+    struck: Counter[str] = field(default_factory=Counter)  # how often in all
+    counts: Counter[str] = field(default_factory=Counter)
+    reports: Counter[str] = field(default_factory=Counter)
+    judged: Counter[str] = field(default_factory=Counter)
+    topologies: Counter[str] = field(default_factory=Counter)
+    cuts: int = 0
+    kinds: Counter[int] = field(default_factory=Counter)  # kinds of fault that took place -> schedules
+
+    def add(self, outcome: Outcome) -> None:
+        from .nemesis import name_of
+
+        self.schedules += 1
+        self.simulated_s += outcome.simulated_s
+        if outcome.violation is not None:
+            self.violations.append(outcome)
+        else:
+            self.rounds.append(outcome.rounds)
+            self.kinds[len(outcome.struck)] += 1
+            self.drawn.update({name_of(fault): 1 for fault in outcome.schedule.faults}.keys())
+        self.occurred.update(outcome.struck.keys())
+        self.struck.update(outcome.struck)
+        self.counts.update(outcome.counts)
+        self.reports.update(outcome.reports)
+        self.judged.update(outcome.judged)
+        self.topologies[outcome.schedule.topology.split(":")[0]] += 1
+        self.cuts += outcome.cuts
+
+    @property
+    def vacuous(self) -> list[str]:
+        """What this campaign pretends to have tested and has not."""
+        found = [
+            f"{kind} was drawn in {self.drawn[kind]} schedules and never took place"
+            for kind in sorted(self.drawn)
+            if self.drawn[kind] >= ENOUGH and not self.occurred[kind]
+        ]
+        if self.drawn["partition"] + self.drawn["partition_one_way"] >= ENOUGH and self.cuts < CUTS_MIN:
+            found.append(f"the network was cut in {self.cuts} different ways")
+        if len(self.rounds) >= LARGE and self.drawn:
+            found += [f"no peer ever reported {event!r}" for event in EXPECTED_REPORTS if not self.reports[event]]
+            found += [f"{invariant} was never judged" for invariant in sorted(self.judged) if not self.judged[invariant]]
+        return found

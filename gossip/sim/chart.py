@@ -1,0 +1,153 @@
+"""What happened in a run, line by line: who said what to whom, when it arrived or did not, who died, what was committed."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Literal
+
+from gossip.core import events, messages
+from gossip.core.events import Effect, Event
+from gossip.core.messages import Message, PeerId
+
+from .observer import Observer
+
+if TYPE_CHECKING:
+    from .driver import Swarm
+
+Group = Literal["membership", "rounds", "joining"]
+_GROUPS: dict[type, Group] = {
+    **dict.fromkeys(
+        (messages.Ping, messages.PingRequest, messages.Ack, messages.Nack, messages.PushPull, messages.Gossip), "membership"
+    ),
+    **dict.fromkeys((messages.Hello, messages.StateRequest, messages.StateOffer), "joining"),
+}
+RUMOURS_SHOWN = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One thing that happened at one peer.
+
+    ``sent`` and ``arrived`` carry the message and the other peer; of the rest ``text`` says what it was.
+    """
+
+    t: float
+    peer: PeerId
+    what: Literal["sent", "arrived", "started", "died", "halted", "committed", "aggregates", "reported", "link"]
+    text: str
+    message: Message | None = None
+    other: PeerId = -1
+
+    @property
+    def group(self) -> Group:
+        """What the line is about."""
+        if self.message is not None:
+            return _GROUPS.get(type(self.message), "rounds")
+        return "membership" if self.what == "link" else "rounds"
+
+    def __str__(self) -> str:
+        arrow = {"sent": f"-> {self.other}", "arrived": f"<- {self.other}"}.get(self.what, "   ")
+        word = "" if self.message is not None else f"{self.what} "
+        return f"{self.t:11.6f}  peer {self.peer} {arrow:5} {word}{self.text}"
+
+
+class Chart(Observer):
+    """Keeps the last lines of a run, ``lines_max`` of them (None: all)."""
+
+    def __init__(self, lines_max: int | None = 20_000) -> None:
+        self.lines: deque[Line] = deque(maxlen=lines_max)
+
+    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
+        self._add(swarm, peer, "started", f"incarnation {swarm.hosts[peer].incarnation}")
+
+    def on_crash(self, swarm: Swarm[Any], peer: PeerId) -> None:
+        self._add(swarm, peer, "died", "")
+
+    def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+        match event:
+            case events.Received(sender, _, message):
+                self.lines.append(Line(swarm.now, peer, "arrived", say(message), message, sender))
+            case events.LinkDown(other, reason):
+                self._add(swarm, peer, "link", f"to {other} is down: {reason}")
+            case events.LinkUp(other):
+                self._add(swarm, peer, "link", f"to {other} is up")
+            case events.ClockJumped(late_s):
+                self._add(swarm, peer, "reported", f"woke up {late_s:.3f} s late")
+            case _:
+                pass
+
+    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+        match effect:
+            case events.Send(to, message):
+                self.lines.append(Line(swarm.now, peer, "sent", say(message), message, to))
+            case events.Committed(commit, chain):
+                self._add(swarm, peer, "committed", f"round {commit.round_id} #{chain.hex()[:6]} by {commit.server}")
+            case events.Aggregate():
+                rows = ",".join(str(row.peer) for row in effect.rows)
+                self._add(swarm, peer, "aggregates", f"round {effect.round_id} of {rows}")
+            case events.Halt(reason, exit_code):
+                self._add(swarm, peer, "halted", f"{reason} (exit {exit_code})")
+            case events.Report(event, fields) if event != "round":
+                about = ", ".join(f"{key}={value}" for key, value in islice(fields.items(), 4))
+                self._add(swarm, peer, "reported", f"{event} {about}".strip())
+            case _:
+                pass
+
+    def _add(self, swarm: Swarm[Any], peer: PeerId, what: Any, text: str) -> None:
+        self.lines.append(Line(swarm.now, peer, what, text))
+
+
+def say(message: Message) -> str:
+    """A message in a few words."""
+    name = type(message).__name__
+    match message:
+        case messages.Update(_, round_id, shard, attempt, _, samples):
+            return f"Update r{round_id}{_shard(shard)}{_attempt(attempt)} {samples} samples"
+        case messages.Commit():
+            made = f" made at {message.made_at}" if message.made_at != message.attempt else ""
+            digest = f" #{message.digest.hex()[:4]}" if message.digest else " empty"
+            return (
+                f"Commit r{message.round_id}{_shard(message.shard)}{_attempt(message.attempt)}{made} by {message.server}{digest}"
+            )
+        case messages.Query(_, round_id, shard, attempt):
+            return f"Query r{round_id}{_shard(shard)}{_attempt(attempt)}"
+        case messages.NotMe(_, asked, shard, attempt, round_id):
+            return f"NotMe r{asked}{_shard(shard)}{_attempt(attempt)}, I am at r{round_id}"
+        case messages.CommitRequest(_, first):
+            return f"CommitRequest from r{first}"
+        case messages.Push(_, round_id, what):
+            return f"Push {what} r{round_id}"
+        case messages.Hello():
+            return f"Hello r{message.round_id}{' ready' if message.ready else ''}"
+        case messages.StateRequest():
+            return name
+        case messages.StateOffer():
+            return f"StateOffer r{message.round_id}" if message.digest else f"StateOffer none: {message.reason}"
+        case messages.Ping(_, target, rumours) | messages.PingRequest(_, target, rumours):
+            return f"{name} {target}{_rumours(rumours)}"
+        case messages.Ack(_, target, _, rumours):
+            return f"Ack of {target}{_rumours(rumours)}"
+        case messages.Nack(_, target):
+            return f"Nack of {target}"
+        case messages.PushPull(members, reply):
+            return f"PushPull{' reply' if reply else ''}{_rumours(tuple(m for m in members if m.status != 'alive'))}"
+        case messages.Gossip(rumours):
+            return f"Gossip{_rumours(rumours)}"
+
+
+def _rumours(rumours: tuple[messages.Rumour, ...]) -> str:
+    if not rumours:
+        return ""
+    shown = " ".join(f"{r.peer}={r.status}.{r.incarnation}" for r in rumours[:RUMOURS_SHOWN])
+    more = len(rumours) - RUMOURS_SHOWN
+    return f" [{shown}{f' +{more}' if more > 0 else ''}]"
+
+
+def _shard(shard: int) -> str:
+    return f".{shard}" if shard else ""
+
+
+def _attempt(attempt: int) -> str:
+    return f" try {attempt}" if attempt else ""

@@ -1,0 +1,80 @@
+"""Checkers, one an invariant (reliability.md 2.2 and 2.3): observers that raise ``Violation`` when it is broken.
+
+    [panel] = checkers = all_checkers(Circumstances.of(liars=(3,)))
+    swarm.hooks.extend(checkers)
+    swarm.run_for(30.0)  # with faults
+    swarm.network.heal(); ...
+    panel.settle(swarm)  # calm: runs on until all that must come about has, or is overdue
+
+S16 (the checkpoint on disk is always loadable) is left out until there are checkpoints; S18 (one seed, one trace) is
+``Swarm.trace_hash``.
+"""
+
+from __future__ import annotations
+
+from gossip.sim.observer import Observer
+
+from .base import Checker, Circumstances, Onlooker, Violation
+from .contents import CheckedBeforeUse, Conserved, TakesOverTheDonorsState
+from .disturbances import Disturbances
+from .hygiene import Bounded, NothingRaises, TimersAndSilence
+from .liveness import (
+    Converges,
+    CrashCostsLittle,
+    EverybodyContributes,
+    NobodyStarves,
+    OneLineage,
+    RoundsGoOn,
+    StopEnds,
+)
+from .membership import (
+    NoDeathByASleeper,
+    NoFalseDeath,
+    NoReturnFromTheDead,
+    NoSuspicionOfTheDead,
+    NotDeadWhileRunning,
+    OneAddressALife,
+    StandingNeverFalls,
+)
+from .panel import Panel
+from .rounds import AppliedOnce, IdenticalReplicas, OneHistory, UsedOnce
+
+__all__ = ["Checker", "Circumstances", "Observer", "Onlooker", "Panel", "Violation", "all_checkers", "every_checker"]
+
+
+def every_checker(circumstances: Circumstances | None = None) -> list[Onlooker]:
+    """Each checker by itself, after what they ask: for tests, and for a run that wants some of them."""
+    c = circumstances or Circumstances()
+    disturbances = Disturbances()
+    return [
+        disturbances,
+        NothingRaises(c),
+        TimersAndSilence(c),
+        StandingNeverFalls(c),
+        NoReturnFromTheDead(c),
+        NotDeadWhileRunning(c),
+        NoSuspicionOfTheDead(c),
+        OneAddressALife(c),
+        NoFalseDeath(disturbances, c),
+        NoDeathByASleeper(disturbances, c),
+        CheckedBeforeUse(c),
+        AppliedOnce(c),
+        UsedOnce(c),
+        IdenticalReplicas(c),
+        OneHistory(c),
+        Conserved(c),
+        TakesOverTheDonorsState(c),
+        Bounded(c),
+        Converges(c),
+        RoundsGoOn(c),
+        CrashCostsLittle(disturbances, c),
+        EverybodyContributes(c),
+        OneLineage(c),
+        NobodyStarves(disturbances, c),
+        StopEnds(disturbances, c),
+    ]
+
+
+def all_checkers(circumstances: Circumstances | None = None) -> list[Observer]:
+    """Every checker behind one observer, a ``Panel``, which is several times faster than each by itself."""
+    return [Panel(every_checker(circumstances))]

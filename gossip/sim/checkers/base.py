@@ -1,0 +1,115 @@
+"""What all checkers share: the violation that they raise, and in what circumstances they judge."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from gossip.core.membership import Membership
+from gossip.core.messages import PeerId
+from gossip.core.peer import Peer
+from gossip.sim.observer import Observer
+
+if TYPE_CHECKING:
+    from gossip.sim.driver import Swarm
+
+Life = tuple[PeerId, int]
+"""A process: a peer and its incarnation."""
+
+
+class Violation(AssertionError):
+    """An invariant does not hold.
+
+    Attributes:
+        invariant: its number, ``"S1"`` .. ``"S17"``, ``"L1"`` .. ``"L7"``.
+        peer: where it was seen.
+        now_s: virtual time, seconds.
+        text: what is the case and what should be.
+    """
+
+    def __init__(self, invariant: str, peer: PeerId, now_s: float, text: str) -> None:
+        super().__init__(invariant, peer, now_s, text)  # args mirror the signature: violations cross processes
+        self.invariant, self.peer, self.now_s, self.text = invariant, peer, now_s, text
+
+    def __str__(self) -> str:
+        return f"{self.invariant} at {self.now_s:.6f} s, peer {self.peer}: {self.text}"
+
+
+@dataclass(frozen=True, slots=True)
+class Circumstances:
+    """What a run does to its peers, as far as it decides what may be demanded of them.
+
+    Attributes:
+        liars: peers that lie, about their updates at least.
+        false_words: what arrives need not be what an honest core said: some lie in their messages, or bits flip.
+        forks: a commit may reach some and not others (loss, cuts, resets, delays of the order of a round timeout), so that two
+            branches come to be for a while. Without that, at most one digest is ever applied for a round.
+    """
+
+    liars: frozenset[PeerId] = frozenset()
+    false_words: bool = False
+    forks: bool = False
+
+    @staticmethod
+    def of(
+        liars: Collection[PeerId] = (), *, corruption: bool = False, forks: bool = False, false_words: bool = False
+    ) -> Circumstances:
+        """``corruption``: bits of messages flip. False words can fork the history like a network that loses commits."""
+        false_words = false_words or corruption
+        return Circumstances(frozenset(liars), false_words, forks or false_words)
+
+
+class Onlooker(Observer):
+    """Says what it looks at: ``events``, ``effects`` and ``afters`` are the types that ``on_event``, ``on_effect`` and
+    ``after_event`` are for; none means all. A type of message stands for ``Received`` or ``Send`` with such a one. That saves
+    time only: it passes over what it does not want by itself."""
+
+    events: ClassVar[tuple[type, ...]] = ()
+    effects: ClassVar[tuple[type, ...]] = ()
+    afters: ClassVar[tuple[type, ...]] = ()
+
+
+class Checker(Onlooker):
+    """Raises ``Violation`` as soon as its invariant is broken.
+
+    Attributes:
+        judged: how often there was something to judge. A checker that never judged proves nothing.
+    """
+
+    invariant: ClassVar[str]
+
+    def __init__(self, circumstances: Circumstances | None = None) -> None:
+        self.circumstances = circumstances or Circumstances()
+        self.judged = 0
+
+    def begin_calm(self, swarm: Swarm[Any]) -> None:
+        """Every fault is over, and everybody who is to come back was told to start."""
+
+    def finish(self, swarm: Swarm[Any]) -> None:
+        """The run is over."""
+
+    def violated(self, swarm: Swarm[Any], peer: PeerId, text: str) -> Violation:
+        return Violation(self.invariant, peer, swarm.now, text)
+
+    def demand(self, holds: bool, swarm: Swarm[Any], peer: PeerId, text: str) -> None:
+        """For where the text costs nothing to make."""
+        self.judged += 1
+        if not holds:
+            raise self.violated(swarm, peer, text)
+
+
+def life_of(swarm: Swarm[Any], peer: PeerId) -> Life:
+    return peer, swarm.hosts[peer].incarnation
+
+
+def membership_of(core: Any) -> Membership | None:
+    """Of a ``Peer``, or of any core that has one."""
+    membership = getattr(core, "membership", None)
+    return membership if isinstance(membership, Membership) else None
+
+
+def peer_core(swarm: Swarm[Any], peer: PeerId) -> Peer | None:
+    """The core of a peer's present life, when it is a whole peer."""
+    core = swarm.hosts[peer].core
+    return core if isinstance(core, Peer) else None

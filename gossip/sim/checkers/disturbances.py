@@ -1,0 +1,104 @@
+"""Who was disturbed when: stood still, was cut off; and when the network was worse than a protocol has to bear.
+
+Several invariants hold for the undisturbed only, and for them without exception.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gossip.core.events import ClockJumped, Event, TimerFired, TrainerProgress
+from gossip.core.messages import PeerId
+
+from .base import Onlooker
+
+if TYPE_CHECKING:
+    from gossip.sim.driver import Swarm
+
+STILL_S = 0.15
+"""A process that handles nothing for so long stood still: its own ticks alone come far more often."""
+
+LOSS_MAX = 0.2  # of the messages on a link, up to which nobody may be taken for dead (reliability.md S6)
+DELAY_MAX_S = 0.105  # one way, likewise: 100 ms of jitter and what a link takes anyway
+LOOK_EVERY_S = 0.1
+
+NEVER = float("-inf")
+
+
+class Disturbances(Onlooker):
+    """Must come before the checkers that ask it. A peer's own ticks tell when it runs: they stop when it does."""
+
+    events = (TimerFired, TrainerProgress, ClockJumped)
+
+    def __init__(self) -> None:
+        self.crashed_at: dict[PeerId, float] = {}
+        self.still_until: dict[PeerId, float] = {}
+        """When the last pause of each peer ended, as far as it has gone on."""
+        self.still_s: dict[PeerId, float] = {}
+        """How long that pause was."""
+        self.bad_network_until = NEVER
+        self._handled_at: dict[PeerId, float] = {}
+        self._cut_until: dict[PeerId, float] = {}
+        self._cut: tuple[PeerId, ...] = ()
+        self._changed = -1
+        self._look_at = NEVER
+
+    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
+        self._handled_at[peer] = swarm.now
+        self.still_until.pop(peer, None)
+
+    def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+        now = swarm.now
+        gap_s = now - self._handled_at.get(peer, now)
+        self._handled_at[peer] = now
+        if gap_s > STILL_S:
+            self.still_until[peer], self.still_s[peer] = now, gap_s
+        if swarm.network.changed != self._changed:
+            self._on_cuts(swarm)
+        if now >= self._look_at:
+            self._look_at = now + LOOK_EVERY_S
+            self._look(swarm)
+
+    def on_crash(self, swarm: Swarm[Any], peer: PeerId) -> None:
+        self.crashed_at[peer] = swarm.now
+
+    def slept(self, swarm: Swarm[Any], peer: PeerId) -> tuple[float, float]:
+        """(when the last pause of ``peer``, which handles an event just now, ended; how long it was). Never: -inf, 0."""
+        gap_s = swarm.now - self._handled_at.get(peer, swarm.now)
+        if gap_s > STILL_S:
+            return swarm.now, gap_s  # it has just gone on: what was queued comes before its ticks
+        return self.still_until.get(peer, NEVER), self.still_s.get(peer, 0.0)
+
+    def undisturbed_s(self, swarm: Swarm[Any], peer: PeerId) -> float:
+        """For how long ``peer``, which runs, has neither stood still nor been at either end of a cut, in a bearable network."""
+        if swarm.network.changed != self._changed:
+            self._on_cuts(swarm)
+        self._look(swarm)
+        if peer in self._cut or swarm.now - self._handled_at.get(peer, swarm.now) > STILL_S:
+            return 0.0
+        ends = (self.still_until.get(peer, NEVER), self._cut_until.get(peer, NEVER), self.bad_network_until)
+        return swarm.now - max(ends)
+
+    def all_undisturbed_since(self, swarm: Swarm[Any], since_s: float, but: PeerId) -> bool:
+        """Whether nobody but ``but`` was disturbed, crashed or was started since then."""
+        for peer, host in swarm.hosts.items():
+            if peer == but:
+                continue
+            if self.crashed_at.get(peer, NEVER) >= since_s:
+                return False
+            if host.running and swarm.now - self.undisturbed_s(swarm, peer) > since_s:
+                return False
+        return True
+
+    def _on_cuts(self, swarm: Swarm[Any]) -> None:
+        self._changed = swarm.network.changed
+        for peer in self._cut:
+            self._cut_until[peer] = swarm.now
+        self._cut = tuple(dict.fromkeys(peer for link in swarm.network.cuts for peer in link))
+
+    def _look(self, swarm: Swarm[Any]) -> None:
+        network = swarm.network
+        for model in (network.default, *network.models.values()):
+            if model.loss > LOSS_MAX or model.delay_s[1] > DELAY_MAX_S:
+                self.bad_network_until = swarm.now
+                return

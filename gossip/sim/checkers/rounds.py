@@ -1,0 +1,337 @@
+"""S8-S10: what is applied, and that everybody applies the same."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from gossip.core.events import Aggregate, Apply, Committed, Effect, Event, Go, Payload, Received, Restored, Send
+from gossip.core.lineage import chain_hash
+from gossip.core.messages import Commit, PeerId, Push, Update
+from gossip.core.peer import Peer
+from gossip.core.rolling import RollingRounds
+from gossip.sim.toy_trainer import ToyTrainer
+
+from .base import Checker, Circumstances, Life, life_of, peer_core
+
+if TYPE_CHECKING:
+    from gossip.sim.driver import Swarm
+
+RECENT_PUSHES = 512
+
+
+def rolling_of(core: Peer | None) -> RollingRounds | None:
+    """The rolling rounds of a core, when it has such."""
+    return core.rounds if core is not None and isinstance(core.rounds, RollingRounds) else None
+
+
+@dataclass(slots=True)
+class _Place:
+    """Where a life is in its history. ``restored``: a state was loaded from which that round comes next, if it is adopted."""
+
+    next_round: int
+    head: bytes
+    restored: int | None = None
+
+
+class AppliedOnce(Checker):
+    """S8: a life applies every round of its lineage once and in order, each chained to the one before.
+
+    In gossip rounds, which may be passed over, the rounds that a life applies ascend.
+    """
+
+    invariant = "S8"
+    events = (Restored,)
+    effects = (Committed, Apply)
+    afters = (Restored,)
+
+    def __init__(self, circumstances: Circumstances | None = None) -> None:
+        super().__init__(circumstances)
+        self._places: dict[PeerId, _Place] = {}
+        self._pending: dict[PeerId, list[Committed]] = {}
+        self._chains: dict[bytes, tuple[Commit, ...]] = {}
+
+    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
+        rounds = rolling_of(peer_core(swarm, peer))
+        self._places[peer] = _Place(0, rounds.chain if rounds is not None else b"")
+        self._pending[peer] = []
+
+    def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+        if isinstance(event, Restored) and not event.error:
+            self._places[peer].restored = event.round_id
+
+    def after_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+        if isinstance(event, Restored):
+            self._settle(swarm, peer)
+            self._places[peer].restored = None
+
+    def _settle(self, swarm: Swarm[Any], peer: PeerId) -> None:
+        place, core = self._places[peer], peer_core(swarm, peer)
+        if place.restored is None or core is None or core.recovery.stage != "idle":
+            return
+        place.next_round, place.restored = place.restored, None
+        if isinstance(core.rounds, RollingRounds):
+            place.head = core.rounds.agreed.lineage.at(place.next_round - 1) or b""
+
+    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+        if isinstance(effect, Committed):
+            self._pending[peer].append(effect)
+        elif isinstance(effect, Apply):
+            self._settle(swarm, peer)
+            place, core = self._places[peer], peer_core(swarm, peer)
+            told = f"applies round {effect.round_id}, and {place.next_round} is next"
+            if rolling_of(core) is None:
+                self.demand(effect.round_id >= place.next_round, swarm, peer, told)
+            else:
+                self.demand(effect.round_id == place.next_round, swarm, peer, told)
+                place.head = self._follow(swarm, peer, effect.round_id, place.head)
+            place.next_round = effect.round_id + 1
+
+    def _follow(self, swarm: Swarm[Any], peer: PeerId, round_id: int, head: bytes) -> bytes:
+        done, self._pending[peer] = self._pending[peer], []
+        if not done:
+            raise self.violated(swarm, peer, f"applies round {round_id} without a commit")
+        for shard, committed in enumerate(done):
+            commit = committed.commit
+            if (commit.round_id, commit.shard, commit.parent) != (round_id, shard, head):
+                where = f"round {commit.round_id}, shard {commit.shard} upon {commit.parent.hex()}"
+                raise self.violated(swarm, peer, f"commits {where}; next is round {round_id}, shard {shard} upon {head.hex()}")
+        chain, commits = done[0].chain, tuple(committed.commit for committed in done)
+        known = self._chains.get(chain)
+        if known is None:
+            self.demand(chain_hash(head, commits) == chain, swarm, peer, f"round {round_id} does not hash to {chain.hex()}")
+            self._chains[chain] = commits
+        elif len(known) != len(commits) or any(replace(a, attempt=b.attempt) != b for a, b in zip(known, commits, strict=True)):
+            raise self.violated(swarm, peer, f"holds other commits of round {round_id} than others under one hash, {chain.hex()}")
+        return chain
+
+
+class UsedOnce(Checker):
+    """S8, of gossip rounds: no push goes into two aggregates of one life, however often it arrives."""
+
+    invariant = "S8"
+    events = (Push,)
+    effects = (Aggregate,)
+
+    def __init__(self, circumstances: Circumstances | None = None) -> None:
+        super().__init__(circumstances)
+        self._came: dict[PeerId, dict[int, tuple[Payload, tuple[PeerId, int, str, int]]]] = {}
+        self._used: dict[PeerId, dict[tuple[PeerId, int, str, int], int]] = {}
+
+    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
+        self._came[peer], self._used[peer] = {}, {}
+
+    def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+        if isinstance(event, Received) and isinstance(event.message, Push) and event.payload is not None:
+            came, push = self._came[peer], event.message
+            # The payload is kept too, or another one could get its id.
+            came[id(event.payload)] = (event.payload, (event.sender, event.incarnation, push.what, push.round_id))
+            if len(came) > RECENT_PUSHES:
+                del came[next(iter(came))]
+
+    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+        if not isinstance(effect, Aggregate) or peer_core(swarm, peer) is None or rolling_of(peer_core(swarm, peer)) is not None:
+            return
+        used = self._used[peer]
+        for row in effect.rows:
+            _, push = self._came[peer].get(id(row.payload), (None, None))
+            if push is None:
+                continue  # its own
+            self.judged += 1
+            if push in used:
+                sender, _, what, round_id = push
+                text = f"peer {sender}'s {what} of round {round_id} goes into round {effect.round_id} and went into {used[push]}"
+                raise self.violated(swarm, peer, text)
+            used[push] = effect.round_id
+            if len(used) > RECENT_PUSHES:
+                del used[next(iter(used))]
+
+
+class IdenticalReplicas(Checker):
+    """S9: whoever holds the same round with the same history holds the same parameters, roster, trust and data cursor, to the
+    last bit."""
+
+    invariant = "S9"
+    effects = (Apply,)
+    afters = (Restored,)
+
+    def __init__(self, circumstances: Circumstances | None = None) -> None:
+        super().__init__(circumstances)
+        self._parameters: dict[tuple[int, bytes], tuple[bytes, PeerId]] = {}
+        self._agreed: dict[tuple[int, bytes], tuple[Any, PeerId]] = {}
+
+    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+        if isinstance(effect, Apply):
+            self._compare(swarm, peer)  # before it is applied: what the rounds before have made
+
+    def after_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+        if isinstance(event, Restored):
+            self._compare(swarm, peer)
+
+    def finish(self, swarm: Swarm[Any]) -> None:
+        """Compares what every running peer holds at the end."""
+        for peer in swarm.up:
+            self._compare(swarm, peer)
+
+    def _compare(self, swarm: Swarm[Any], peer: PeerId) -> None:
+        core, trainer = peer_core(swarm, peer), swarm.hosts[peer].trainer
+        rounds = rolling_of(core)
+        if core is None or rounds is None or core.phase not in ("running", "draining") or not isinstance(trainer, ToyTrainer):
+            return
+        lineage = rounds.agreed.lineage
+        if (chain := lineage.at(trainer.next_round - 1)) is not None:
+            self._same(swarm, peer, self._parameters, (trainer.next_round, chain), trainer.digest, "parameters")
+        if (kept := rounds.snapshot(rounds.round_id)) is not None:
+            self._same(swarm, peer, self._agreed, (rounds.round_id, kept[0]), kept[1], "roster, trust or data cursor")
+
+    def _same(
+        self,
+        swarm: Swarm[Any],
+        peer: PeerId,
+        known: dict[tuple[int, bytes], tuple[Any, PeerId]],
+        key: tuple[int, bytes],
+        value: Any,
+        what: str,
+    ) -> None:
+        first, holder = known.setdefault(key, (value, peer))
+        if holder != peer or first is not value:
+            self.judged += 1
+            if first != value:
+                text = f"before round {key[0]} upon {key[1].hex()} its {what} differ from peer {holder}'s"
+                raise self.violated(swarm, peer, f"{text}: {_short(value)}, there {_short(first)}")
+
+
+def _short(value: Any) -> str:
+    return value.hex() if isinstance(value, bytes) else repr(value)[:400]
+
+
+@dataclass(frozen=True, slots=True)
+class _Promise:
+    """Where a peer was with a shard when a commit came."""
+
+    round_id: int
+    shard: int
+    attempt: int
+    offered: int
+    may_reissue: bool  # it serves that attempt, and the rule is not running
+
+
+class OneHistory(Checker):
+    """S10: at most one digest of a round is committed.
+
+    Wherever commits can get lost between the living, two may come to be and be healed. What then still holds, always: a server
+    makes one commit an attempt, with a quorum's answers, in its turn; and nobody who promised a later attempt takes a commit
+    of an earlier one.
+    """
+
+    invariant = "S10"
+    events = (Commit,)
+    effects = (Update, Aggregate, Committed, Go)
+    afters = (Commit,)
+
+    def __init__(self, circumstances: Circumstances | None = None) -> None:
+        super().__init__(circumstances)
+        self._promised: dict[PeerId, _Promise] = {}
+        self._offered: dict[PeerId, dict[tuple[int, int, bytes], int]] = {}
+        self._made: dict[tuple[bytes, int, int, int], tuple[Life, bytes]] = {}
+        self._applied: dict[tuple[bytes, int, int], tuple[bytes, PeerId]] = {}
+        self._orders: dict[tuple[int, bytes], tuple[tuple[PeerId, ...], ...]] = {}
+
+    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
+        self._offered[peer] = {}
+        self._promised.pop(peer, None)
+
+    def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+        if not isinstance(event, Received) or not isinstance(event.message, Commit):
+            return
+        rounds, commit = rolling_of(peer_core(swarm, peer)), event.message
+        self._promised.pop(peer, None)
+        if rounds is None or commit.round_id != rounds.round_id or commit.shard >= len(rounds._shards):
+            return
+        shard = rounds._shards[commit.shard]
+        if shard.commit is None:
+            may_reissue = shard.server(shard.attempt) == peer and shard.ticket is None
+            promise = _Promise(commit.round_id, commit.shard, shard.attempt, commit.attempt, may_reissue)
+            self._promised[peer] = promise
+
+    def after_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+        promise = self._promised.pop(peer, None)
+        rounds = rolling_of(peer_core(swarm, peer)) if promise is not None else None
+        if promise is None or rounds is None or not rounds._shards:
+            return
+        if rounds.round_id > promise.round_id or rounds._shards[promise.shard].commit is not None:
+            self.judged += 1
+            if promise.offered < promise.attempt and not promise.may_reissue:
+                text = f"takes a commit of attempt {promise.offered} in round {promise.round_id}, shard {promise.shard}"
+                raise self.violated(swarm, peer, f"{text}, although it has moved on to attempt {promise.attempt}")
+
+    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+        match effect:
+            case Send(_, Update() as update):
+                self._on_offer(swarm, peer, update)
+            case Aggregate():
+                self._on_aggregate(swarm, peer, effect)
+            case Committed():
+                self._on_committed(swarm, peer, effect)
+            case Go():
+                self._on_go(swarm, peer, effect)
+            case _:
+                return
+
+    def _on_offer(self, swarm: Swarm[Any], peer: PeerId, update: Update) -> None:
+        key, offered = (update.round_id, update.shard, update.parent), self._offered[peer]
+        before = offered.get(key, 0)
+        if key not in offered and len(offered) > RECENT_PUSHES:
+            del offered[next(iter(offered))]
+        offered[key] = update.attempt
+        if update.attempt < before:
+            text = f"goes back to attempt {update.attempt} of round {update.round_id}, shard {update.shard}, after {before}"
+            raise self.violated(swarm, peer, text)
+
+    def _on_aggregate(self, swarm: Swarm[Any], peer: PeerId, ask: Aggregate) -> None:
+        core = peer_core(swarm, peer)
+        rounds = rolling_of(core)
+        if core is None or rounds is None or ask.round_id != rounds.round_id or ask.shard >= len(rounds._shards):
+            return
+        shard = rounds._shards[ask.shard]
+        if shard.commit is not None or shard.ticket != ask.ticket:
+            return  # answered within the same event
+        where = f"round {ask.round_id}, shard {ask.shard}, attempt {shard.serving}"
+        n = len(rounds.roster)
+        need = 1 if n < 3 or core.settings.rounds.quorum == "available" else n // 2 + 1
+        self.demand(len(shard.answers) >= need, swarm, peer, f"closes {where} with {len(shard.answers)} answers of {need}")
+        for sender, (update, _) in shard.answers.items():
+            fits = (update.round_id, update.shard, update.attempt, update.parent)
+            if sender not in rounds.roster or fits != (ask.round_id, ask.shard, shard.serving, rounds.chain):
+                raise self.violated(swarm, peer, f"closes {where} with an answer of peer {sender} that is not for it: {update}")
+
+    def _on_committed(self, swarm: Swarm[Any], peer: PeerId, committed: Committed) -> None:
+        commit = committed.commit
+        where = f"round {commit.round_id}, shard {commit.shard} upon {commit.parent.hex()}"
+        if committed.made:
+            life = life_of(swarm, peer)
+            turn = (commit.parent, commit.round_id, commit.shard, commit.made_at)
+            maker, digest = self._made.setdefault(turn, (life, commit.digest))
+            if maker == life and digest != commit.digest:
+                raise self.violated(swarm, peer, f"makes two commits of {where} in one attempt, {commit.made_at}")
+        orders = self._orders.get((commit.round_id, commit.parent))
+        if orders is not None:
+            order = orders[commit.shard]
+            turn_of = order[commit.made_at % len(order)]
+            if turn_of != commit.server:
+                raise self.violated(swarm, peer, f"{where} was made by peer {commit.server} in the turn of peer {turn_of}")
+        digest, holder = self._applied.setdefault((commit.parent, commit.round_id, commit.shard), (commit.digest, peer))
+        self.judged += 1
+        if digest != commit.digest and not self.circumstances.forks:
+            text = f"{where}: digest {commit.digest.hex() or 'none'} here, {digest.hex() or 'none'} at peer {holder}"
+            raise self.violated(swarm, peer, text)
+
+    def _on_go(self, swarm: Swarm[Any], peer: PeerId, go: Go) -> None:
+        rounds = rolling_of(peer_core(swarm, peer))
+        if rounds is None or rounds.round_id != go.round_id or not rounds._shards:
+            return
+        orders = tuple(shard.order for shard in rounds._shards)
+        known = self._orders.setdefault((go.round_id, rounds.chain), orders)
+        self.demand(
+            known == orders, swarm, peer, f"has another order of servers in round {go.round_id}: {orders}, others {known}"
+        )

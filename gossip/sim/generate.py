@@ -1,0 +1,332 @@
+"""Draws a fault schedule from a seed.
+
+Every kind of fault has a generator of its own and draws everything it could need, whether it is used or not: leaving a kind or
+a peer out leaves the rest of the schedule as it was. Peers are chosen by lots that every possible peer draws.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from random import Random
+
+from gossip import topologies
+from gossip.fault_kinds import Crash, Hang, Liar, Restart, Slow
+from gossip.fault_tables import Fault
+from gossip.world_faults import (
+    Corrupt,
+    CrashMidway,
+    Delay,
+    Drift,
+    Duplicate,
+    Flap,
+    HangTrainer,
+    KillTrainer,
+    LateTimers,
+    Leave,
+    Loss,
+    Narrow,
+    Partition,
+    Reorder,
+    Reset,
+    Ring,
+    Spike,
+)
+
+from .schedule import PEERS_MAX, Schedule
+
+PEERS = (4, 9)
+KINDS_A_SCHEDULE = (4, 6)
+KINDS_MIN = 3
+BEGIN_S = 1.0  # the swarm has gathered by then
+TOPOLOGIES = ("rolling", "rolling", "rolling", "random-k", "random-k", "ring", "full")
+SHARDS = ((8,), (8,), (5, 3), (4, 4, 4))
+STABLE = 0.2  # of the schedules: a peer that is started again has its old addresses
+SEALED = 0.5  # of the schedules: the transport finds every flipped bit
+LIES = (("sign_flip", 1.0), ("nan", 1.0), ("zero", 1.0), ("stale", 3.0), ("scale", 20.0), ("bit_flip", 1.0))
+
+
+def generate(
+    seed: int,
+    *,
+    peers: int | None = None,
+    topology: str | None = None,
+    aggregator: str | None = None,
+    world: Schedule | None = None,
+) -> Schedule:
+    """The schedule of a seed. What is given replaces what would be drawn; everything else stays as it was.
+
+    Args:
+        world: Times and settings beside those drawn; its faults are not looked at.
+    """
+    draw = Random(f"schedule/{seed}")
+    drawn_peers, drawn_topology = draw.randint(*PEERS), draw.choice(TOPOLOGIES)
+    shards, chosen = draw.choice(SHARDS), draw.randint(*KINDS_A_SCHEDULE)
+    stable, sealed = draw.random() < STABLE, draw.random() < SEALED
+    lots = [draw.random() for _ in KINDS]
+    n, chosen_topology = peers or drawn_peers, topology or drawn_topology
+    if not topologies.load(chosen_topology).rolling:
+        shards = (sum(shards),)  # gossip rounds exchange whole vectors
+    base = replace(
+        world or Schedule(seed),
+        seed=seed,
+        peers=n,
+        topology=chosen_topology,
+        aggregator=aggregator or (world.aggregator if world else "mean"),
+        shards=shards,
+        stable_addresses=stable,
+        sealed=sealed,
+        faults=(),
+    )
+    # By weight without replacement (Efraimidis and Spirakis): the largest of u ** (1 / weight).
+    order = sorted(range(len(KINDS)), key=lambda i: -(lots[i] ** (1.0 / KINDS[i].weight)))
+    made = [kind.draw(_Lots(Random(f"schedule/{seed}/{kind.name}"), n, base.active_s)) for kind in KINDS]
+    bearable: tuple[Fault, ...] = ()
+    # Some that were drawn cannot be borne together with others: then more kinds make up for them.
+    while len({type(fault) for fault in bearable}) < KINDS_MIN and chosen <= len(KINDS):
+        bearable = _bearable([fault for number in sorted(order[:chosen]) for fault in made[number]], n)
+        chosen += 1
+    return replace(base, faults=bearable)
+
+
+@dataclass(slots=True)
+class _Lots:
+    """What one kind of fault draws from."""
+
+    random: Random
+    n: int
+    active_s: float
+
+    def peers(self) -> list[int]:
+        """All peers in an order that does not change when there are fewer or more."""
+        lots = [self.random.random() for _ in range(PEERS_MAX)]
+        return sorted(range(self.n), key=lambda peer: lots[peer])
+
+    def when(self, least_s: float = BEGIN_S) -> float:
+        return self.ms(least_s, max(least_s, self.active_s - 0.5))
+
+    def ms(self, least_s: float, most_s: float) -> float:
+        """Whole milliseconds: they look the same in a plan file, in a word and in a trace."""
+        return round(self.random.uniform(least_s, most_s), 3)
+
+    def long(self, least_s: float, most_s: float) -> float:
+        """Short ones as often as long ones."""
+        stretched: float = least_s * (most_s / least_s) ** self.random.random()
+        return round(stretched, 3)
+
+    def few(self, most: int) -> int:
+        return self.random.randint(1, most)
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """How often a kind of fault is chosen, and how it is drawn. Draws the same number of lots whatever comes out."""
+
+    name: str
+    weight: float
+    draw: Callable[[_Lots], list[Fault]]
+
+
+def _crash(lots: _Lots) -> list[Fault]:
+    server, at_s = lots.random.random() < 0.5, lots.when()
+    victim = lots.peers()[0]
+    return [Crash("server" if server else victim, at_s=at_s)]
+
+
+def _restart(lots: _Lots) -> list[Fault]:
+    count, order = lots.few(3), lots.peers()
+    drawn = [(lots.when(), lots.long(0.01, 4.0)) for _ in range(3)]
+    return [Restart(peer, None, after_s, at_s) for peer, (at_s, after_s) in zip(order[:count], drawn, strict=False)]
+
+
+def _restart_loop(lots: _Lots) -> list[Fault]:
+    """The same peer again and again, sooner than anybody has noticed."""
+    victim, began, every_s, after_s = lots.peers()[0], lots.ms(1.0, 6.0), lots.long(0.2, 1.5), lots.long(0.01, 0.2)
+    return [Restart(victim, None, after_s, round(began + i * every_s, 3)) for i in range(4)]
+
+
+def _massacre(lots: _Lots) -> list[Fault]:
+    """All but one within a fifth of a second, back within two."""
+    order, at_s = lots.peers(), lots.ms(3.0, lots.active_s - 4.0)
+    drawn = [(lots.ms(0.0, 0.2), lots.long(0.05, 2.0)) for _ in range(PEERS_MAX)]
+    return [Restart(peer, None, drawn[peer][1], round(at_s + drawn[peer][0], 3)) for peer in order[1:]]
+
+
+def _crash_midway(lots: _Lots) -> list[Fault]:
+    order, count = lots.peers(), lots.few(2)
+    drawn = [(lots.when(), lots.random.randint(0, 40), lots.long(0.02, 3.0)) for _ in range(2)]
+    return [CrashMidway(peer, *each) for peer, each in zip(order[:count], drawn, strict=False)]
+
+
+def _hang(lots: _Lots) -> list[Fault]:
+    count, order = lots.few(2), lots.peers()
+    drawn = [(lots.when(), lots.long(0.05, 8.0)) for _ in range(2)]
+    return [Hang(peer, None, for_s, at_s) for peer, (at_s, for_s) in zip(order[:count], drawn, strict=False)]
+
+
+def _slow(lots: _Lots) -> list[Fault]:
+    return [Slow(lots.peers()[0], lots.random.choice((1.5, 2.0, 3.0)))]
+
+
+def _liar(lots: _Lots) -> list[Fault]:
+    attack, strength = lots.random.choice(LIES)
+    return [Liar(attack, (lots.peers()[0],), strength)]
+
+
+def _partition(lots: _Lots) -> list[Fault]:
+    """One alone, a minority, halves, three parts, or halves with a bridge; one way now and then."""
+    made: list[Fault] = []
+    count, order = lots.few(2), lots.peers()
+    for number in range(2):
+        shape, cut, one_way = lots.random.randrange(5), lots.random.random(), lots.random.random() < 0.25
+        at_s, for_s = lots.when(), lots.long(0.1, 6.0)
+        n, middle = len(order), len(order) // 2
+        turned = order[number:] + order[:number]
+        edge = 1 + int(cut * (n - 1))
+        sides = {
+            0: (turned[:1], turned[1:]),
+            1: (turned[: max(1, (n - 1) // 2)], turned[max(1, (n - 1) // 2) :]),
+            2: (turned[:edge], turned[edge:]),
+            3: (turned[:middle], turned[middle : n - 1], turned[n - 1 :]),
+            4: (turned[:middle], turned[middle : n - 1]),  # the last is a bridge
+        }[shape]
+        named = tuple(tuple(sorted(side)) for side in sides if side)
+        if number < count and len(named) > 1:
+            made.append(Partition(named, at_s, for_s, one_way))
+    return made
+
+
+def _flap(lots: _Lots) -> list[Fault]:
+    count, order = lots.few(2), lots.peers()
+    drawn = [(lots.when(), lots.long(0.5, 5.0), lots.long(0.05, 2.0)) for _ in range(2)]
+    pairs = [tuple(sorted(order[:2])), tuple(sorted(order[1:3]))]
+    return [Flap(pair, *each) for pair, each in zip(pairs[:count], drawn, strict=False) if len(pair) == 2]
+
+
+def _near(lots: _Lots) -> tuple[int, ...]:
+    """Whom it concerns: in two of three cases everybody."""
+    order, everybody, count = lots.peers(), lots.random.random() < 2 / 3, lots.few(2)
+    return () if everybody else tuple(sorted(order[:count]))
+
+
+def _loss(lots: _Lots) -> list[Fault]:
+    return [Loss(round(lots.random.uniform(0.02, 0.4), 3), lots.when(0.2), lots.long(0.5, 10.0), _near(lots))]
+
+
+def _duplicate(lots: _Lots) -> list[Fault]:
+    return [Duplicate(round(lots.random.uniform(0.05, 0.5), 3), lots.when(0.2), lots.long(0.5, 12.0), _near(lots))]
+
+
+def _corrupt(lots: _Lots) -> list[Fault]:
+    return [Corrupt(round(lots.random.uniform(0.005, 0.1), 4), lots.when(0.2), lots.long(0.5, 8.0), _near(lots))]
+
+
+def _delay(lots: _Lots) -> list[Fault]:
+    return [Delay(lots.long(0.005, 0.5), lots.when(0.2), lots.long(0.5, 8.0), _near(lots))]
+
+
+def _reorder(lots: _Lots) -> list[Fault]:
+    share, held_s = round(lots.random.uniform(0.05, 0.5), 3), lots.long(0.002, 0.2)
+    return [Reorder(share, held_s, lots.when(0.2), lots.long(0.5, 10.0), _near(lots))]
+
+
+def _spike(lots: _Lots) -> list[Fault]:
+    share, spike_s = round(lots.random.uniform(0.002, 0.05), 4), lots.long(0.05, 2.0)
+    return [Spike(share, spike_s, lots.when(0.2), lots.long(0.5, 8.0), _near(lots))]
+
+
+def _reset(lots: _Lots) -> list[Fault]:
+    return [Reset(round(lots.random.uniform(0.001, 0.05), 4), lots.when(0.2), lots.long(0.5, 8.0), _near(lots))]
+
+
+def _narrow(lots: _Lots) -> list[Fault]:
+    speed, queue_bytes = lots.long(100.0, 10_000.0), float(lots.random.choice((64, 256, 4096)))
+    return [Narrow(speed, queue_bytes, lots.when(0.2), lots.long(0.5, 8.0), _near(lots))]
+
+
+def _ring(lots: _Lots) -> list[Fault]:
+    return [Ring(tuple(lots.peers()), lots.when(), lots.long(0.2, 5.0))]
+
+
+def _drift(lots: _Lots) -> list[Fault]:
+    rate = round(1.0 + lots.random.uniform(-0.1, 0.1), 4)
+    return [Drift(lots.peers()[0], rate, lots.when(0.2), lots.long(1.0, 10.0))]
+
+
+def _late_timers(lots: _Lots) -> list[Fault]:
+    return [LateTimers(lots.peers()[0], lots.long(0.005, 0.5), lots.when(), lots.long(0.5, 6.0))]
+
+
+def _hang_trainer(lots: _Lots) -> list[Fault]:
+    return [HangTrainer(lots.peers()[0], lots.when(), lots.long(0.2, 6.0))]
+
+
+def _kill_trainer(lots: _Lots) -> list[Fault]:
+    return [KillTrainer(lots.peers()[0], lots.when(), lots.long(0.02, 3.0))]
+
+
+def _leave(lots: _Lots) -> list[Fault]:
+    return [Leave(lots.peers()[0], lots.when())]
+
+
+KINDS: tuple[Kind, ...] = (
+    Kind("crash", 1.0, _crash),
+    Kind("restart", 2.0, _restart),
+    Kind("restart_loop", 0.5, _restart_loop),
+    Kind("massacre", 0.4, _massacre),
+    Kind("crash_midway", 2.0, _crash_midway),
+    Kind("hang", 2.0, _hang),
+    Kind("slow", 0.7, _slow),
+    Kind("liar", 0.6, _liar),
+    Kind("partition", 2.0, _partition),
+    Kind("flap", 1.0, _flap),
+    Kind("loss", 1.5, _loss),
+    Kind("duplicate", 1.5, _duplicate),
+    Kind("corrupt", 0.7, _corrupt),
+    Kind("delay", 1.0, _delay),
+    Kind("reorder", 1.0, _reorder),
+    Kind("spike", 0.8, _spike),
+    Kind("reset", 1.0, _reset),
+    Kind("narrow", 0.5, _narrow),
+    Kind("ring", 0.6, _ring),
+    Kind("drift", 0.5, _drift),
+    Kind("late_timers", 0.7, _late_timers),
+    Kind("hang_trainer", 0.8, _hang_trainer),
+    Kind("kill_trainer", 0.8, _kill_trainer),
+    Kind("leave", 0.5, _leave),
+)
+
+
+def _bearable(faults: list[Fault], n: int) -> tuple[Fault, ...]:
+    """Leaves out what the protocol does not promise to survive, and nothing else.
+
+    Those who are gone for good are a minority: a crash, a polite leave. And of all who die and come back, one stays up all the
+    time with nobody keeping the others from it: without checkpoints the state lives in memory alone.
+    """
+    gone: list[int] = []
+    mortal: list[int] = []
+    kept: list[Fault] = []
+    for fault in faults:
+        match fault:
+            case Crash(peer="server"):
+                if len(gone) + 1 >= (n + 1) // 2 or len(mortal) + 1 >= n:
+                    continue
+                gone.append(-1)  # whoever it will be
+            case Crash(peer=victim) | Leave(peer=victim):
+                if len(gone) + 1 >= (n + 1) // 2 or len(mortal) + 1 >= n or victim in gone:
+                    continue
+                assert isinstance(victim, int)
+                gone.append(victim)
+                mortal.append(victim)
+            case Restart(peer=victim) | CrashMidway(peer=victim) | KillTrainer(peer=victim):
+                if victim in gone or (victim not in mortal and len(mortal) + 1 >= n - (-1 in gone)):
+                    continue
+                if victim not in mortal:
+                    mortal.append(victim)
+            case Hang(peer=victim) if victim in gone:
+                continue
+            case _:
+                pass
+        kept.append(fault)
+    crowd = len(mortal) > (n - 1) // 2
+    return tuple(fault for fault in kept if not (crowd and isinstance(fault, Hang | Partition | Ring)))

@@ -1,0 +1,57 @@
+"""The machine that a simulated peer runs on: how fast it is, how its clock runs, how late its timers are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+
+NS = 1_000_000_000
+
+
+def to_ns(seconds: float) -> int:
+    return round(seconds * NS)
+
+
+@dataclass(slots=True)
+class Machine:
+    """Belongs to a peer, not to one of its lives: a process that is started again finds it as it was.
+
+    A core sees its machine's clock only. Time in the simulated world is an integer number of nanoseconds.
+
+    Attributes:
+        slowness: Factor on the time that everything takes the trainer.
+        handling_ns: What the node needs for one event; meanwhile others wait. 0: events take no time.
+        late_ns: How much later than asked every timer fires.
+        free_at_ns: When the node has handled what it has been given.
+    """
+
+    slowness: float = 1.0
+    handling_ns: int = 0
+    late_ns: int = 0
+    free_at_ns: int = 0
+    rate: float = 1.0
+    _since_ns: int = 0  # when the clock got its present rate
+    _since_s: float = 0.0  # and what it showed then
+    _true: bool = True  # it shows the world's time, as most do: saves the arithmetic
+
+    def clock_s(self, now_ns: int) -> float:
+        """What its clock shows."""
+        if self._true:
+            return now_ns / NS
+        return self._since_s + (now_ns - self._since_ns) * self.rate / NS
+
+    def set_clock(self, now_ns: int, rate: float | None = None, jump_s: float = 0.0) -> None:
+        """From now on its clock runs at ``rate``, 1.0 being the world's. ``jump_s`` is for clocks that began elsewhere."""
+        self._since_s, self._since_ns = self.clock_s(now_ns) + jump_s, now_ns
+        self.rate = self.rate if rate is None else rate
+        self._true = False
+
+    def due_ns(self, at_s: float) -> int:
+        """When a timer for ``at_s`` of its clock fires: never before that clock shows it."""
+        if self._true:
+            t_ns = ceil(at_s * NS)
+            return (t_ns if t_ns / NS >= at_s else t_ns + 1) + self.late_ns
+        t_ns = self._since_ns + ceil((at_s - self._since_s) * NS / self.rate)
+        while self.clock_s(t_ns) < at_s:  # rounding has cost a nanosecond
+            t_ns += 1
+        return t_ns + self.late_ns

@@ -1,0 +1,349 @@
+"""Carries a schedule's faults out in a swarm, ends them for the calm phase, and counts which of them really took place.
+
+A fault that finds nothing to strike (the peer is dead already, no message was sent while they were to be lost) is not counted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, assert_never
+
+from gossip.core.events import Aggregate, Effect, Go
+from gossip.core.messages import PeerId
+from gossip.fault_kinds import Blow, Crash, Hang, Liar, Restart, Slow
+from gossip.fault_tables import Fault
+from gossip.world_faults import (
+    Corrupt,
+    CrashMidway,
+    Delay,
+    Drift,
+    Duplicate,
+    Flap,
+    HangTrainer,
+    KillTrainer,
+    LateTimers,
+    Leave,
+    Loss,
+    Narrow,
+    NetworkFault,
+    Partition,
+    ProcessFault,
+    Reorder,
+    Reset,
+    Ring,
+    Spike,
+    kind_of,
+)
+
+from .network import Link, LinkModel
+from .observer import Observer
+from .schedule import Schedule
+from .toy_lies import ToyLie
+from .toy_trainer import ToyTrainer
+
+if TYPE_CHECKING:
+    from .driver import Swarm
+    from .host import Host
+
+Weather = Loss | Duplicate | Corrupt | Reset | Reorder | Spike | Delay | Narrow
+Break = Partition | Ring | Flap
+_PROOF: dict[type, str] = {
+    Loss: "lost",
+    Duplicate: "duplicated",
+    Corrupt: "corrupted",
+    Reset: "reset",
+    Reorder: "reordered",
+    Spike: "spiked",
+    Partition: "cut",
+    Ring: "cut",
+    Flap: "cut",
+}
+"""The counter of the swarm that a fault in the network must have moved; of the others: messages were sent meanwhile."""
+
+
+def name_of(fault: Fault) -> str:
+    """What a fault is counted as."""
+    match fault:
+        case Crash() | Restart() | Hang() | Slow():
+            return type(fault).__name__.lower()
+        case Liar():
+            return fault.attack
+        case Partition(one_way=True):
+            return "partition_one_way"
+        case _:
+            return kind_of(fault)
+
+
+class Nemesis(Observer):
+    """What goes wrong in one run.
+
+    Attributes:
+        struck: How often each kind of fault took place.
+        cuts_seen: Each different way in which the network was cut.
+    """
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.schedule = schedule
+        self.struck: Counter[str] = Counter()
+        self.cuts_seen: dict[tuple[Link, ...], bool] = {}
+        self.lies: dict[PeerId, ToyLie] = {
+            peer: ToyLie(fault, peer, schedule.seed)
+            for fault in schedule.faults
+            if isinstance(fault, Liar)
+            for peer in fault.peers
+        }
+        self._slow = {fault.peer: fault for fault in schedule.faults if isinstance(fault, Slow)}
+        self._at_round: list[Blow] = []  # waits for its victim, or whoever serves, to come to the round
+        self._midway: dict[PeerId, tuple[int, CrashMidway]] = {}  # effects left to live
+        self._weather: dict[int, Weather] = {}
+        self._cuts: dict[int, tuple[Link, ...]] = {}
+        self._before: dict[int, int] = {}
+        self._calm = False
+
+    def slowness(self, peer: PeerId) -> float:
+        """Factor on the peer's compute time."""
+        return self._slow[peer].factor if peer in self._slow and not self._calm else 1.0
+
+    def begin(self, swarm: Swarm[Any]) -> None:
+        """Takes up its place beside a new swarm: everything that has a time is scheduled.
+
+        It looks on only when it has to wait for a moment, and then as the last: others see the effect that a peer dies before.
+        """
+        if any(isinstance(f, CrashMidway) or getattr(f, "peer", 0) == "server" or _has_round(f) for f in self.schedule.faults):
+            swarm.hooks.append(self)
+        for number, fault in enumerate(self.schedule.faults):
+            if isinstance(fault, NetworkFault):
+                self._later(swarm, fault.at_s, partial(self._on, swarm, number, fault))
+                self._later(swarm, fault.at_s + fault.for_s, partial(self._off, swarm, number, fault))
+            elif isinstance(fault, ProcessFault):
+                self._later(swarm, fault.at_s, partial(self._strike, swarm, fault))
+            elif isinstance(fault, Blow) and fault.at_s is None:
+                self._at_round.append(fault)
+            elif isinstance(fault, Blow):
+                self._later(swarm, fault.at_s or 0.0, partial(self._blow, swarm, fault))
+            # Who is slow or lies is so from the first round on, in the trainer.
+
+    def end(self, swarm: Swarm[Any]) -> None:
+        """Ends every fault: the network is whole, who stood still goes on. Those who crashed for good stay away; liars lie."""
+        for number, fault in enumerate(self.schedule.faults):
+            if number in self._before and isinstance(fault, NetworkFault):
+                self._off(swarm, number, fault)
+        self._calm = True
+        self._at_round.clear()
+        self._midway.clear()
+        for peer, host in swarm.hosts.items():
+            if host.trainer_stopped:
+                swarm.resume_trainer(peer)
+            if host.state == "paused":
+                swarm.resume(peer)
+            self._set_right(swarm, host)
+            if isinstance(host.trainer, ToyTrainer):
+                host.trainer.slowness = 1.0
+
+    def totals(self, swarm: Swarm[Any]) -> Counter[str]:
+        """``struck``, with those who lied and those who were slow."""
+        found = Counter(self.struck)
+        for peer, lie in self.lies.items():
+            found[lie.liar.attack] += lie.told > 0
+            lie_of = swarm.hosts[peer]
+            assert lie_of.peer == peer
+        for peer in self._slow:
+            lives = [host for host in (*swarm.past, *swarm.hosts.values()) if host.peer == peer]
+            found["slow"] += any(isinstance(life.trainer, ToyTrainer) and bool(life.trainer.computed) for life in lives)
+        return +found
+
+    # --- blows to a process -----------------------------------------------------------------------------------------------
+
+    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+        if self._midway and peer in self._midway:
+            left, midway = self._midway[peer]
+            self._midway[peer] = (left - 1, midway)
+            if left <= 0:
+                del self._midway[peer]
+                self._kill(swarm, midway, peer, midway.after_s)
+                return
+        if self._at_round and isinstance(effect, Go | Aggregate):
+            for fault in [fault for fault in self._at_round if self._is_due(fault, peer, effect, swarm.now)]:
+                self._at_round.remove(fault)
+                if isinstance(fault, Hang):
+                    swarm.at(swarm.now, partial(self._blow, swarm, fault))
+                else:
+                    self._kill(swarm, fault, peer, fault.after_s if isinstance(fault, Restart) else None)
+
+    def _is_due(self, fault: Blow, peer: PeerId, effect: Go | Aggregate, now: float) -> bool:
+        if fault.peer == "server":
+            serves = isinstance(effect, Aggregate) and effect.shard == 0
+            return serves and (effect.round_id == fault.round if fault.round is not None else True)
+        return fault.peer == peer and isinstance(effect, Go) and fault.round is not None and fault.round <= effect.round_id
+
+    def _blow(self, swarm: Swarm[Any], fault: Blow) -> None:
+        """A crash, restart or hang whose time has come."""
+        if fault.peer == "server":
+            self._at_round.append(Crash("server"))  # whoever serves next
+            return
+        host = swarm.hosts[fault.peer]
+        match fault:
+            case Crash():
+                self._kill(swarm, fault, fault.peer, None)
+            case Restart():
+                self._kill(swarm, fault, fault.peer, fault.after_s)
+            case Hang():
+                if host.state == "up":
+                    swarm.pause_for(fault.peer, fault.for_s)
+                    self.struck["hang"] += 1
+
+    def _kill(self, swarm: Swarm[Any], fault: Fault, peer: PeerId, again_after_s: float | None) -> None:
+        if not swarm.hosts[peer].running:
+            return
+        self.struck[name_of(fault)] += 1
+        swarm.crash(peer)
+        if again_after_s is not None:
+            # Not from within an event of the life that ends here.
+            swarm.at(swarm.now, partial(swarm.restart, peer, again_after_s))
+
+    def _strike(self, swarm: Swarm[Any], fault: ProcessFault) -> None:
+        host = swarm.hosts[fault.peer]
+        if host.state != "up" or host.trainer is None:
+            return
+        match fault:
+            case CrashMidway():
+                self._midway[fault.peer] = (fault.effect, fault)
+                return  # counted when it dies
+            case HangTrainer():
+                swarm.stop_trainer(fault.peer)
+                swarm.at(swarm.now + fault.for_s, lambda: swarm.resume_trainer(fault.peer) if host.trainer_stopped else None)
+            case KillTrainer():
+                swarm.lose_trainer(fault.peer)
+                swarm.at(swarm.now, partial(swarm.restart, fault.peer, fault.after_s))
+            case Leave():
+                swarm.stop(fault.peer, "asked to leave")
+            case Drift():
+                swarm.drift(fault.peer, fault.rate)
+                swarm.at(swarm.now + fault.for_s, partial(self._set_right, swarm, host))
+            case LateTimers():
+                swarm.make_timers_late(fault.peer, fault.late_s)
+                swarm.at(swarm.now + fault.for_s, partial(self._set_right, swarm, host))
+        self.struck[name_of(fault)] += 1
+
+    def _set_right(self, swarm: Swarm[Any], host: Host[Any]) -> None:
+        """Makes a peer's clock and timers those of a healthy machine, if this life goes on."""
+        if swarm.hosts[host.peer] is host:
+            swarm.drift(host.peer, 1.0)
+            swarm.make_timers_late(host.peer, 0.0)
+
+    # --- the network ------------------------------------------------------------------------------------------------------
+
+    def _on(self, swarm: Swarm[Any], number: int, fault: NetworkFault) -> None:
+        self._before[number] = self._count(swarm, fault)
+        if isinstance(fault, Partition | Ring):
+            self._cuts[number] = tuple(_across(fault) if isinstance(fault, Partition) else _beyond(fault))
+            self._cut(swarm)
+        elif isinstance(fault, Flap):
+            self._swing(swarm, number, fault)
+        else:
+            self._weather[number] = fault
+            self._reshape(swarm)
+
+    def _off(self, swarm: Swarm[Any], number: int, fault: NetworkFault) -> None:
+        before = self._before.pop(number, None)
+        if before is None:
+            return  # ended before its time
+        self.struck[name_of(fault)] += self._count(swarm, fault) > before
+        if isinstance(fault, Break):
+            self._cuts.pop(number, None)
+            self._cut(swarm)
+        else:
+            del self._weather[number]
+            self._reshape(swarm)
+
+    def _swing(self, swarm: Swarm[Any], number: int, fault: Flap) -> None:
+        if number not in self._before:
+            return  # it is over
+        if number in self._cuts:
+            del self._cuts[number]
+        else:
+            a, b = fault.peers
+            self._cuts[number] = ((a, b), (b, a))
+        self._cut(swarm)
+        self._later(swarm, swarm.now + fault.period_s / 2, partial(self._swing, swarm, number, fault))
+
+    def _count(self, swarm: Swarm[Any], fault: Fault) -> int:
+        return swarm.counts[_PROOF.get(type(fault), "sent")]
+
+    def _cut(self, swarm: Swarm[Any]) -> None:
+        """Makes the network's cuts those of all faults that are on."""
+        wanted = {link: True for links in self._cuts.values() for link in links}
+        for link in [link for link in swarm.network.cuts if link not in wanted]:
+            del swarm.network.cuts[link]
+            swarm.network.changed += 1
+        for link in [link for link in wanted if link not in swarm.network.cuts]:
+            swarm.network.cut(*link, both_ways=False)
+        if wanted:
+            self.cuts_seen[tuple(sorted(wanted))] = True
+
+    def _reshape(self, swarm: Swarm[Any]) -> None:
+        """Makes every link as bad as the faults that are on make it together."""
+        peers, network = tuple(swarm.hosts), swarm.network
+        network.models.clear()
+        for link in [(a, b) for a in peers for b in peers if a != b]:
+            model = network.default
+            for fault in self._weather.values():
+                if not fault.peers or link[0] in fault.peers or link[1] in fault.peers:
+                    model = _worse(model, fault)
+            if model is not network.default:
+                network.models[link] = model
+
+    def _later(self, swarm: Swarm[Any], t: float, act: Callable[[], None]) -> None:
+        """Unless the calm has begun by then."""
+        swarm.at(t, lambda: act() if not self._calm else None)
+
+
+def _has_round(fault: Fault) -> bool:
+    return getattr(fault, "round", None) is not None
+
+
+def _across(fault: Partition) -> Iterator[Link]:
+    for i, left in enumerate(fault.sides):
+        for right in fault.sides[i + 1 :]:
+            for a in left:
+                for b in right:
+                    yield a, b
+                    if not fault.one_way:
+                        yield b, a
+
+
+def _beyond(fault: Ring) -> Iterator[Link]:
+    """Between those who do not stand side by side."""
+    order, n = fault.peers, len(fault.peers)
+    for i, a in enumerate(order):
+        for j, b in enumerate(order):
+            if (j - i) % n not in (0, 1, n - 1):
+                yield a, b
+
+
+def _worse(model: LinkModel, fault: Weather) -> LinkModel:
+    match fault:
+        case Loss():
+            return replace(model, loss=max(model.loss, fault.share))
+        case Duplicate():
+            return replace(model, duplicate=max(model.duplicate, fault.share))
+        case Corrupt():
+            worst = max(model.corrupt, fault.share)
+            return replace(model, corrupt=worst, corrupt_payload=worst)
+        case Reset():
+            return replace(model, reset=max(model.reset, fault.share))
+        case Reorder():
+            return replace(model, reorder=max(model.reorder, fault.share), reorder_s=max(model.reorder_s, fault.held_s))
+        case Spike():
+            return replace(model, spike=max(model.spike, fault.share), spike_s=max(model.spike_s, fault.spike_s))
+        case Delay():
+            least, most = model.delay_s
+            return replace(model, delay_s=(least, max(most, fault.delay_s)))
+        case Narrow():
+            slowest = fault.bytes_per_s if model.bytes_per_s is None else min(model.bytes_per_s, fault.bytes_per_s)
+            return replace(model, bytes_per_s=slowest, queue_bytes=fault.queue_bytes)
+        case _:
+            assert_never(fault)

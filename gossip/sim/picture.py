@@ -1,0 +1,199 @@
+"""Draws the end of a run as a message-sequence chart: a line a peer, time downwards, an arrow a message.
+
+Every line of the chart has a row of its own, so that nothing is written over anything; the seconds are at the left.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from html import escape
+
+from gossip.core.messages import PeerId
+
+from .chart import Chart, Line
+from .play import Outcome
+
+ROWS = 90
+ROW_PX, COLUMN_PX, LEFT_PX, RIGHT_PX, TOP_PX = 18, 170, 110, 190, 30
+STUB = 0.3  # of the way, for a message that never arrived
+COLOURS = {"rounds": "#1f5fbf", "joining": "#8a3fbf", "membership": "#7a7a7a"}
+GREEN, RED, ORANGE, INK = "#16803c", "#c81e1e", "#b45309", "#222222"
+WRAP = 150
+_MEMBERSHIP = ("S1", "S2", "S3", "S4", "S5", "S6", "S7", "L1")
+_WORDS = {"started": GREEN, "died": RED, "halted": RED, "committed": GREEN, "aggregates": COLOURS["rounds"], "reported": ORANGE}
+
+
+@dataclass(slots=True)
+class _Arrow:
+    """A message on its way: the row in which it was sent and those in which it arrived."""
+
+    sent: int | None
+    line: Line
+    arrived: list[int] = field(default_factory=list)
+
+
+def relevant(lines: Iterable[Line], invariant: str, rows: int = ROWS) -> list[Line]:
+    """The last lines that bear on the invariant: probes and rumours are left out of what is about rounds, and so on."""
+    about_members = invariant in _MEMBERSHIP
+    kept = [line for line in lines if _concerns(line, about_members)]
+    return kept[-rows:]
+
+
+def _concerns(line: Line, about_members: bool) -> bool:
+    if about_members:
+        return line.group == "membership" or line.what in ("started", "died", "halted", "reported")
+    return line.group != "membership"
+
+
+def draw(outcome: Outcome, chart: Chart, rows: int = ROWS) -> str:
+    """The picture of a run's end, as the text of an SVG file.
+
+    Args:
+        outcome: What came of it; a violation decides what is shown, and ends the picture.
+        chart: What happened.
+        rows: So many lines at most.
+    """
+    found = outcome.violation
+    lines = relevant(chart.lines, found.invariant if found else "", rows)
+    peers = sorted(
+        {line.peer for line in lines}
+        | {line.other for line in lines if line.other >= 0}
+        | ({found.peer} if found and found.peer >= 0 else set())
+    )
+    x = {peer: LEFT_PX + COLUMN_PX // 2 + i * COLUMN_PX for i, peer in enumerate(peers)}
+    heading = _heading(outcome)
+    top = TOP_PX + 16 * len(heading) + 26
+    width = LEFT_PX + COLUMN_PX * max(1, len(peers)) + RIGHT_PX
+    ending = textwrap.wrap(str(found), WRAP) if found else ["no invariant was violated"]
+    bottom = top + ROW_PX * (len(lines) + 1)
+    height = bottom + 30 + 16 * len(ending)
+    body = [
+        *(_text(12, TOP_PX + 16 * i, words, bold=i == 0) for i, words in enumerate(heading)),
+        *_lifelines(lines, x, top, bottom),
+        *_times(lines, top),
+    ]
+    for arrow in _arrows(lines):
+        body += _draw_arrow(arrow, x, top, len(lines))
+    body += [
+        shape for row, line in enumerate(lines) if line.message is None for shape in _draw_note(line, x[line.peer], top, row)
+    ]
+    body.sort(key=lambda shape: shape.startswith("<text"))  # words lie above arrows
+    colour = RED if found else GREEN
+    body.append(
+        f'<rect x="8" y="{bottom + 8}" width="{width - 16}" height="{14 + 16 * len(ending)}" fill="{colour}" fill-opacity="0.1"/>'
+    )
+    body += [_text(14, bottom + 26 + 16 * i, words, colour, bold=True) for i, words in enumerate(ending)]
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
+        'font-family="DejaVu Sans Mono, Menlo, Consolas, monospace" font-size="11">\n'
+        '<defs><marker id="tip" markerWidth="8" markerHeight="8" refX="7" refY="3" orient="auto">'
+        '<path d="M0,0 L7,3 L0,6 z" fill="context-stroke"/></marker></defs>\n'
+        f'<rect width="{width}" height="{height}" fill="white"/>\n' + "\n".join(body) + "\n</svg>\n"
+    )
+
+
+def _heading(outcome: Outcome) -> list[str]:
+    schedule = outcome.schedule
+    title = f"seed {schedule.seed}: {schedule.peers} peers, {schedule.topology}, {schedule.aggregator}"
+    faults = "; ".join(map(str, schedule.faults)) or "no faults"
+    return [title, *textwrap.wrap(f"faults: {faults}", WRAP)]
+
+
+def _arrows(lines: Sequence[Line]) -> list[_Arrow]:
+    """Finds for each arrival the sending it belongs to; one that arrives twice has two ends, a forged one no beginning."""
+    found: list[_Arrow] = []
+    on_the_way: dict[tuple[PeerId, PeerId], list[_Arrow]] = {}
+    for row, line in enumerate(lines):
+        if line.what == "sent":
+            arrow = _Arrow(row, line)
+            found.append(arrow)
+            on_the_way.setdefault((line.peer, line.other), []).append(arrow)
+        elif line.what == "arrived":
+            candidates = [a for a in on_the_way.get((line.other, line.peer), ()) if a.line.message == line.message]
+            fresh = [a for a in candidates if not a.arrived] or candidates[-1:]
+            if fresh:
+                fresh[0].arrived.append(row)
+            else:
+                found.append(_Arrow(None, line, [row]))
+    return found
+
+
+def _draw_arrow(arrow: _Arrow, x: dict[PeerId, int], top: int, rows: int) -> list[str]:
+    line = arrow.line
+    colour = GREEN if line.text.startswith("Commit r") else COLOURS[line.group]
+    if arrow.sent is None:  # sent before the picture begins, or never
+        y, towards = _y(top, arrow.arrived[0]), 1 if x[line.other] > x[line.peer] else -1
+        start = x[line.peer] + towards * 40
+        return [_path(start, y, x[line.peer], y, colour, "2 3"), _label(start, y, line.text, towards, colour)]
+    x1, x2, y1 = x[line.peer], x[line.other], _y(top, arrow.sent)
+    towards = 1 if x2 > x1 else -1
+    shapes = [_label(x1, y1, line.text, towards, colour)]
+    for number, row in enumerate(arrow.arrived):
+        shapes.append(_path(x1, y1, x2, _y(top, row), colour, "5 3" if number else ""))
+    if not arrow.arrived:
+        x3, y3 = x1 + STUB * (x2 - x1), y1 + 6
+        shapes.append(f'<path d="M{x1},{y1} L{x3:.0f},{y3}" stroke="{colour}" stroke-opacity="0.55" fill="none"/>')
+        shapes.append(_text(x3 - 3, y3 + 4, "✕", RED))
+    return shapes
+
+
+def _draw_note(line: Line, x: int, top: int, row: int) -> list[str]:
+    y, colour = _y(top, row), _WORDS.get(line.what, INK)
+    word = {"reported": "", "link": "link "}.get(line.what, f"{line.what} ")
+    mark = (
+        _text(x - 5, y + 5, "✖", RED, bold=True, size=15)
+        if line.what in ("died", "halted")
+        else f'<circle cx="{x}" cy="{y}" r="3.5" fill="{colour}"/>'
+    )
+    return [mark, _label(x, y + 6, f"{word}{line.text}"[:64], 1, colour)]
+
+
+def _lifelines(lines: Sequence[Line], x: dict[PeerId, int], top: int, bottom: int) -> list[str]:
+    """Full while the peer runs, dotted while it does not."""
+    shapes = []
+    for peer, at in x.items():
+        shapes.append(_text(at - 22, top - 12, f"peer {peer}", bold=True))
+        begins, alive = top, True
+        own = [(row, line) for row, line in enumerate(lines) if line.peer == peer and line.what in ("started", "died", "halted")]
+        if own and own[0][1].what == "started":
+            alive = False
+        for row, line in [*own, (None, None)]:
+            ends = bottom if row is None else _y(top, row)
+            dots = "" if alive else ' stroke-dasharray="1 5"'
+            shapes.append(f'<path d="M{at},{begins} L{at},{ends}" stroke="{INK}" stroke-opacity="0.5"{dots}/>')
+            begins, alive = ends, line is not None and line.what == "started"
+    return shapes
+
+
+def _times(lines: Sequence[Line], top: int) -> list[str]:
+    """Where the time has changed."""
+    shown, shapes = "", []
+    for row, line in enumerate(lines):
+        if (words := f"{line.t:.4f} s") != shown:
+            shapes.append(_text(12, _y(top, row) + 4, words, "#555555"))
+            shown = words
+    return shapes
+
+
+def _y(top: int, row: int) -> int:
+    return top + ROW_PX * row + ROW_PX // 2
+
+
+def _path(x1: float, y1: float, x2: float, y2: float, colour: str, dashes: str) -> str:
+    dashed = f' stroke-dasharray="{dashes}"' if dashes else ""
+    return f'<path d="M{x1:.0f},{y1} L{x2:.0f},{y2}" stroke="{colour}" fill="none"{dashed} marker-end="url(#tip)"/>'
+
+
+def _label(x: float, y: float, words: str, towards: int, colour: str) -> str:
+    anchor = "start" if towards > 0 else "end"
+    # A white edge keeps words readable where an arrow passes behind them.
+    edge = 'paint-order="stroke" stroke="white" stroke-width="3"'
+    place = f'x="{x + 7 * towards:.0f}" y="{y - 2:.0f}" text-anchor="{anchor}"'
+    return f'<text {place} fill="{colour}" font-size="10" {edge}>{escape(words)}</text>'
+
+
+def _text(x: float, y: float, words: str, colour: str = INK, *, bold: bool = False, size: int = 0) -> str:
+    style = (' font-weight="bold"' if bold else "") + (f' font-size="{size}"' if size else "")
+    return f'<text x="{x:.0f}" y="{y:.0f}" fill="{colour}"{style}>{escape(words)}</text>'

@@ -1,0 +1,211 @@
+"""Plays one schedule: a swarm, its faults, its checkers; then calm; and says what came of it.
+
+outcome = run(generate(17))
+assert outcome.violation is None, outcome.violation
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gossip import topologies
+from gossip.core.events import Effect
+from gossip.core.messages import PeerId
+from gossip.core.peer import Peer
+from gossip.core.settings import CoreSettings, RoundSettings
+from gossip.errors import ConfigError
+from gossip.fault_kinds import Liar
+from gossip.world_faults import Corrupt, Delay, Flap, Loss, Narrow, Partition, Reorder, Reset, Ring, Spike
+
+from .checkers import Circumstances, Panel, every_checker
+from .driver import Swarm, address
+from .nemesis import Nemesis
+from .network import LinkModel, Network
+from .observer import Observer
+from .schedule import Schedule
+from .toy_trainer import Reducer, ToyTrainer, weighted_mean
+
+SAMPLES = 997  # in an epoch: a prime, so that the last round of one is uneven
+
+
+FORKING = Partition | Flap | Ring | Loss | Corrupt | Reset | Reorder | Spike | Delay | Narrow
+"""Faults by which a commit may reach some and not others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A violation as plain data, which crosses processes and fits a line of JSON."""
+
+    invariant: str
+    peer: PeerId
+    at_s: float
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.invariant} at {self.at_s:.6f} s, peer {self.peer}: {self.text}"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of one run.
+
+    Attributes:
+        rounds: The farthest that a peer came.
+        struck: Kind of fault -> how often it really took place.
+        cuts: Different ways in which the network was cut.
+        counts: What became of the messages: sent, delivered, lost, cut, corrupted, malformed, ...
+        reports: What the peers reported, by event.
+        judged: Invariant -> how often it was judged.
+    """
+
+    schedule: Schedule
+    violation: Found | None
+    trace_hash: str
+    rounds: int
+    simulated_s: float
+    struck: Mapping[str, int]
+    cuts: int
+    counts: Mapping[str, int]
+    reports: Mapping[str, int]
+    judged: Mapping[str, int]
+
+
+Folder = dict[PeerId, tuple[int, str, str]]
+"""Incarnation, control and bulk address of everybody's present life: what the run's folder of addresses says."""
+
+
+class _Newcomer(Peer):
+    """Writes its address into the folder as it starts, and reads the others', as a node does."""
+
+    def __init__(self, folder: Folder, *arguments: Any, **addresses: Any) -> None:
+        super().__init__(*arguments, **addresses)
+        self._folder, self._addresses = folder, (addresses["control"], addresses["bulk"])
+
+    def _on_started(self, now: float) -> list[Effect]:
+        effects = super()._on_started(now)
+        self._folder[self.local] = (self.membership.incarnation, *self._addresses)
+        for peer, (incarnation, control, bulk) in sorted(self._folder.items()):
+            effects += self.learn(peer, control, bulk, incarnation, now)
+        return effects
+
+
+def run(schedule: Schedule, observers: Iterable[Observer] = ()) -> Outcome:
+    """Plays a schedule to its end or to its first violation.
+
+    Args:
+        observers: Look on beside the checkers.
+    """
+    nemesis, panel = Nemesis(schedule), Panel(every_checker(circumstances(schedule)))
+    swarm = make_swarm(schedule, nemesis)
+    swarm.hooks.extend([panel, *observers])
+    violation: Found | None = None
+    try:
+        nemesis.begin(swarm)
+        swarm.run_for(schedule.active_s)
+        nemesis.end(swarm)
+        panel.settle(swarm)
+        swarm.run_for(max(0.0, schedule.duration_s - swarm.now))
+    except Exception as error:  # noqa: BLE001 - whatever leaves a core is a finding, not an end of the search
+        blamed = panel.blame(swarm, error)
+        violation = Found(blamed.invariant, blamed.peer, blamed.now_s, blamed.text)
+    lives = (*swarm.past, *swarm.hosts.values())
+    return Outcome(
+        schedule,
+        violation,
+        swarm.trace_hash,
+        max(life.core.rounds.round_id for life in lives),
+        swarm.now,
+        dict(nemesis.totals(swarm)),
+        len(nemesis.cuts_seen),
+        dict(swarm.counts),
+        dict(Counter(report.event for life in lives for _, report in life.reports)),
+        panel.judged(),
+    )
+
+
+def circumstances(schedule: Schedule) -> Circumstances:
+    """What the faults of a schedule excuse."""
+    liars = {peer: True for fault in schedule.faults if isinstance(fault, Liar) for peer in fault.peers}
+    return Circumstances.of(
+        tuple(liars),
+        corruption=not schedule.sealed and any(isinstance(fault, Corrupt) for fault in schedule.faults),
+        forks=any(isinstance(fault, FORKING) for fault in schedule.faults),
+    )
+
+
+def make_swarm(schedule: Schedule, nemesis: Nemesis) -> Swarm[Peer]:
+    """The swarm of a schedule, before anything has happened.
+
+    Raises: ConfigError: There is no such topology or rule.
+    """
+    topology, liars = topologies.load(schedule.topology), len(nemesis.lies)
+    reducer, updates_min = reducer_of(schedule.aggregator, liars)
+    settings = CoreSettings(
+        b"simulate",
+        b"lineage!",
+        seed=schedule.seed,
+        peers=tuple(range(schedule.peers)),
+        f=liars if schedule.aggregator != "mean" else 0,
+        updates_min=updates_min,
+        rounds=RoundSettings(round_timeout_s=schedule.round_timeout_s, start_timeout_s=schedule.start_timeout_s),
+    )
+    folder: Folder = {}
+
+    def make_core(peer: PeerId, incarnation: int) -> Peer:
+        control, bulk = address(peer, 0 if schedule.stable_addresses else incarnation)
+        return _Newcomer(folder, peer, incarnation, settings, topology, control=control, bulk=bulk)
+
+    def make_trainer(peer: PeerId, incarnation: int) -> ToyTrainer:
+        return ToyTrainer(
+            peer,
+            schedule.seed,
+            incarnation=incarnation,
+            sizes=schedule.shards,
+            compute_s=schedule.compute_s,
+            slowness=nemesis.slowness(peer),
+            lie=nemesis.lies.get(peer),
+            reducer=reducer,
+            samples_total=SAMPLES,
+        )
+
+    network = Network(LinkModel(delay_s=schedule.delay_s), sealed=schedule.sealed)
+    return Swarm(
+        make_core, schedule.peers, schedule.seed, network, make_trainer=make_trainer, stable_addresses=schedule.stable_addresses
+    )
+
+
+def reducer_of(aggregator: str, f: int) -> tuple[Reducer, int]:
+    """How updates become one, and the least number of updates that takes.
+
+    The plain mean is summed here in a fixed order; every other rule is the very one that real runs use, which needs torch.
+    Raises: ConfigError: There is no such rule, or it needs a trainer's loss, which toys do not have.
+    """
+    if aggregator == "mean":
+        return weighted_mean, 1
+    import torch
+
+    from gossip import aggregators
+
+    rule = aggregators.load(aggregator)
+    if rule.needs_trainer:
+        raise ConfigError(f"{rule.name} asks the trainer for its loss, and simulated trainers have none", "gossip demo runs it")
+
+    def reduce(rows: Sequence[NDArray[np.float64]], samples: Sequence[int]) -> NDArray[np.float64]:
+        try:
+            with torch.no_grad():
+                aggregate = rule.explain(torch.from_numpy(np.stack(rows).astype(np.float32)), f=f).aggregate
+        except ConfigError:
+            return np.full_like(rows[0], np.nan)  # too few updates: the trainer then says that it could not
+        return aggregate.to(torch.float64).numpy()
+
+    return reduce, rule.at_least(f)
+
+
+RunFunction = Callable[[Schedule], Outcome]
+"""What searches call: ``run``, or something that stands in for it."""

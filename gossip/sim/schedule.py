@@ -1,0 +1,143 @@
+"""One simulated run as frozen data: who is in it, what the world is like, what goes wrong and when. ``play.run`` plays it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gossip import topologies
+from gossip.errors import ConfigError, UnknownName
+from gossip.faults import Fault, FaultPlan
+from gossip.world_faults import Flap, Ring
+
+PEERS_MAX = 64  # larger swarms are simulated by themselves, not by the thousand
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Everything that a run depends on: equal schedules have equal traces.
+
+    Attributes:
+        seed: Of everything random that is left: delays, losses, who probes whom, who serves.
+        active_s: Seconds in which faults happen. Then they end, who was killed is started again, and calm must return.
+        duration_s: All of it, at least; longer when the calm phase has to wait for a deadline.
+        compute_s: Bounds of the time that a trainer takes for a round.
+        delay_s: Bounds of a message's time on an undisturbed link.
+        shards: Elements of each shard of the toy model.
+        round_timeout_s: ``RoundSettings.round_timeout_s``.
+        start_timeout_s: ``RoundSettings.start_timeout_s``.
+        stable_addresses: Who is started again has the addresses that it had.
+        sealed: The transport finds every flipped bit, as encryption does; without, what can be read is believed.
+    """
+
+    seed: int
+    peers: int = 5
+    topology: str = "rolling"
+    aggregator: str = "mean"
+    faults: tuple[Fault, ...] = ()
+    active_s: float = 18.0
+    duration_s: float = 30.0
+    compute_s: tuple[float, float] = (0.2, 0.35)
+    delay_s: tuple[float, float] = (0.0002, 0.001)
+    shards: tuple[int, ...] = (8,)
+    round_timeout_s: float = 3.0
+    start_timeout_s: float = 20.0
+    stable_addresses: bool = False
+    sealed: bool = False
+
+    @property
+    def plan(self) -> FaultPlan:
+        """The faults with the world in a ``[simulate]`` table: its TOML replays this very schedule."""
+        world = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "faults"}
+        return FaultPlan(self.faults, world)
+
+    def with_plan(self, plan: FaultPlan) -> Schedule:
+        """The same with the plan's faults, and with what its ``[simulate]`` table says.
+
+        Raises: ConfigError: The table has an unknown key or a value that cannot be, or a fault names a peer that is not there.
+        """
+        _check_world(plan.simulate)
+        return dataclasses.replace(self, **plan.simulate, faults=plan.faults).checked()
+
+    def checked(self) -> Schedule:
+        """The schedule itself. Raises: ConfigError: It cannot be played."""
+        if not 2 <= self.peers <= PEERS_MAX:
+            raise ConfigError(f"peers = {self.peers}: a simulated swarm has 2 to {PEERS_MAX} peers")
+        if not 0 <= self.active_s <= self.duration_s <= 86_400:
+            raise ConfigError(
+                f"active_s = {self.active_s:g}, duration_s = {self.duration_s:g}: 0 <= active_s <= duration_s <= 86400"
+            )
+        for name in ("compute_s", "delay_s"):
+            least, most = getattr(self, name)
+            if not 0 < least <= most:
+                raise ConfigError(f"{name} = [{least:g}, {most:g}]: bounds above 0, the lower one first")
+        if not self.shards or min(self.shards) < 1:
+            raise ConfigError(f"shards = {list(self.shards)}: at least one, each with at least one element")
+        if not topologies.load(self.topology).rolling and len(self.shards) > 1:
+            raise ConfigError(f"shards = {list(self.shards)}: {self.topology} exchanges whole vectors", "shards = [8]")
+        FaultPlan(self.faults).checked(self.peers)
+        return self
+
+
+def _check_world(world: Mapping[str, Any]) -> None:
+    examples = {field.name: getattr(Schedule(0), field.name) for field in dataclasses.fields(Schedule) if field.name != "faults"}
+    for key, value in world.items():
+        if key not in examples:
+            unknown = UnknownName("key of [simulate]", key, examples)
+            raise ConfigError(str(unknown), unknown.hint)
+        if not _alike(value, examples[key]):
+            raise ConfigError(f"[simulate] {key} = {value!r} is not like {examples[key]!r}")
+
+
+def _alike(value: object, example: object) -> bool:
+    match example:
+        case bool():
+            return isinstance(value, bool)
+        case float():
+            return isinstance(value, int | float) and not isinstance(value, bool)
+        case int():
+            return isinstance(value, int) and not isinstance(value, bool)
+        case (float(), float()):
+            return isinstance(value, tuple) and len(value) == 2 and all(_alike(each, example[0]) for each in value)
+        case tuple():
+            return isinstance(value, tuple) and all(_alike(each, example[0]) for each in value)
+        case _:
+            return type(value) is type(example)
+
+
+PEERS_NEEDED: Mapping[type, int] = {Flap: 2, Ring: 4}
+"""Without so many a fault means nothing: among three in a ring each stands beside both."""
+
+
+def without_peer(schedule: Schedule, gone: int) -> Schedule:
+    """The same swarm without one peer: those after it move down by one, faults that need it go."""
+    faults = tuple(kept for fault in schedule.faults if (kept := _without(fault, gone)) is not None)
+    return dataclasses.replace(schedule, peers=schedule.peers - 1, faults=faults)
+
+
+def _without(fault: Fault, gone: int) -> Fault | None:
+    values: dict[str, Any] = {}
+    for field in dataclasses.fields(fault):
+        value = getattr(fault, field.name)
+        if field.name == "peer" and value == gone:
+            return None
+        if field.name == "peer" and isinstance(value, int):
+            value = _moved(value, gone)
+        elif field.name == "peers" and value:
+            left = tuple(_moved(peer, gone) for peer in value if peer != gone)
+            if len(left) < PEERS_NEEDED.get(type(fault), 1):
+                return None
+            value = left
+        elif field.name == "sides":
+            sides = tuple(tuple(_moved(peer, gone) for peer in side if peer != gone) for side in value)
+            value = tuple(side for side in sides if side)
+            if len(value) < 2:
+                return None
+        values[field.name] = value
+    return type(fault)(**values)
+
+
+def _moved(peer: int, gone: int) -> int:
+    return peer - (peer > gone)

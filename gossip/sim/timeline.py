@@ -1,0 +1,73 @@
+"""What happens when, in whole nanoseconds of virtual time: the earliest first, at one time what was asked for first."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from typing import Any
+
+from .machine import NS, to_ns
+
+
+class Stuck(AssertionError):
+    """``run_until`` waited in vain. The message says for how long and what everybody was doing."""
+
+
+class Timeline:
+    """The queue of all that is to happen, and the clock that runs along it."""
+
+    def __init__(self) -> None:
+        self.now_ns = 0
+        self._heap: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._seq = 0
+
+    @property
+    def now(self) -> float:
+        """Virtual time in seconds."""
+        return self.now_ns / NS
+
+    def at(self, t: float, act: Callable[[], None]) -> None:
+        """Calls ``act`` at virtual time ``t``, seconds."""
+        self.at_ns(to_ns(t), act)
+
+    def at_ns(self, t_ns: int, act: Callable[..., None], *arguments: Any) -> None:
+        """Calls ``act(*arguments)`` at virtual time ``t_ns``; as soon as possible when that is past."""
+        self._seq += 1
+        heapq.heappush(self._heap, (t_ns if t_ns > self.now_ns else self.now_ns, self._seq, act, arguments))
+
+    def step(self) -> bool:
+        """Lets the next thing happen. False when nothing is left to happen."""
+        self._tend()
+        if not self._heap:
+            return False
+        self.now_ns, _, act, arguments = heapq.heappop(self._heap)
+        act(*arguments)
+        return True
+
+    def run_for(self, duration_s: float) -> None:
+        end_ns = self.now_ns + to_ns(duration_s)
+        heap, pop, tend = self._heap, heapq.heappop, self._tend
+        while True:
+            tend()
+            if not heap or heap[0][0] > end_ns:
+                break
+            self.now_ns, _, act, arguments = pop(heap)
+            act(*arguments)
+        self.now_ns = end_ns
+
+    def run_until(self, predicate: Callable[[], bool], limit_s: float) -> float:
+        """Runs until ``predicate()``; returns the virtual seconds that took. Raises Stuck after ``limit_s``."""
+        start_ns = self.now_ns
+        end_ns = start_ns + to_ns(limit_s)
+        while not predicate():
+            self._tend()
+            if (self._heap and self._heap[0][0] > end_ns) or not self.step():
+                raise Stuck(f"not so after {limit_s} s (virtual time {self.now:.3f} s)\n{self.summary()}")
+        return (self.now_ns - start_ns) / NS
+
+    def summary(self) -> str:
+        """What is the case, for whoever has to find out why nothing happens."""
+        return f"{len(self._heap)} things to happen"
+
+    def _tend(self) -> None:
+        """Before each step: what else has changed meanwhile."""

@@ -1,0 +1,214 @@
+"""Messages on their way between simulated peers: as the codec's bytes, through all that a link does to them."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+import numpy as np
+
+from gossip.core.events import Event, Payload, Received
+from gossip.core.messages import BULK_MESSAGES, Commit, Envelope, Message, PeerId, StateOffer
+from gossip.errors import Malformed
+from gossip.transport.chunks import bytes_of, checksum
+from gossip.transport.codec import decode, encode
+
+from .host import Host, Lane
+from .links import Links
+from .machine import to_ns
+from .network import Network
+from .toy_trainer import payload_of
+
+KNOWN_MAX = 512  # decoded messages that are kept, since most are sent to several peers
+
+Letter = tuple[PeerId, Envelope | bytes, Payload | None]
+"""To whom, what is said (bytes: whatever a liar likes), and the payload."""
+
+Outgoing = Callable[[PeerId, PeerId, Envelope, Payload | None], Iterable[Letter]]
+"""``(sender, to, envelope, payload) -> what is sent instead``."""
+
+
+class Surroundings(Protocol):
+    """The swarm, as its messages see it."""
+
+    hosts: dict[PeerId, Host[Any]]
+    network: Network
+    counts: Counter[str]
+    now_ns: int
+    run: bytes
+    encoded: bool
+    outgoing: Outgoing | None
+
+    def dice(self, peer: PeerId) -> random.Random: ...
+
+    def at_ns(self, t_ns: int, act: Callable[..., None], *arguments: Any) -> None: ...
+
+    def deliver(self, host: Host[Any], event: Event, said: bytes | None = None) -> None: ...
+
+
+class Wire:
+    """Carries messages over the lanes that ``Links`` opened."""
+
+    def __init__(self, swarm: Surroundings, links: Links[Any]) -> None:
+        self.swarm, self.links = swarm, links
+        self._known: dict[bytes, Envelope | None] = {}
+
+    def send(self, host: Host[Any], to: PeerId, message: Message, payload: Payload | None) -> None:
+        """What the core of ``host`` wants to say, or what its liar makes of that."""
+        assert to != host.peer, f"peer {to} sends itself a {type(message).__name__}"
+        swarm = self.swarm
+        said = Envelope(swarm.run, host.peer, host.incarnation, message)
+        if swarm.outgoing is None:
+            self.post(host, to, said, payload)
+            return
+        for receiver, told, content in swarm.outgoing(host.peer, to, said, payload):
+            swarm.counts["lied"] += told is not said or content is not payload or receiver != to
+            self.post(host, receiver, told, content)
+
+    def post(self, host: Host[Any], to: PeerId, said: Envelope | bytes, payload: Payload | None) -> None:
+        """Puts one message on the link to ``to``. Every die is cast whether it matters or not, so that switching one fault off
+        leaves the others as they were."""
+        swarm, counts = self.swarm, self.swarm.counts
+        network, link = swarm.network, (host.peer, to)
+        model = network.models.get(link, network.default)
+        roll = swarm.dice(host.peer).random
+        lost, doubled, damaged = roll() < model.loss, roll() < model.duplicate, roll() < model.corrupt
+        broken, held_up, spiked = roll() < model.reset, roll() < model.reorder, roll() < model.spike
+        spoiled, place, hold_up, spike = roll() < model.corrupt_payload, roll(), roll(), roll()
+        least, most = model.delay_s
+        delay_s, again_s = least + (most - least) * roll(), least + (most - least) * roll()
+        counts["sent"] += 1
+        lane = host.lanes.get(to)
+        if lane is None or not lane.up:
+            counts["no_link"] += 1
+            return
+        parcel = encode(said) if type(said) is Envelope and (swarm.encoded or damaged) else said
+        if damaged:
+            counts["corrupted"] += 1
+            parcel = _flipped(parcel, place)
+        if broken:
+            counts["reset"] += 1
+            self.links.reset(host, to, lane)
+            return
+        if lost or link in network.cuts:
+            counts["lost" if lost else "cut"] += 1
+            return
+        bulk = isinstance(said.message, BULK_MESSAGES) if type(said) is Envelope else payload is not None
+        leaves_ns = swarm.now_ns
+        if bulk and model.bytes_per_s is not None and payload is not None:
+            waiting_s = max(0, lane.free_at_ns - leaves_ns) / 1e9
+            if model.queue_bytes is not None and waiting_s * model.bytes_per_s > model.queue_bytes:
+                counts["queue_full"] += 1
+                return
+            lane.free_at_ns = max(leaves_ns, lane.free_at_ns) + to_ns(payload.nbytes / model.bytes_per_s)
+            leaves_ns = lane.free_at_ns
+        if spiked:
+            counts["spiked"] += 1
+            delay_s += spike * model.spike_s
+        if spoiled and payload is not None:
+            counts["spoiled"] += 1
+            if (payload := _spoiled(payload, said, place)) is None:
+                return
+        arrives_ns = leaves_ns + to_ns(delay_s)
+        if held_up:
+            counts["reordered"] += 1
+            arrives_ns += to_ns(hold_up * model.reorder_s)
+        elif network.fifo:
+            arrives_ns = lane.arrives_ns[bulk] = max(arrives_ns, lane.arrives_ns[bulk])
+        trip = (to, lane, lane.to_incarnation, lane.breaks, parcel, damaged, payload)
+        swarm.at_ns(arrives_ns, self._arrive, *trip)
+        if doubled:
+            counts["duplicated"] += 1
+            arrives_ns = leaves_ns + to_ns(again_s)
+            if network.fifo:
+                arrives_ns = lane.arrives_ns[bulk] = max(arrives_ns, lane.arrives_ns[bulk])
+            swarm.at_ns(arrives_ns, self._arrive, *trip)
+
+    def _arrive(
+        self,
+        to: PeerId,
+        lane: Lane,
+        incarnation: int,
+        breaks: int,
+        parcel: Envelope | bytes,
+        damaged: bool,
+        payload: Payload | None,
+    ) -> None:
+        swarm, counts = self.swarm, self.swarm.counts
+        host = swarm.hosts[to]
+        if host.incarnation != incarnation or host.state not in ("up", "paused"):
+            counts["gone"] += 1
+            return
+        if lane.breaks != breaks:
+            counts["lost_by_reset"] += 1
+            return
+        envelope = self._read(parcel) if type(parcel) is bytes else parcel
+        if envelope is None:
+            counts["malformed"] += 1
+            return
+        assert type(envelope) is Envelope
+        if damaged and swarm.network.sealed:
+            counts["unsealed"] += 1
+            return
+        if envelope.run != swarm.run:
+            counts["foreign_run"] += 1
+            return
+        if envelope.sender == to:
+            counts["own_name"] += 1
+            return
+        if payload is not None and not self._takes(host, envelope, payload):
+            counts["unwanted_payload"] += 1
+            return
+        event = Received(envelope.sender, envelope.incarnation, envelope.message, payload)
+        swarm.deliver(host, event, parcel if type(parcel) is bytes else None)
+
+    def _read(self, data: bytes) -> Envelope | None:
+        """None: malformed. The same bytes mean the same, so they are parsed once."""
+        try:
+            return self._known[data]
+        except KeyError:
+            pass  # new, as most are
+        try:
+            envelope: Envelope | None = decode(data)
+        except Malformed:
+            envelope = None
+        if len(self._known) >= KNOWN_MAX:
+            self._known.clear()
+        self._known[data] = envelope
+        return envelope
+
+    @staticmethod
+    def _takes(host: Host[Any], envelope: Envelope, payload: Payload) -> bool:
+        """What the transports' gate lets in."""
+        message = envelope.message
+        if not isinstance(message, BULK_MESSAGES):
+            return False
+        if host.payload_limit is None:
+            return True
+        limit = host.payload_limit(envelope.sender, message)
+        wanted = message.nbytes if isinstance(message, StateOffer) else limit
+        return limit >= 0 and payload.nbytes <= limit and payload.nbytes == wanted
+
+
+def flipped_bit(data: bytes, place: float) -> bytes:
+    """The same with one bit turned; ``place`` in [0, 1) says which."""
+    changed = bytearray(data)
+    changed[int(place * len(changed))] ^= 1 << int(place * 8191) % 8
+    return bytes(changed)
+
+
+def _flipped(parcel: Envelope | bytes, place: float) -> bytes:
+    assert type(parcel) is bytes
+    return flipped_bit(parcel, place)
+
+
+def _spoiled(payload: Payload, said: Envelope | bytes, place: float) -> Payload | None:
+    """The payload with one bit turned, as its receiver sees it; None when the receiver's checksum tells."""
+    whole = np.ascontiguousarray(payload.data)
+    damaged = np.frombuffer(flipped_bit(whole.tobytes(), place), dtype=whole.dtype)
+    if checksum(bytes_of(whole)) != checksum(bytes_of(damaged)):
+        return None
+    digested = type(said) is Envelope and isinstance(said.message, (Commit, StateOffer))
+    return payload_of(damaged, digest=digested)

@@ -1,0 +1,284 @@
+"""Faults that only the simulator can inject: in the network, in clocks, at one instant of a process, in what a node says.
+
+Each is a frozen dataclass whose fields are the keys of its table in a plan file. Times are seconds since the run began; what
+lasts goes from ``at_s`` for ``for_s``. ``peers`` without a word says "every link" or "anyone".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+
+def _number(least: float, most: float = 1e9) -> Any:
+    return field(metadata={"least": least, "most": most})
+
+
+def _links() -> Any:
+    return field(default=(), metadata={"optional": True})
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """Nothing passes between peers of different sides; a peer on no side reaches everyone (a bridge).
+
+    ``one_way``: only what an earlier side says to a later one is lost.
+    """
+
+    sides: tuple[tuple[int, ...], ...]
+    at_s: float = _number(0)
+    for_s: float = _number(0)
+    one_way: bool = False
+
+    def __str__(self) -> str:
+        sides = (" -x " if self.one_way else " | ").join(",".join(map(str, side)) for side in self.sides)
+        return f"partition {sides} {_span(self)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """The peers stand in a ring and reach only their next on either side: no two have the same view."""
+
+    peers: tuple[int, ...]
+    at_s: float = _number(0)
+    for_s: float = _number(0)
+
+    def __str__(self) -> str:
+        return f"ring {_pair(self.peers)} {_span(self)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Flap:
+    """The link between two peers breaks and comes back, half of each period."""
+
+    peers: tuple[int, ...]
+    at_s: float = _number(0)
+    for_s: float = _number(0)
+    period_s: float = _number(0.001)
+
+    def __str__(self) -> str:
+        return f"flap {_pair(self.peers)} every {self.period_s:g} s {_span(self)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A share of the messages is lost, one by one (TCP would not do that: it is harsher than any network)."""
+
+    share: float = _number(0, 1)
+    at_s: float = _number(0)
+    for_s: float = _number(0)
+    peers: tuple[int, ...] = _links()
+
+    def __str__(self) -> str:
+        return f"loss {self.share:.0%} {_near(self.peers)}{_span(self)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Duplicate:
+    """A share of the messages arrives twice."""
+
+    share: float = _number(0, 1)
+    at_s: float = _number(0)
+    for_s: float = _number(0)
+    peers: tuple[int, ...] = _links()
+
+    def __str__(self) -> str:
+        return f"duplicate {self.share:.0%} {_near(self.peers)}{_span(self)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Corrupt:
+    """A share of the messages arrives with one bit flipped, in the header or in the payload."""
+
+    share: float = _number(0, 1)
+    at_s: float = _number(0)
+    for_s: float = _number(0)
+    peers: tuple[int, ...] = _links()
+
+    def __str__(self) -> str:
+        return f"corrupt {self.share:.0%} {_near(self.peers)}{_span(self)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """A share of the messages breaks its connection: all that is on its way there is lost, and it has to be opened again."""
+
+    share: float = _number(0, 1)
+    at_s: float = _number(0)
+    for_s: float = _number(0)
+    peers: tuple[int, ...] = _links()
+
+    def __str__(self) -> str:
+        return f"reset {self.share:.1%} {_near(self.peers)}{_span(self)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Reorder:
+    """A share of the messages is held up for up to ``held_s``, and those behind them overtake."""
+
+    share: float = _number(0, 1)
+    held_s: float = _number(0)
+    at_s: float = _number(0)
+    for_s: float = _number(0)
+    peers: tuple[int, ...] = _links()
+
+    def __str__(self) -> str:
+        return f"reorder {self.share:.0%} by {self.held_s:g} s {_near(self.peers)}{_span(self)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Spike:
+    """A share of the messages takes up to ``spike_s`` longer, and so does what queues behind them."""
+
+    share: float = _number(0, 1)
+    spike_s: float = _number(0)
+    at_s: float = _number(0)
+    for_s: float = _number(0)
+    peers: tuple[int, ...] = _links()
+
+    def __str__(self) -> str:
+        return f"spike {self.share:.1%} by {self.spike_s:g} s {_near(self.peers)}{_span(self)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Delay:
+    """Messages take up to ``delay_s``, drawn for each."""
+
+    delay_s: float = _number(0)
+    at_s: float = _number(0)
+    for_s: float = _number(0)
+    peers: tuple[int, ...] = _links()
+
+    def __str__(self) -> str:
+        return f"delay {self.delay_s:g} s {_near(self.peers)}{_span(self)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Narrow:
+    """Payloads pass at ``bytes_per_s`` and queue; one that finds more than ``queue_bytes`` waiting is dropped."""
+
+    bytes_per_s: float = _number(1, 1e12)
+    queue_bytes: float = _number(0, 1e12)
+    at_s: float = _number(0)
+    for_s: float = _number(0)
+    peers: tuple[int, ...] = _links()
+
+    def __str__(self) -> str:
+        return f"narrow {self.bytes_per_s:g} bytes/s, queue {self.queue_bytes:g} {_near(self.peers)}{_span(self)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """The peer's clock runs at ``rate`` times the speed of the others'."""
+
+    peer: int
+    rate: float = _number(0.01, 100)
+    at_s: float = _number(0)
+    for_s: float = _number(0)
+
+    def __str__(self) -> str:
+        return f"drift:{self.peer} to {self.rate:g} {_span(self)}"
+
+
+@dataclass(frozen=True, slots=True)
+class LateTimers:
+    """Every timer of the peer fires ``late_s`` late: a machine with too much to do."""
+
+    peer: int
+    late_s: float = _number(0)
+    at_s: float = _number(0)
+    for_s: float = _number(0)
+
+    def __str__(self) -> str:
+        return f"late_timers:{self.peer} by {self.late_s:g} s {_span(self)}"
+
+
+@dataclass(frozen=True, slots=True)
+class CrashMidway:
+    """The peer dies between two effects of an event, the ``effect``-th from ``at_s`` on; it starts again ``after_s`` later."""
+
+    peer: int
+    at_s: float = _number(0)
+    effect: int = _number(0)
+    after_s: float = _number(0)
+
+    def __str__(self) -> str:
+        return f"crash_midway:{self.peer} at {self.at_s:g} s, effect {self.effect}, again after {self.after_s:g} s"
+
+
+@dataclass(frozen=True, slots=True)
+class HangTrainer:
+    """The trainer hangs, its node does not."""
+
+    peer: int
+    at_s: float = _number(0)
+    for_s: float = _number(0)
+
+    def __str__(self) -> str:
+        return f"hang_trainer:{self.peer} {_span(self)}"
+
+
+@dataclass(frozen=True, slots=True)
+class KillTrainer:
+    """The trainer dies, its node does not and announces it. The peer is started again ``after_s`` later."""
+
+    peer: int
+    at_s: float = _number(0)
+    after_s: float = _number(0)
+
+    def __str__(self) -> str:
+        return f"kill_trainer:{self.peer} at {self.at_s:g} s, again after {self.after_s:g} s"
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """SIGTERM: the peer may leave politely."""
+
+    peer: int
+    at_s: float = _number(0)
+
+    def __str__(self) -> str:
+        return f"leave:{self.peer} at {self.at_s:g} s"
+
+
+NetworkFault: TypeAlias = Partition | Ring | Flap | Loss | Duplicate | Corrupt | Reset | Reorder | Spike | Delay | Narrow
+ProcessFault: TypeAlias = CrashMidway | HangTrainer | KillTrainer | Leave | Drift | LateTimers
+WorldFault: TypeAlias = NetworkFault | ProcessFault
+
+WORLD_KINDS: Mapping[str, type[WorldFault]] = {
+    "partition": Partition,
+    "flap": Flap,
+    "loss": Loss,
+    "duplicate": Duplicate,
+    "corrupt": Corrupt,
+    "reset": Reset,
+    "reorder": Reorder,
+    "spike": Spike,
+    "delay": Delay,
+    "narrow": Narrow,
+    "ring": Ring,
+    "drift": Drift,
+    "late_timers": LateTimers,
+    "crash_midway": CrashMidway,
+    "hang_trainer": HangTrainer,
+    "kill_trainer": KillTrainer,
+    "leave": Leave,
+}
+
+
+def kind_of(fault: WorldFault) -> str:
+    """The word for it in a plan file."""
+    return next(kind for kind, made in WORLD_KINDS.items() if made is type(fault))
+
+
+def _span(fault: Any) -> str:
+    return f"at {fault.at_s:g} s for {fault.for_s:g} s"
+
+
+def _pair(peers: tuple[int, ...]) -> str:
+    return "-".join(map(str, peers))
+
+
+def _near(peers: tuple[int, ...]) -> str:
+    return f"near {','.join(map(str, peers))} " if peers else ""

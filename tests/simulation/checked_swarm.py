@@ -1,0 +1,62 @@
+"""A small swarm of whole peers under checkers, and ways to make one of its cores or trainers faulty."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from gossip.core.events import Effect, Event
+from gossip.core.messages import PeerId
+from gossip.core.peer import Peer
+from gossip.core.settings import CoreSettings, RoundSettings
+from gossip.sim.driver import Swarm, address
+from gossip.sim.observer import Observer
+from gossip.sim.toy_trainer import ToyTrainer
+from gossip.topologies import load
+
+SAMPLES = 97
+
+
+def checked_swarm(
+    *observers: Observer, n: int = 4, seed: int = 5, topology: str = "rolling", compute_s: float = 0.1
+) -> Swarm[Peer]:
+    rounds = RoundSettings(round_timeout_s=2.0, drain_timeout_s=1.0)
+    settings = CoreSettings(b"run-id!!", b"lineage!", seed=seed, peers=tuple(range(n)), rounds=rounds)
+    plan, seeds = load(topology), {peer: address(peer, 0) for peer in range(n)}
+
+    def make_core(peer: PeerId, incarnation: int) -> Peer:
+        control, bulk = address(peer, incarnation)
+        return Peer(peer, incarnation, settings, plan, control=control, bulk=bulk, seeds=seeds)
+
+    def make_trainer(peer: PeerId, incarnation: int) -> ToyTrainer:
+        bounds = (compute_s, 1.2 * compute_s)
+        return ToyTrainer(peer, seed, incarnation=incarnation, samples_total=SAMPLES, compute_s=bounds)
+
+    swarm = Swarm(make_core, n, seed, make_trainer=make_trainer)
+    swarm.hooks.extend(observers)
+    return swarm
+
+
+def tamper(swarm: Swarm[Peer], peer: PeerId, change: Callable[[Event, list[Effect]], list[Effect] | None]) -> None:
+    """From now on the effects of a peer's core are what ``change`` makes of them; None: as they are."""
+    core = swarm.hosts[peer].core
+    handle = core.handle
+
+    def faulty(event: Event, now: float) -> list[Effect]:
+        effects = handle(event, now)
+        changed = change(event, effects)
+        return effects if changed is None else changed
+
+    core.handle = faulty  # type: ignore[method-assign]
+
+
+def disturb(swarm: Swarm[Peer], peer: PeerId, act: Callable[[Peer, float], Any]) -> None:
+    """In the midst of its next event a peer's core does ``act`` as well, once."""
+    done: list[bool] = []
+
+    def change(event: Event, effects: list[Effect]) -> None:
+        if not done:
+            done.append(True)
+            act(swarm.hosts[peer].core, swarm.now)
+
+    tamper(swarm, peer, change)

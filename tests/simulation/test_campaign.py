@@ -1,0 +1,305 @@
+"""Schedules played: every fault really takes place, calm returns, one seed has one trace in every process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from gossip import faults
+from gossip.core.events import Event
+from gossip.core.messages import PeerId
+from gossip.core.peer import Peer
+from gossip.fault_kinds import Crash, Hang, Liar, Restart, Slow
+from gossip.faults import Fault, FaultPlan
+from gossip.sim.campaign import ENOUGH, Question, Tally, search
+from gossip.sim.chart import Chart, Line
+from gossip.sim.checkers import Violation
+from gossip.sim.driver import Swarm
+from gossip.sim.generate import generate
+from gossip.sim.nemesis import Nemesis, name_of
+from gossip.sim.observer import Observer
+from gossip.sim.picture import draw
+from gossip.sim.play import Found, Outcome, make_swarm, run
+from gossip.sim.schedule import Schedule
+from gossip.sim.shrink import shrink
+from gossip.world_faults import (
+    Corrupt,
+    CrashMidway,
+    Delay,
+    Drift,
+    Duplicate,
+    Flap,
+    HangTrainer,
+    KillTrainer,
+    LateTimers,
+    Leave,
+    Loss,
+    Narrow,
+    Partition,
+    Reorder,
+    Reset,
+    Ring,
+    Spike,
+)
+
+WORLD = Schedule(5, peers=4, compute_s=(0.05, 0.1), active_s=4.0, duration_s=4.0)
+
+EACH: list[Fault] = [
+    Crash(3, at_s=1.5),
+    Crash(3, round=10),
+    Crash("server", at_s=1.5),
+    Crash("server", round=10),
+    Restart(2, None, 0.3, 1.5),
+    Restart(2, 10, 0.3),
+    Hang(2, None, 0.5, 1.5),
+    Hang(2, 10, 0.5),
+    Slow(1, 3.0),
+    *(Liar(attack, (1,), 2.0 if about.unit else 1.0) for attack, about in faults.ATTACKS.items()),
+    Partition(((0, 1), (2, 3)), 1.5, 1.0),
+    Partition(((0,), (1, 2, 3)), 1.5, 1.0, one_way=True),
+    Flap((0, 2), 1.5, 1.5, 0.4),
+    Loss(0.2, 1.5, 1.0),
+    Duplicate(0.2, 1.5, 1.0, (1,)),
+    Corrupt(0.2, 1.5, 1.0),
+    Delay(0.05, 1.5, 1.0),
+    Reorder(0.3, 0.1, 1.5, 1.0),
+    Spike(0.1, 0.2, 1.5, 1.0),
+    Reset(0.05, 1.5, 1.0),
+    Narrow(500.0, 64.0, 1.5, 1.0, (0,)),
+    Ring((0, 2, 1, 3), 1.5, 1.0),
+    Drift(1, 0.9, 1.5, 1.0),
+    LateTimers(1, 0.1, 1.5, 1.0),
+    CrashMidway(1, 1.5, 7, 0.3),
+    HangTrainer(1, 1.5, 0.5),
+    KillTrainer(1, 1.5, 0.3),
+    Leave(3, 1.5),
+]
+
+
+def played(schedule: Schedule, seconds: float = 3.0) -> tuple[Swarm[Peer], Nemesis]:
+    """The world and its faults, without checkers."""
+    nemesis = Nemesis(schedule)
+    swarm = make_swarm(schedule, nemesis)
+    nemesis.begin(swarm)
+    swarm.run_for(seconds)
+    return swarm, nemesis
+
+
+@pytest.mark.parametrize("fault", EACH, ids=str)
+def test_a_fault_takes_place_once_and_is_over_in_the_calm(fault: Fault) -> None:
+    swarm, nemesis = played(replace(WORLD, faults=(fault,)).checked())
+    assert nemesis.totals(swarm) == {name_of(fault): 1}
+    nemesis.end(swarm)
+    assert (swarm.network.cuts, swarm.network.models) == ({}, {})
+    swarm.run_for(0.6)
+    away = [peer for peer in swarm.hosts if peer not in swarm.up]
+    assert len(away) == isinstance(fault, Crash | Leave)
+    before = {peer: swarm.hosts[peer].core.rounds.round_id for peer in swarm.up}
+    swarm.run_for(0.6)
+    assert all(swarm.hosts[peer].core.rounds.round_id > before[peer] for peer in swarm.up)
+
+
+def test_a_fault_that_finds_nothing_to_strike_is_not_counted() -> None:
+    late = (
+        Crash(3, at_s=1.5),
+        CrashMidway(3, 2.0, 0, 0.3),
+        HangTrainer(3, 2.0, 0.5),
+        Loss(0.0, 1.0, 1.0),
+        Crash(2, round=10_000),
+    )
+    swarm, nemesis = played(replace(WORLD, faults=late))
+    assert nemesis.totals(swarm) == {"crash": 1}
+
+
+def test_what_is_still_going_on_when_the_calm_begins_ends_then() -> None:
+    lasting = (Hang(2, None, 60.0, 1.0), HangTrainer(1, 1.0, 60.0), Partition(((0,), (3,)), 1.0, 60.0), Loss(0.3, 1.0, 60.0))
+    swarm, nemesis = played(replace(WORLD, faults=(*lasting, Flap((0, 1), 1.0, 60.0, 0.5), Hang(3, None, 9.0, 4.0))))
+    nemesis.end(swarm)
+    assert nemesis.totals(swarm) == {"hang": 1, "hang_trainer": 1, "partition": 1, "loss": 1, "flap": 1}
+    assert swarm.network.cuts == {}
+    assert [host.state for host in swarm.hosts.values()] == ["up"] * 4
+    swarm.run_for(2.0)
+    assert swarm.network.cuts == {}, "a flap goes on in the calm"
+    assert len(swarm.up) == 4
+    assert nemesis.totals(swarm)["hang"] == 1, "a fault begins in the calm"
+
+
+def test_a_plan_of_a_real_run_strikes_the_same_peers_in_the_simulator() -> None:
+    plan = faults.parse(["crash:server@9", "restart:1@14+300ms", "slow:2*2"])
+    swarm, nemesis = played(replace(WORLD, faults=plan.faults))
+    assert nemesis.totals(swarm) == {"crash": 1, "restart": 1, "slow": 1}
+    assert swarm.hosts[1].incarnation == 1
+
+
+HASHES = """
+from dataclasses import replace
+from gossip.sim.generate import generate
+from gossip.sim.play import run
+for seed in (2, 4):
+    schedule = generate(seed)
+    print(run(replace(schedule, active_s=4.0, duration_s=4.0)).trace_hash)
+"""
+
+
+def test_one_seed_has_one_trace_in_every_process_and_hash_seed() -> None:
+    seen = [
+        subprocess.run(
+            [sys.executable, "-c", HASHES],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed, "OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.split()
+        for hash_seed in ("0", "77")
+    ]
+    assert len(set(seen[0])) == 2
+    assert seen[0] == seen[1]
+
+
+QUICK = FaultPlan(
+    (Restart(1, None, 0.2, 1.2), Loss(0.1, 1.0, 0.5)),
+    {"active_s": 2.0, "duration_s": 2.0, "peers": 4, "compute_s": (0.1, 0.2), "topology": "rolling"},
+)
+
+
+def test_several_processes_find_what_one_finds() -> None:
+    question = Question(first=40, count=4, plan=QUICK)
+    alone = {outcome.schedule.seed: outcome.trace_hash for outcome in search(question, jobs=1)}
+    together = {outcome.schedule.seed: outcome.trace_hash for outcome in search(question, jobs=2)}
+    assert sorted(alone) == [40, 41, 42, 43]
+    assert alone == together
+
+
+class _NobodyMayDie(Observer):
+    """A planted checker: breaks with the first crash."""
+
+    def on_crash(self, swarm: Swarm[Peer], peer: PeerId) -> None:
+        raise Violation("S99", peer, swarm.now, "it died")
+
+
+class _Chokes(Observer):
+    def on_event(self, swarm: Swarm[Peer], peer: PeerId, event: Event) -> None:
+        if swarm.now > 1.0:
+            raise ZeroDivisionError("a bug in a core")
+
+
+def test_a_violation_ends_the_run_and_says_what_where_and_when() -> None:
+    outcome = run(replace(WORLD, faults=(Crash(3, at_s=1.5),)), [_NobodyMayDie()])
+    assert outcome.violation == Found("S99", 3, 1.5, "it died")
+    assert outcome.simulated_s == 1.5
+
+
+def test_an_exception_out_of_a_core_is_a_violation_and_no_end_of_the_search() -> None:
+    outcome = run(WORLD, [_Chokes()])
+    assert outcome.violation is not None
+    assert outcome.violation.invariant == "S14"
+    assert "ZeroDivisionError: a bug in a core" in outcome.violation.text
+
+
+# --- shrinking --------------------------------------------------------------------------------------------------------------
+
+
+def outcome_of(schedule: Schedule, violation: Found | None) -> Outcome:
+    return Outcome(schedule, violation, "", 0, 0.0, {}, 0, {}, {}, {})
+
+
+def bug(schedule: Schedule) -> Outcome:
+    """Stands for a core that breaks when a peer hangs for 0.3 s or more while messages are lost, among three or more."""
+    hangs = [f for f in schedule.faults if isinstance(f, Hang) and f.for_s >= 0.3]
+    broken = bool(hangs) and any(isinstance(f, Loss) for f in schedule.faults) and schedule.peers >= 3
+    if broken:
+        return outcome_of(schedule, Found("S8", hangs[0].peer, 6.0, "twice"))
+    other = any(isinstance(f, Crash) for f in schedule.faults)
+    return outcome_of(schedule, Found("L1", 0, 9.0, "another thing") if other else None)
+
+
+def test_a_failing_schedule_shrinks_to_the_faults_and_peers_that_matter() -> None:
+    wanted = (Hang(3, None, 4.117, 5.233), Loss(0.123, 4.0, 3.0, (1, 3)))
+    rest = generate(3, peers=8).faults
+    failing = replace(generate(3, peers=8), faults=(Crash(0, at_s=9.0), *rest[:2], wanted[0], *rest[2:], wanted[1]))
+    calls: Counter[str] = Counter()
+
+    def play(schedule: Schedule) -> Outcome:
+        calls["play"] += 1
+        return bug(schedule.checked())
+
+    small = shrink(bug(failing), play, runs_max=400)
+    assert [type(fault) for fault in small.schedule.faults] == [Hang, Loss]
+    assert small.schedule.peers == 3
+    assert small.outcome.violation is not None
+    assert small.outcome.violation.invariant == "S8", "another invariant is another bug"
+    hang = small.schedule.faults[0]
+    assert isinstance(hang, Hang)
+    assert 0.3 <= hang.for_s < 0.6
+    assert small.schedule.duration_s < 7
+    assert small.runs == calls["play"] < 400
+
+
+def test_shrinking_stops_when_it_has_played_enough() -> None:
+    failing = replace(
+        generate(3, peers=8), faults=(Hang(3, None, 4.117, 5.233), Loss(0.123, 4.0, 3.0), *generate(3, peers=8).faults)
+    )
+    small = shrink(bug(failing), bug, runs_max=2)
+    assert small.runs == 2
+
+
+# --- adding up ----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_campaign_whose_faults_never_took_place_proves_nothing() -> None:
+    schedule = replace(WORLD, faults=(Crash(3, at_s=1.5), Loss(0.1, 1.0, 1.0)))
+    tally = Tally()
+    for _ in range(ENOUGH):
+        tally.add(replace(outcome_of(schedule, None), struck={"loss": 1}))
+    assert tally.vacuous == [f"crash was drawn in {ENOUGH} schedules and never took place"]
+    tally.add(replace(outcome_of(schedule, None), struck={"crash": 1}))
+    assert tally.vacuous == []
+
+
+# --- the picture --------------------------------------------------------------------------------------------------------------
+
+
+def test_the_picture_of_a_failure_shows_who_died_and_what_was_lost_and_is_a_drawing() -> None:
+    chart = Chart()
+    schedule = replace(WORLD, faults=(Loss(0.5, 1.2, 0.3), Crash(3, at_s=1.5)))
+    outcome = run(schedule, [chart, _NobodyMayDie()])
+    text = draw(outcome, chart)
+    drawing = ET.fromstring(text)
+    words = ["".join(node.itertext()) for node in drawing.iter("{http://www.w3.org/2000/svg}text")]
+    assert any("S99 at 1.500000 s, peer 3: it died" in word for word in words)
+    assert {f"peer {peer}" for peer in range(4)} <= set(words)
+    assert any(word.startswith("Update r") for word in words)
+    assert not any(word.startswith("Ping") for word in words), "probes have nothing to do with it"
+    assert "✕" in words, "nothing was lost"
+    assert "✖" in words, "nobody died"
+    assert any("loss 50%" in word for word in words)
+    width, height = float(drawing.attrib["width"]), float(drawing.attrib["height"])
+    for node in drawing.iter("{http://www.w3.org/2000/svg}text"):
+        assert 0 <= float(node.attrib["x"]) <= width
+        assert 0 <= float(node.attrib["y"]) <= height
+
+
+def test_the_picture_of_a_failure_in_the_membership_shows_rumours_and_no_updates() -> None:
+    chart = Chart()
+    outcome = run(replace(WORLD, faults=(Crash(3, at_s=1.5),)), [chart, _NobodyMayDie()])
+    text = draw(replace(outcome, violation=Found("S6", 3, 1.5, "planted <&>")), chart)
+    words = ["".join(node.itertext()) for node in ET.fromstring(text).iter("{http://www.w3.org/2000/svg}text")]
+    assert any(word.startswith("Ping") for word in words)
+    assert not any(word.startswith("Update r") for word in words)
+    assert any("planted <&>" in word for word in words)
+
+
+def test_a_trace_has_a_line_for_everything_in_order() -> None:
+    chart = Chart(None)
+    run(replace(WORLD, active_s=1.0, duration_s=1.0), [chart])
+    times = [line.t for line in chart.lines]
+    assert times == sorted(times)
+    kinds = {line.what for line in chart.lines}
+    assert {"sent", "arrived", "started", "committed", "aggregates"} <= kinds
+    assert all(isinstance(line, Line) and str(line).strip() for line in chart.lines)

@@ -1,0 +1,717 @@
+"""Every checker catches a violation planted in a real swarm, and says nothing where there is none."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from checked_swarm import checked_swarm, disturb, tamper
+
+from gossip.core import events
+from gossip.core.events import Aggregate, Apply, Committed, Contributed, Effect, Event, Received, Restore, Send
+from gossip.core.members import REFUTATIONS
+from gossip.core.messages import Commit, Contribution, Gossip, Ping, Rumour, Update
+from gossip.core.peer import Peer
+from gossip.sim.checkers import Checker, Circumstances, Panel, Violation, all_checkers, every_checker
+from gossip.sim.checkers.membership import memory_s
+from gossip.sim.driver import Swarm
+from gossip.sim.observer import Observer
+from gossip.sim.toy_trainer import payload_of
+
+LIARS = Circumstances.of(liars=(3,))
+
+
+def only(invariant: str, circumstances: Circumstances | None = None) -> Panel:
+    """The checkers of one invariant, with what they ask."""
+    every = every_checker(circumstances)
+    chosen = [checker for checker in every if not isinstance(checker, Checker) or checker.invariant == invariant]
+    assert len(chosen) > 1, f"no checker of {invariant}"
+    return Panel(chosen)
+
+
+def caught(swarm: Swarm[Peer], invariant: str, for_s: float = 3.0) -> Violation:
+    with pytest.raises(Violation) as found:
+        swarm.run_for(for_s)
+    assert found.value.invariant == invariant, found.value
+    return found.value
+
+
+def running(invariant: str, *, until_s: float = 1.0, circumstances: Circumstances | None = None, **options: Any) -> Swarm[Peer]:
+    """A swarm that trains, under the checkers of one invariant."""
+    swarm = checked_swarm(only(invariant, circumstances), **options)
+    swarm.run_for(until_s)
+    return swarm
+
+
+# --- without a plant ------------------------------------------------------------------------------------------------------
+
+
+def lively(swarm: Swarm[Peer]) -> None:
+    """A crash, a pause of one and a cut, a restart, a polite leave; then all come back."""
+    swarm.run_for(4.0)
+    swarm.crash(1)
+    swarm.run_for(4.0)
+    swarm.restart(1)
+    swarm.run_for(1.0)
+    swarm.pause_for(2, 1.5)
+    swarm.run_for(2.0)
+    swarm.network.partition({3}, {0, 1, 2, 4})
+    swarm.run_for(4.0)
+    swarm.network.heal()
+    swarm.run_for(1.0)
+    swarm.stop(4)
+    swarm.run_for(2.0)
+    swarm.restart(4)
+
+
+@pytest.fixture(scope="module")
+def sound() -> tuple[Swarm[Peer], Panel]:
+    """A swarm of five after all that, every checker looking on."""
+    [panel] = all_checkers(Circumstances.of(forks=True))
+    assert isinstance(panel, Panel)
+    swarm = checked_swarm(panel, n=5, compute_s=0.15)
+    lively(swarm)
+    panel.settle(swarm)
+    return swarm, panel
+
+
+def test_a_sound_swarm_is_judged_in_every_respect_and_found_sound(sound: tuple[Swarm[Peer], Panel]) -> None:
+    judged = sound[1].judged()
+    assert [invariant for invariant, times in judged.items() if not times] == []
+    assert set(judged) == {f"S{i}" for i in range(1, 18) if i != 16} | {f"L{i}" for i in range(1, 8)}
+
+
+def test_looking_on_changes_nothing(sound: tuple[Swarm[Peer], Panel]) -> None:
+    alone = checked_swarm(n=5, compute_s=0.15)
+    lively(alone)
+    alone.run_for(sound[0].now - alone.now)
+    assert alone.trace_hash == sound[0].trace_hash
+
+
+def test_gossip_rounds_are_found_sound_too() -> None:
+    [panel] = all_checkers()
+    assert isinstance(panel, Panel)
+    swarm = checked_swarm(panel, n=5, topology="random_k", compute_s=0.05)
+    swarm.run_for(2.0)
+    swarm.restart(1)
+    swarm.run_for(2.0)
+    panel.settle(swarm)
+    assert panel.judged()["S8"] > 100
+
+
+def test_checkers_by_themselves_see_what_they_see_in_a_panel() -> None:
+    panel = Panel(every_checker())
+    each = every_checker()
+    for observers in ([panel], each):
+        swarm = checked_swarm(*observers)
+        swarm.run_for(2.0)
+        swarm.crash(2)
+        swarm.run_for(2.0)
+    alone = Panel(each)
+    assert alone.judged() == panel.judged()
+
+
+def test_a_violation_crosses_processes() -> None:
+    found = Violation("S1", 3, 1.25, "it fell")
+    again = copy.copy(found)  # by what __reduce__ says, as it is sent
+    assert (str(again), again.peer) == ("S1 at 1.250000 s, peer 3: it fell", 3)
+
+
+# --- S1-S7 ----------------------------------------------------------------------------------------------------------------
+
+
+def row_becomes(**fields: Any) -> Callable[[Peer, float], None]:
+    """What the local peer believes of peer 1 is set to each value in turn, within one event."""
+
+    def act(core: Peer, now: float) -> None:
+        member = core.membership.members[1]
+        for name, values in fields.items():
+            for value in values:
+                setattr(member, name, value)
+
+    return act
+
+
+@pytest.mark.parametrize(
+    ("invariant", "plant", "words"),
+    [
+        ("S1", row_becomes(standing=[-1, 0]), "fell from 0 to -1"),
+        ("S1", row_becomes(standing=[1]), "which it never had: 0 at most"),
+        ("S2", row_becomes(status=["dead", "alive"]), "peer 1 is alive with standing 0, but it was gone with 0"),
+        ("S2", row_becomes(status=["left", "alive"]), "gone"),
+        ("S4", row_becomes(status=["dead", "suspect", "dead"]), "peer 1 is suspect with standing 0"),
+        ("S5", row_becomes(control=["tcp://10.9.9.9:1", "tcp://10.0.0.1:10000"]), "had the address tcp://10.0.0.1:10000"),
+        ("S5", row_becomes(bulk=["tcp://10.9.9.9:1"]), "not its own"),
+    ],
+)
+def test_a_wrong_row_is_caught_even_when_it_is_right_again_at_the_end_of_the_event(
+    invariant: str, plant: Callable[[Peer, float], None], words: str
+) -> None:
+    swarm = running(invariant)
+    disturb(swarm, 0, plant)
+    assert words in caught(swarm, invariant).text
+
+
+def test_s1_a_row_that_vanishes_and_comes_back_lower_is_caught() -> None:
+    swarm = running("S1")
+    swarm.restart(1)
+    swarm.run_for(1.0)
+
+    def forget(core: Peer, now: float) -> None:
+        members = core.membership.members
+        members[1] = replace(members[1], standing=0)
+        members[99] = replace(members[1], peer=99)
+
+    disturb(swarm, 0, forget)
+    caught(swarm, "S1")
+
+
+def test_s3_a_running_peer_that_takes_itself_for_dead_is_caught() -> None:
+    swarm = running("S3")
+    disturb(swarm, 2, lambda core, now: setattr(core.membership.me, "status", "dead"))
+    assert "takes itself for dead" in caught(swarm, "S3").text
+
+
+def test_s5_the_address_of_an_earlier_life_is_caught() -> None:
+    swarm = running("S5")
+    swarm.restart(1)
+    swarm.run_for(1.0)
+
+    def old_address(core: Peer, now: float) -> None:
+        core.membership.members[1].bulk = "tcp://10.0.0.1:10001"
+
+    disturb(swarm, 0, old_address)
+    assert "peer 1.1 has the address" in caught(swarm, "S5").text
+
+
+def test_what_a_peer_did_just_before_it_was_killed_is_judged_too() -> None:
+    class Killer(Observer):
+        def on_effect(self, swarm: Swarm[Any], peer: int, effect: Effect) -> None:
+            if peer == 0 and swarm.now > 1.0 and isinstance(effect, Send):
+                swarm.crash(0)
+
+    swarm = checked_swarm(only("S2"), Killer())
+    swarm.run_for(1.0)
+    tamper(swarm, 0, lambda event, effects: row_becomes(status=["dead", "alive"])(swarm.hosts[0].core, 0.0))
+    assert "was gone" in caught(swarm, "S2").text
+
+
+def test_one_that_was_outranked_by_a_forged_life_is_not_missed_in_the_calm() -> None:
+    words = Circumstances.of(false_words=True)
+    panel = Panel(every_checker(words))
+    swarm = checked_swarm(panel, n=5)
+    swarm.run_for(1.0)
+    swarm.inject(0, Received(2, 0, Gossip((Rumour(4, "dead", 3 * REFUTATIONS, "", "", 4),))))
+    swarm.run_for(2.0)
+    assert {swarm.hosts[peer].core.membership.members[4].status for peer in range(4)} == {"dead"}
+    panel.settle(swarm)
+
+
+def bury_1(core: Peer, now: float) -> None:
+    core.membership.cases.bury(core.membership.members[1], core.local, now, "no answer")
+
+
+def test_s6_the_death_of_a_healthy_peer_is_caught_and_that_of_a_cut_off_one_is_not() -> None:
+    swarm = running("S6", compute_s=0.5)
+    swarm.run_for(memory_s(swarm.hosts[0].core.settings.membership, 4))
+    swarm.network.cut(2, 3)
+    disturb(swarm, 0, lambda core, now: core.membership.cases.bury(core.membership.members[2], 0, now, "no answer"))
+    swarm.run_for(0.5)
+    disturb(swarm, 0, bury_1)
+    assert "declares peer 1 dead, which runs" in caught(swarm, "S6").text
+
+
+def test_s7_a_death_declared_by_one_that_just_woke_up_is_caught() -> None:
+    swarm = running("S7")
+    disturb(swarm, 2, bury_1)  # one that did not sleep
+    swarm.run_for(0.5)
+    swarm.pause(0)
+    swarm.run_for(1.0)
+    disturb(swarm, 0, bury_1)
+    with pytest.raises(Violation, match=r"S7 .* after it slept for 1.0"):
+        swarm.resume(0)
+
+
+# --- S8-S13 ---------------------------------------------------------------------------------------------------------------
+
+
+def each(kind: type, change: Callable[[Any], list[Effect]]) -> Callable[[Event, list[Effect]], list[Effect]]:
+    """Replaces every effect of a kind."""
+    return lambda event, effects: [new for old in effects for new in (change(old) if isinstance(old, kind) else [old])]
+
+
+def flipped(digest: bytes) -> bytes:
+    return bytes([digest[0] ^ 1]) + digest[1:]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (each(Apply, lambda apply: [apply, apply]), "is next"),
+        (each(Apply, lambda apply: [apply] if apply.round_id % 3 else []), "is next"),
+        (each(Committed, lambda done: []), "without a commit"),
+        (each(Committed, lambda done: [replace(done, chain=flipped(done.chain))]), "does not hash to"),
+        (each(Committed, lambda done: [replace(done, commit=replace(done.commit, parent=b"x" * 16))]), "next is round"),
+    ],
+)
+def test_s8_what_is_applied_twice_or_left_out_or_out_of_its_chain_is_caught(
+    change: Callable[[Event, list[Effect]], list[Effect]], words: str
+) -> None:
+    swarm = running("S8")
+    tamper(swarm, 1, change)
+    assert words in caught(swarm, "S8").text
+
+
+def test_s8_one_hash_for_two_commits_is_caught() -> None:
+    swarm = running("S8")
+    for peer in range(4):
+        tamper(
+            swarm, peer, each(Committed, lambda done, loss=float(peer): [replace(done, commit=replace(done.commit, loss=loss))])
+        )
+    assert caught(swarm, "S8").text
+
+
+def test_s8_a_push_that_is_used_again_is_caught() -> None:
+    swarm = running("S8", topology="random_k")
+    first: list[events.Payload] = []
+
+    def again(ask: Aggregate) -> list[Effect]:
+        if ask.mix:
+            return [ask]
+        first[:] = first or [row.payload for row in ask.rows if row.peer != 0]
+        return [replace(ask, rows=tuple(row if row.peer == 0 else replace(row, payload=first[0]) for row in ask.rows))]
+
+    tamper(swarm, 0, each(Aggregate, again))
+    assert "went into" in caught(swarm, "S8").text
+
+
+def test_s9_replicas_that_differ_in_one_bit_are_caught() -> None:
+    swarm = running("S9")
+    trainer: Any = swarm.trainer(2)
+    changed = trainer.parameters.copy()
+    changed[0] += 1e-7
+    trainer.parameters = changed
+    assert "its parameters differ from peer" in caught(swarm, "S9").text
+
+
+def test_s9_data_cursors_that_differ_are_caught() -> None:
+    swarm = running("S9")
+    disturb(swarm, 2, lambda core, now: setattr(core.rounds.agreed.cursor, "_turn", 77))  # type: ignore[union-attr]
+    assert "data cursor differ" in caught(swarm, "S9").text
+
+
+def another_digest(done: Committed) -> list[Effect]:
+    return [replace(done, commit=replace(done.commit, digest=b"another digest!!"))]
+
+
+def test_s10_a_second_digest_of_a_round_is_caught_where_none_may_be() -> None:
+    swarm = running("S10")
+    tamper(swarm, 1, each(Committed, another_digest))
+    assert "at peer" in caught(swarm, "S10").text
+    swarm = running("S10", circumstances=Circumstances.of(forks=True))
+    tamper(swarm, 1, each(Committed, lambda done: [done] if done.made else another_digest(done)))
+    swarm.run_for(1.0)  # a fork, which is healed later
+
+
+def test_s10_a_server_that_makes_two_commits_of_one_round_is_caught() -> None:
+    swarm = running("S10", circumstances=Circumstances.of(forks=True))
+    tamper(swarm, 1, each(Committed, lambda done: [done, *another_digest(done)] if done.made else [done]))
+    assert "two commits" in caught(swarm, "S10", 6.0).text
+
+
+def test_s10_a_commit_out_of_turn_is_caught() -> None:
+    swarm = running("S10")
+    wrong = each(Committed, lambda done: [replace(done, commit=replace(done.commit, server=(done.commit.server + 1) % 4))])
+    tamper(swarm, 1, wrong)
+    assert "in the turn of" in caught(swarm, "S10").text
+
+
+def test_s10_a_round_that_is_closed_without_a_quorum_is_caught() -> None:
+    swarm = running("S10")
+
+    def loses_answers(event: Event, effects: list[Effect]) -> None:
+        if any(isinstance(effect, Aggregate) for effect in effects):
+            answers = swarm.hosts[1].core.rounds._shards[0].answers  # type: ignore[union-attr]
+            while len(answers) > 2:
+                answers.popitem()
+
+    tamper(swarm, 1, loses_answers)
+    assert "with 2 answers of 3" in caught(swarm, "S10", 6.0).text
+
+
+def test_s10_an_answer_to_another_attempt_is_caught() -> None:
+    swarm = running("S10")
+
+    def mixes_attempts(event: Event, effects: list[Effect]) -> None:
+        if any(isinstance(effect, Aggregate) for effect in effects):
+            answers = swarm.hosts[1].core.rounds._shards[0].answers  # type: ignore[union-attr]
+            update, payload = answers[2]
+            answers[2] = (replace(update, attempt=5), payload)
+
+    tamper(swarm, 1, mixes_attempts)
+    assert "not for it" in caught(swarm, "S10", 6.0).text
+
+
+def test_s10_a_peer_that_forgets_what_it_promised_is_caught() -> None:
+    swarm = running("S10")
+    core = swarm.hosts[0].core
+    rounds: Any = core.rounds
+    handle = core.handle
+
+    def forgetful(event: Event, now: float) -> list[Effect]:
+        if isinstance(event, Contributed):
+            shard = rounds._shards[0]
+            effects = handle(event, now)
+            if shard.commit is None and 0 not in (shard.server(0), shard.server(1)):
+                shard.attempt = 1  # as if it had waited in vain
+            return effects
+        if isinstance(event, Received) and isinstance(event.message, Commit) and event.message.round_id == rounds.round_id:
+            rounds._shards[0].attempt = 0
+        return handle(event, now)
+
+    core.handle = forgetful  # type: ignore[method-assign]
+    assert "has moved on to attempt 1" in caught(swarm, "S10", 6.0).text
+
+
+def test_s10_a_peer_that_goes_back_to_an_earlier_attempt_is_caught() -> None:
+    swarm = running("S10")
+
+    def goes_back(send: Send) -> list[Effect]:
+        if not isinstance(send.message, Update):
+            return [send]
+        later = replace(send, message=replace(send.message, attempt=send.message.attempt + 1))
+        return [later, send]
+
+    tamper(swarm, 0, each(Send, goes_back))
+    assert "goes back to attempt 0" in caught(swarm, "S10").text
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (each(Aggregate, lambda ask: [replace(ask, rows=ask.rows[::-1])]), "each once and ascending"),
+        (each(Aggregate, lambda ask: [replace(ask, own=None)]), "the own row is None"),
+        (each(Aggregate, lambda ask: [replace(ask, rows=(replace(ask.rows[0], samples=0), *ask.rows[1:]))]), "without samples"),
+        (each(Aggregate, lambda ask: [replace(ask, rows=(replace(ask.rows[0], samples=99), *ask.rows[1:]))]), "and averaged"),
+    ],
+)
+def test_s11_wrong_rows_are_caught(change: Callable[[Event, list[Effect]], list[Effect]], words: str) -> None:
+    swarm = running("S11")
+    tamper(swarm, 1, change)
+    with pytest.raises(Violation, match=words):
+        swarm.run_for(6.0)
+
+
+def with_contributors(change: Callable[[tuple[Contribution, ...]], tuple[Contribution, ...]]) -> Any:
+    def changed(done: Committed) -> list[Effect]:
+        return [replace(done, made=False, commit=replace(done.commit, contributors=change(done.commit.contributors)))]
+
+    return each(Committed, changed)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (with_contributors(lambda named: (*named, Contribution(9, 4, 0.2, 1.0))), "its roster is"),
+        (with_contributors(lambda named: named[::-1]), "as contributors"),
+        (with_contributors(lambda named: (replace(named[0], samples=named[0].samples + 1), *named[1:])), "which sent"),
+        (each(Committed, lambda done: [replace(done, commit=replace(done.commit, digest=b""), made=False)]), "no aggregate"),
+    ],
+)
+def test_s11_a_header_that_does_not_say_what_was_averaged_is_caught(change: Any, words: str) -> None:
+    swarm = running("S11")
+    for peer in range(4):
+        tamper(swarm, peer, change)
+    assert words in caught(swarm, "S11").text
+
+
+def test_s11_samples_that_are_used_twice_are_caught() -> None:
+    swarm = running("S11", until_s=0.6)
+    for peer in range(4):
+        disturb(swarm, peer, lambda core, now: setattr(core.rounds.agreed.cursor, "_position", 0))  # type: ignore[union-attr]
+    text = caught(swarm, "S11", 6.0).text  # whichever shows first: the round, or what one has read in it
+    assert "again" in text or "has read" in text
+
+
+def test_s11_samples_that_are_lost_are_caught() -> None:
+    swarm = running("S11", until_s=0.6)
+
+    def skip_some(core: Peer, now: float) -> None:
+        core.rounds.agreed.cursor._position += 3  # type: ignore[union-attr]
+
+    for peer in range(4):
+        disturb(swarm, peer, skip_some)
+    text = caught(swarm, "S11", 6.0).text
+    assert "samples used" in text or "has read" in text
+
+
+def test_s11_a_slice_that_another_has_read_is_caught() -> None:
+    swarm = running("S11")
+    other = events.Slice(0, ((0, 4),))
+    tamper(swarm, 2, each(events.Go, lambda go: [replace(go, samples=other)]))
+    assert "has read ((0, 4),)" in caught(swarm, "S11", 6.0).text
+
+
+def rejoining(invariant: str, change: Callable[[Event, list[Effect]], list[Effect] | None]) -> Swarm[Peer]:
+    """Peer 1 comes back, and takes over a state as ``change`` will have it."""
+    swarm = running(invariant)
+    swarm.restart(1)
+    tamper(swarm, 1, change)
+    return swarm
+
+
+def test_s12_a_state_that_no_donor_has_packed_is_caught() -> None:
+    def zeros(restore: Restore) -> list[Effect]:
+        return [replace(restore, payload=payload_of(restore.payload.data * 0, digest=True))]
+
+    assert "no donor has packed" in caught(rejoining("S12", each(Restore, zeros)), "S12").text
+
+
+def test_s12_a_state_that_is_not_what_its_digest_says_is_caught() -> None:
+    def zeros(restore: Restore) -> list[Effect]:
+        return [replace(restore, payload=replace(restore.payload, data=restore.payload.data * 0))]
+
+    assert "restores bytes with the digest" in caught(rejoining("S12", each(Restore, zeros)), "S12").text
+
+
+def test_s12_a_joiner_that_goes_on_from_another_history_is_caught() -> None:
+    swarm = running("S12")
+    swarm.restart(1)
+    core = swarm.hosts[1].core
+    adopt = core.rounds.adopt
+
+    def elsewhere(round_id: int, chain: bytes, snapshot: tuple[Any, ...]) -> None:
+        adopt(round_id, flipped(chain), snapshot)
+
+    core.rounds.adopt = elsewhere  # type: ignore[method-assign]
+    assert "a history that nobody has" in caught(swarm, "S12").text
+
+
+def test_s12_an_update_for_a_round_before_the_restored_one_is_caught() -> None:
+    def early(send: Send) -> list[Effect]:
+        old = isinstance(send.message, Update)
+        return [replace(send, message=replace(send.message, round_id=0)) if old else send]  # type: ignore[type-var]
+
+    assert "although its state is of round" in caught(rejoining("S12", each(Send, early)), "S12").text
+
+
+def spoiled(apply: Apply) -> list[Effect]:
+    data = apply.payloads[0].data.copy()
+    data[0] = float("nan")
+    return [replace(apply, payloads=(payload_of(data, digest=True),))]
+
+
+def longer(ask: Aggregate) -> list[Effect]:
+    row = ask.rows[0]
+    data = row.payload.data.repeat(2)
+    return [replace(ask, rows=(replace(row, payload=payload_of(data)), *ask.rows[1:]))]
+
+
+def swapped(apply: Apply) -> list[Effect]:
+    return [replace(apply, payloads=(payload_of(apply.payloads[0].data + 1, digest=True),))]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (each(Apply, spoiled), "is not finite"),
+        (each(Apply, swapped), "what its commit does not say"),
+        (each(Aggregate, longer), "has 64 bytes, not 32"),
+        (each(Committed, lambda done: [replace(done, commit=replace(done.commit, roster=(3, 1)))]), "which is no roster"),
+    ],
+)
+def test_s13_what_is_used_unchecked_is_caught(change: Any, words: str) -> None:
+    swarm = running("S13")
+    tamper(swarm, 1, change)
+    assert words in caught(swarm, "S13", 6.0).text
+
+
+def test_s13_an_update_of_another_branch_that_is_used_is_caught() -> None:
+    swarm = running("S13")
+    core = swarm.hosts[1].core
+    core.rounds.astray.is_elsewhere = lambda peer, parent: False  # type: ignore[union-attr, method-assign, assignment]
+
+    def forge(event: Event, effects: list[Effect]) -> None:
+        rounds: Any = core.rounds
+        shard = rounds._shards[0]
+        if shard.serving == shard.attempt and shard.ticket is None and 2 not in shard.answers and shard.answers:
+            update = Update(b"lineage!", rounds.round_id, 0, shard.attempt, b"another branch!!", 0, None)
+            swarm.at(swarm.now, lambda: swarm.inject(1, Received(2, 0, update)))
+
+    tamper(swarm, 1, forge)
+    assert "another branch" in caught(swarm, "S13", 6.0).text
+
+
+# --- S14, S15, S17 --------------------------------------------------------------------------------------------------------
+
+
+def test_s14_an_exception_out_of_a_core_is_a_violation_that_names_the_event() -> None:
+    panel = only("S14")
+    swarm = checked_swarm(panel)
+    swarm.run_for(1.0)
+
+    def chokes(event: Event, effects: list[Effect]) -> None:
+        if isinstance(event, Received) and isinstance(event.message, Ping):
+            raise KeyError("nonce")
+
+    tamper(swarm, 2, chokes)
+    with pytest.raises(KeyError) as raised:
+        swarm.run_for(2.0)
+    blamed = panel.blame(swarm, raised.value)
+    assert (blamed.invariant, blamed.peer) == ("S14", 2)
+    assert "KeyError: 'nonce'" in blamed.text
+    assert "Ping" in blamed.text
+    assert panel.blame(swarm, blamed) is blamed
+
+
+def test_s14_a_flood_is_caught() -> None:
+    swarm = running("S14")
+    tamper(swarm, 0, each(Send, lambda send: [send] * 2000))
+    assert "sends more than" in caught(swarm, "S14").text
+
+
+def test_s14_a_peer_that_halts_at_a_liars_word_is_caught() -> None:
+    swarm = running("S14", circumstances=LIARS)
+
+    def obeys(event: Event, effects: list[Effect]) -> list[Effect] | None:
+        by_liar = isinstance(event, Received) and event.sender == 3
+        return [events.Halt("told to")] if by_liar else None
+
+    tamper(swarm, 1, obeys)
+    assert "at the word of a liar" in caught(swarm, "S14").text
+
+
+def test_s15_what_grows_without_bound_is_caught() -> None:
+    swarm = running("S15")
+    core = swarm.hosts[0].core
+
+    def hoards(event: Event, effects: list[Effect]) -> None:
+        if isinstance(event, Received):
+            core.gathering.hellos[1000 + len(core.gathering.hellos)] = core.greeting.hello()
+
+    tamper(swarm, 0, hoards)
+    assert "hellos, at most 4 are allowed" in caught(swarm, "S15").text
+
+
+def first_timer(swarm: Swarm[Peer], peer: int) -> int:
+    return next(iter(swarm.hosts[peer].timers))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda event, effects: [*effects, events.CancelTimer(1)], "cancels timer 1, which is not pending"),
+        (lambda event, effects: [*effects, events.SetTimer(1, 9.0)], "a token that it has used before"),
+        (lambda event, effects: [events.Halt("enough"), *effects] if effects else None, "after it halted"),
+    ],
+)
+def test_s17_misused_timers_and_words_after_the_end_are_caught(change: Any, words: str) -> None:
+    swarm = running("S17")
+    tamper(swarm, 0, change)
+    assert words in caught(swarm, "S17").text
+
+
+def test_s17_a_timer_that_fires_twice_is_caught() -> None:
+    swarm = running("S17")
+    token = first_timer(swarm, 0)
+    swarm.run_until(lambda: token not in swarm.hosts[0].timers, 10.0)
+    with pytest.raises(Violation, match="which is not pending"):
+        swarm.inject(0, events.TimerFired(token))
+
+
+# --- L1-L7 ----------------------------------------------------------------------------------------------------------------
+
+
+def never_settles(swarm: Swarm[Peer], invariant: str) -> Violation:
+    [panel] = [hook for hook in swarm.hooks if isinstance(hook, Panel)]
+    with pytest.raises(Violation) as found:
+        panel.settle(swarm)
+    assert found.value.invariant == invariant
+    return found.value
+
+
+def test_l1_tables_that_do_not_come_together_are_caught() -> None:
+    swarm = running("L1", compute_s=0.5)
+    swarm.network.cut(0, 1)
+    swarm.run_for(1.0)
+    assert "disconnected" in never_settles(swarm, "L1").text
+
+
+def test_l2_a_peer_that_stands_still_in_the_calm_is_caught() -> None:
+    swarm = running("L2", compute_s=0.5)
+    tamper(swarm, 2, lambda event, effects: [] if isinstance(event, Received) and isinstance(event.message, Commit) else None)
+    tamper(swarm, 2, each(Aggregate, lambda ask: []))
+    assert never_settles(swarm, "L2").peer == 2
+
+
+def test_l3_a_crash_after_which_nothing_goes_on_is_caught() -> None:
+    swarm = running("L3", until_s=4.0, compute_s=0.5)
+    swarm.crash(1)
+    for peer in (0, 2, 3):
+        tamper(swarm, peer, each(Aggregate, lambda ask: []))
+    assert "the others are in round" in caught(swarm, "L3", 6.0).text
+
+
+def test_l3_a_crash_that_costs_rounds_is_caught() -> None:
+    swarm = running("L3", until_s=4.0, compute_s=0.5)
+    swarm.crash(1)
+    lost = events.Report("lost_round", {"round": 0, "reason": "planted"})
+    numbers: Iterator[int] = iter(range(1000))
+    change = each(Apply, lambda apply: [apply, replace(lost, fields={"round": next(numbers)})])
+    tamper(swarm, 0, change)
+    assert "cost" in caught(swarm, "L3", 6.0).text
+
+
+def test_l4_one_whose_updates_are_never_used_is_caught() -> None:
+    swarm = running("L4", compute_s=0.5)
+    core = swarm.hosts[2].core
+    handle = core.handle
+
+    def idle(event: Event, now: float) -> list[Effect]:
+        return handle(replace(event, samples=0, payloads=()) if isinstance(event, Contributed) else event, now)
+
+    core.handle = idle  # type: ignore[method-assign]
+    assert never_settles(swarm, "L4").peer == 2
+
+
+def test_l5_histories_that_stay_apart_are_caught() -> None:
+    swarm = running("L5", compute_s=0.5)
+    swarm.network.partition({0}, {1, 2, 3})
+    swarm.run_for(3.0)
+    assert never_settles(swarm, "L5").text
+
+
+def test_l6_one_that_never_gets_its_turn_is_caught() -> None:
+    swarm = checked_swarm(only("L6"), compute_s=0.02)
+    for peer in range(4):
+        rounds: Any = swarm.hosts[peer].core.rounds
+        plan = rounds.topology
+
+        def last(*args: Any, plan: Any = plan, **options: Any) -> Any:
+            made = plan(*args, **options)
+            return replace(made, servers=tuple((*(p for p in order if p != 3), 3) for order in made.servers))
+
+        rounds.topology = last
+    found = caught(swarm, "L6", 20.0)
+    assert found.peer == 3
+
+
+def test_l7_one_that_does_not_stop_is_caught() -> None:
+    swarm = running("L7", compute_s=0.5)
+    tamper(swarm, 1, each(events.Halt, lambda halt: []))
+    swarm.stop(1)
+    assert "still runs" in caught(swarm, "L7", 5.0).text
+
+
+def test_a_calm_phase_that_is_too_short_is_no_verdict() -> None:
+    panel = only("L2")
+    swarm = checked_swarm(panel)
+    swarm.run_for(1.0)
+    panel.begin_calm(swarm)
+    with pytest.raises(ValueError, match="ends too soon"):
+        panel.finish(swarm)
+    swarm.run_for(5.0)
+    panel.finish(swarm)

@@ -1,0 +1,56 @@
+"""The catalogue of protocol mutants fits the source, and the hunter tells a mutant from a sound protocol."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+MUTANTS = Path(__file__).resolve().parents[1] / "mutants"
+
+
+def _module(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, MUTANTS / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+catalogue = _module("catalogue")
+hunt = _module("hunt")
+ALL = catalogue.load()
+
+
+def test_there_are_enough_mutants_and_each_has_a_name_and_a_reason() -> None:
+    assert len(ALL) >= 40
+    assert len({mutant.name for mutant in ALL}) == len(ALL)
+    assert all(mutant.why.endswith(".") for mutant in ALL)
+
+
+@pytest.mark.parametrize("mutant", ALL, ids=lambda mutant: mutant.name)
+def test_every_mutant_still_applies_to_the_source(mutant) -> None:
+    package = catalogue.ROOT / "gossip"
+    for file, text in mutant.texts(package).items():
+        assert ast.dump(ast.parse(text)) != ast.dump(ast.parse((package / file).read_text())), "it changes nothing"
+
+
+def test_a_mutant_that_does_not_fit_any_more_is_told_with_its_file_and_text() -> None:
+    with pytest.raises(ValueError, match=r"gossip/core/timers\.py has 0 times, where once is wanted:\nself\._gone"):
+        catalogue.Mutant("x", "y.", (catalogue.Edit("core/timers.py", "self._gone", ""),)).texts(catalogue.ROOT / "gossip")
+
+
+def test_the_hunter_kills_a_mutant_and_lets_a_harmless_change_live() -> None:
+    harmless = catalogue.Mutant(
+        "harmless", "It says the same.", (catalogue.Edit("core/timers.py", "self._next += 1", "self._next += 2"),)
+    )
+    deadly = next(mutant for mutant in ALL if mutant.name == "reuses-timer-tokens")
+    lived, died = hunt.hunt([harmless, deadly], 0, 3, jobs=1, quiet=True)
+    assert (lived.invariant, lived.seed) == ("", 3)
+    assert died.invariant.startswith("S")
+    assert died.seed < 3

@@ -1,0 +1,134 @@
+"""Schedules: drawn from a seed, written as a plan, made smaller."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+
+from gossip import faults
+from gossip.errors import ConfigError
+from gossip.fault_kinds import Crash, Hang, Liar, Restart
+from gossip.faults import concerned
+from gossip.sim.campaign import Question
+from gossip.sim.generate import KINDS, generate
+from gossip.sim.nemesis import name_of
+from gossip.sim.schedule import Schedule, without_peer
+from gossip.world_faults import CrashMidway, Delay, Flap, KillTrainer, Leave, Loss, Partition, Ring
+
+MANY = [generate(seed) for seed in range(300)]
+
+
+def test_drawn_schedules_can_be_played_and_cover_every_kind_of_fault_and_topology() -> None:
+    kinds: Counter[str] = Counter()
+    for schedule in MANY:
+        schedule.checked()
+        assert 4 <= schedule.peers <= 9
+        kinds.update({name_of(fault) for fault in schedule.faults})
+    lies = set(faults.ATTACKS) - {"gaussian", "label_flip"}
+    assert set(kinds) == {*lies, "crash", "restart", "hang", "slow", "partition_one_way", *faults.WORLD_KINDS}
+    assert {schedule.topology for schedule in MANY} == {"rolling", "random-k", "ring", "full"}
+
+
+def test_every_schedule_has_three_kinds_of_fault() -> None:
+    few = [schedule.seed for schedule in MANY if len({type(fault) for fault in schedule.faults}) < 3]
+    assert not few
+
+
+def test_a_seed_draws_the_same_in_every_process() -> None:
+    code = "from gossip.sim.generate import generate; print(''.join(generate(s).plan.to_toml() for s in range(20)))"
+    seen = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={"PYTHONHASHSEED": hash_seed, "OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            check=True,
+        ).stdout
+        for hash_seed in ("1", "2")
+    }
+    assert seen == {("".join(generate(seed).plan.to_toml() for seed in range(20)) + "\n").encode()}
+
+
+def test_fewer_peers_leave_the_kinds_and_times_of_the_faults_as_they_were() -> None:
+    for seed in range(50):
+        eight, six = generate(seed, peers=8, topology="rolling"), generate(seed, peers=6, topology="rolling")
+        timed = (CrashMidway, Hang, Loss, Flap, Delay)
+        moments = [[(type(f), f.at_s) for f in s.faults if isinstance(f, timed)] for s in (eight, six)]
+        assert moments[0] == moments[1] or any(isinstance(f, CrashMidway | Hang) for f in (*eight.faults, *six.faults))
+
+
+def test_a_minority_is_gone_for_good_and_somebody_lives_through_it_all() -> None:
+    for schedule in MANY:
+        gone = [f for f in schedule.faults if isinstance(f, Crash | Leave)]
+        killed = {f.peer for f in schedule.faults if isinstance(f, Crash | Leave | Restart | CrashMidway | KillTrainer)}
+        servers = sum(1 for f in gone if f.peer == "server")
+        assert len(gone) < schedule.peers / 2
+        assert len(killed - {"server"}) + servers < schedule.peers
+
+
+def test_a_schedule_as_a_plan_is_the_same_schedule_again() -> None:
+    for schedule in MANY[:100]:
+        plan = faults.from_toml(schedule.plan.to_toml())
+        assert Schedule(0).with_plan(plan) == schedule
+        assert Question(plan=plan).schedule(schedule.seed) == schedule
+
+
+@pytest.mark.parametrize(
+    ("world", "says"),
+    [
+        ("seeds = 3", "Did you mean 'seed'?"),
+        ("peers = true", "is not like"),
+        ("compute_s = [0.1]", "is not like"),
+        ("compute_s = [0.2, 0.1]", "the lower one first"),
+        ("topology = 'ring'\nshards = [4, 4]", "exchanges whole vectors"),
+        ("topology = 'rong'", "Did you mean 'ring'?"),
+        ("peers = 1", "has 2 to 64 peers"),
+        ("duration_s = 5", "active_s <= duration_s"),
+    ],
+)
+def test_a_world_that_cannot_be_is_refused(world: str, says: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Schedule(0).with_plan(faults.from_toml(f"[simulate]\n{world}\n"))
+    assert says in str(caught.value)
+
+
+def test_a_peer_that_goes_takes_its_faults_along_and_the_others_move_down() -> None:
+    plan = (
+        Crash(2, at_s=1.0),
+        Hang(1, None, 1.0, 2.0),
+        Partition(((0, 1), (2,)), 1.0, 1.0),
+        Partition(((0, 2), (1, 3)), 1.0, 1.0),
+        Flap((1, 3), 1.0, 1.0, 0.5),
+        Loss(0.1, 1.0, 1.0, (2,)),
+        Loss(0.1, 1.0, 1.0),
+        Ring((3, 2, 1, 0), 1.0, 1.0),
+        Liar("nan", (2, 3), 1.0),
+    )
+    small = without_peer(Schedule(1, peers=4, faults=plan), 2)
+    assert small.peers == 3
+    assert small.faults == (
+        Hang(1, None, 1.0, 2.0),
+        Partition(((0,), (1, 2)), 1.0, 1.0),
+        Flap((1, 2), 1.0, 1.0, 0.5),
+        Loss(0.1, 1.0, 1.0),
+        Liar("nan", (2,), 1.0),
+    )
+    small.checked()
+
+
+def test_every_drawn_schedule_stays_playable_without_any_of_its_peers() -> None:
+    for schedule in MANY[:60]:
+        for peer in range(schedule.peers):
+            small = without_peer(schedule, peer).checked()
+            assert all(named == "server" or named < small.peers for fault in small.faults for named in concerned(fault))
+
+
+def test_draws_of_one_kind_do_not_depend_on_what_else_is_drawn() -> None:
+    """Kinds are drawn apart: a schedule of a longer list of kinds keeps what each of them drew."""
+    assert len({kind.name for kind in KINDS}) == len(KINDS)
+    base = generate(7, peers=6, topology="rolling")
+    again = generate(7, peers=6, topology="full")
+    assert dataclasses.replace(again, topology="rolling", shards=base.shards) == base
