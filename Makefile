@@ -12,7 +12,7 @@ ARGS ?=
 PYTEST_ARGS ?=
 JOBS ?= $(shell nproc)
 # How many fault schedules `make test` plays; `make simulate` plays 2,000.
-SCHEDULES ?= 150
+SCHEDULES ?= 50
 
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
