@@ -23,6 +23,7 @@ from .generate import generate
 from .play import Outcome
 from .schedule import Schedule
 
+INTERRUPTIBLE_S = 0.2
 BATCH = 2  # schedules that a worker is given at a time: a second's work
 ENOUGH = 25  # schedules in which a kind of fault was drawn, after which it must have struck
 CUTS_MIN = 2  # different partitions, in a campaign that draws any
@@ -91,10 +92,14 @@ def search(question: Question, jobs: int) -> Iterator[Outcome]:
                     pending[future] = True
                 if not pending:
                     return
-                wait(pending, return_when=FIRST_COMPLETED)
-                for done in [future for future in pending if future.done()]:
-                    del pending[done]
-                    yield from done.result()
+                # Ctrl-C comes between these blocks: within one it could leave a lock of the pool locked, and nothing would end.
+                with _uninterrupted():
+                    wait(pending, INTERRUPTIBLE_S, return_when=FIRST_COMPLETED)
+                    finished = [future for future in pending if future.done()]
+                    outcomes = [outcome for future in finished for outcome in future.result()]
+                    for future in finished:
+                        del pending[future]
+                yield from outcomes
         except BrokenProcessPool as error:
             raise LocalError(f"a process of the search was killed, perhaps for want of memory ({jobs} jobs)") from error
         finally:

@@ -147,7 +147,13 @@ def test_real_runs_refuse_a_plan_that_only_the_simulator_can_carry_out(command: 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)])
 def test_a_search_that_is_ended_leaves_no_process_behind(number: signal.Signals, code: int) -> None:
-    search = subprocess.Popen([*COMMAND, "--seeds", "100000", "--jobs", "2"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    search = subprocess.Popen(
+        [*COMMAND, "--seeds", "100000", "--jobs", "2"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        # A shell starts what runs in the background with SIGINT ignored, and that would be inherited.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     try:
         parent, deadline = psutil.Process(search.pid), time.monotonic() + 60
         while len(children := parent.children(recursive=True)) < 2:
