@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from .events import Prepared, Send
+from .events import Effect, Prepared, Send
 from .membership import Membership
 from .messages import Hello, PeerId
 from .settings import CoreSettings
+
+
+ANSWER_EVERY_S = 0.1  # to the same peer: two that are both in round 0 would answer each other's answers for ever
 
 
 class Progressing(Protocol):
@@ -26,6 +29,7 @@ class Greeting:
         self.layout = b""
         self.state = b""
         self.finished = False
+        self._answered_at: dict[PeerId, float] = {}
 
     def prepare(self, event: Prepared) -> None:
         """The trainer has built its model."""
@@ -44,6 +48,13 @@ class Greeting:
 
     def to(self, peer: PeerId) -> Send:
         return Send(peer, self.hello())
+
+    def answer(self, peer: PeerId, now: float) -> list[Effect]:
+        """Who has just come says hello until it is answered, so an answer that is left out is asked for again."""
+        if now - self._answered_at.get(peer, float("-inf")) < ANSWER_EVERY_S:
+            return []
+        self._answered_at[peer] = now
+        return [self.to(peer)]
 
     def to_all(self) -> list[Send]:
         hello = self.hello()

@@ -96,6 +96,7 @@ class Membership:
         self.stall_after_s = 2.0
         self._turns = 0
         self._exchanged = False  # tables, with anybody
+        self._speaks = False  # a gossip tick is due: there is something to tell
 
     # --- what others read -------------------------------------------------------------------------------------------------
 
@@ -138,11 +139,7 @@ class Membership:
     def start(self, now: float) -> list[Effect]:
         self.me.known_since = now
         self.rumours.add(self.me.rumour())
-        first = (
-            (self.settings.probe_interval_s, ProbeTick),
-            (self.settings.gossip_interval_s, GossipTick),
-            (self.settings.push_pull_interval_s, TableTick),
-        )
+        first = ((self.settings.probe_interval_s, ProbeTick), (self.settings.push_pull_interval_s, TableTick))
         # A random phase each, or all peers that start together would probe in step for ever.
         ticks = [(now + self.rng.uniform(0.0, interval_s), kind) for interval_s, kind in first]
         return [self.timers.set(at, kind(at)) for at, kind in ticks]
@@ -345,6 +342,14 @@ class Membership:
             member.stalled = stalled
             self.view.settle(member)
 
+    def speak(self, now: float) -> list[Effect]:
+        """Call it after every event. While there is something to tell, a tick comes every ``gossip_interval_s``; else none."""
+        if self._speaks or self.me.gone or not len(self.rumours):
+            return []
+        self._speaks = True
+        at = now + self.settings.gossip_interval_s
+        return [self.timers.set(at, GossipTick(at))]
+
     # --- periodic work ----------------------------------------------------------------------------------------------------
 
     def _probe_next(self, now: float) -> list[Effect]:
@@ -364,10 +369,8 @@ class Membership:
         return effects
 
     def _gossip(self, now: float) -> list[Effect]:
-        at = now + self.settings.gossip_interval_s
-        effects: list[Effect] = [self.timers.set(at, GossipTick(at))]
-        if not len(self.rumours):
-            return [] if self.me.gone else effects
+        self._speaks = False
+        effects: list[Effect] = []
         patience_s = self.settings.gossip_to_dead_s
 
         def listens(m: Member) -> bool:

@@ -142,8 +142,8 @@ class Peer:
         # What a server put off until its commit was on its way comes before anything else.
         fires = event.token if isinstance(event, TimerFired) else None
         effects = self.rounds.hold_made(now, fires) if isinstance(self.rounds, RollingRounds) else []
-        if still_s > self.settings.membership.probe_interval_s and self.phase == "running":
-            # Timers come far more often than that: this process did not run.
+        tolerance_s = self.settings.membership.probe_interval_s
+        if still_s > tolerance_s and self.phase == "running" and self.timers.overdue_s(now) > tolerance_s / 2:
             effects += self.rounds.on_stood_still(still_s, now)
         effects += self._dispatch(event, now)
         for change in self.membership.drain():
@@ -157,7 +157,7 @@ class Peer:
             effects += self._ask_to_return(now)
         if self.phase == "draining" and not self.others.need_us():
             effects += self._leave(now)
-        return effects
+        return effects if self.phase == "halted" else effects + self.membership.speak(now)
 
     def learn(self, peer: PeerId, control: str, bulk: str, incarnation: int, now: float) -> list[Effect]:
         """Somebody outside the protocol (a folder of addresses) says where a peer is."""
@@ -334,7 +334,7 @@ class Peer:
             return effects + ([self.greeting.to(sender)] if new else []) + self._decide(now)
         self.rounds.on_hello(sender, hello)
         if hello.round_id == 0 or hello.layout != self.greeting.layout:
-            effects.append(self.greeting.to(sender))  # it has just come: tell it where we are
+            effects += self.greeting.answer(sender, now)  # it has just come: tell it where we are
         return effects
 
     # --- data -------------------------------------------------------------------------------------------------------------

@@ -17,12 +17,12 @@ class Timers(Generic[What]):
 
     def __init__(self) -> None:
         self._next = 1
-        self._pending: dict[Token, What] = {}
+        self._pending: dict[Token, tuple[float, What]] = {}
 
     def set(self, at: float, what: What) -> SetTimer:
         token = self._next
         self._next += 1
-        self._pending[token] = what
+        self._pending[token] = (at, what)
         return SetTimer(token, at)
 
     def cancel(self, token: Token | None) -> list[CancelTimer]:
@@ -33,7 +33,15 @@ class Timers(Generic[What]):
 
     def fire(self, token: Token) -> What | None:
         """What the token stood for, or None when it was cancelled or has fired before."""
-        return self._pending.pop(token, None)
+        pending = self._pending.pop(token, None)
+        return None if pending is None else pending[1]
+
+    def overdue_s(self, now: float) -> float:
+        """By how much the one that should have fired first is late, seconds; 0.0 when none is.
+
+        Whoever was stopped, or had no processor for a while, finds out by this before the first of them fires.
+        """
+        return max(0.0, now - min((at for at, _ in self._pending.values()), default=now))
 
     def __len__(self) -> int:
         return len(self._pending)

@@ -83,7 +83,7 @@ class Swarm(Timeline, Generic[C]):
         run: bytes = b"\0" * 8,
         encoded: bool = True,
         start_spread_s: float = 0.05,
-        progress_s: float = 0.1,
+        progress_s: float = 0.2,
         stable_addresses: bool = False,
     ) -> None:
         super().__init__()

@@ -41,6 +41,7 @@ KINDS_MIN = 3
 BEGIN_S = 1.0  # the swarm has gathered by then
 TOPOLOGIES = ("rolling", "rolling", "rolling", "random-k", "random-k", "ring", "full")
 SHARDS = ((8,), (8,), (5, 3), (4, 4, 4))
+PROBE_INTERVALS_S = (0.2, 0.5, 0.5, 1.0)
 STABLE = 0.2  # of the schedules: a peer that is started again has its old addresses
 SEALED = 0.5  # of the schedules: the transport finds every flipped bit
 LIES = (("sign_flip", 1.0), ("nan", 1.0), ("zero", 1.0), ("stale", 3.0), ("scale", 20.0), ("bit_flip", 1.0))
@@ -64,6 +65,7 @@ def generate(
     shards, chosen = draw.choice(SHARDS), draw.randint(*KINDS_A_SCHEDULE)
     stable, sealed = draw.random() < STABLE, draw.random() < SEALED
     lots = [draw.random() for _ in KINDS]
+    probe_interval_s = Random(f"schedule/{seed}/probe interval").choice(PROBE_INTERVALS_S)
     n, chosen_topology = peers or drawn_peers, topology or drawn_topology
     if not topologies.load(chosen_topology).rolling:
         shards = (sum(shards),)  # gossip rounds exchange whole vectors
@@ -76,6 +78,7 @@ def generate(
         shards=shards,
         stable_addresses=stable,
         sealed=sealed,
+        probe_interval_s=probe_interval_s,
         faults=(),
     )
     # By weight without replacement (Efraimidis and Spirakis): the largest of u ** (1 / weight).

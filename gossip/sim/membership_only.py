@@ -53,7 +53,7 @@ class MemberCore:
                 self.changes.append((now, change))
             else:
                 self.listen(now, self.peer, change)
-        return effects
+        return effects + self.membership.speak(now)
 
     def _dispatch(self, event: Event, now: float) -> list[Effect]:
         match event:

@@ -18,7 +18,7 @@ from gossip import topologies
 from gossip.core.events import Effect
 from gossip.core.messages import PeerId
 from gossip.core.peer import Peer
-from gossip.core.settings import CoreSettings, RoundSettings
+from gossip.core.settings import CoreSettings, MembershipSettings, RoundSettings
 from gossip.errors import ConfigError
 from gossip.fault_kinds import Liar
 from gossip.world_faults import Corrupt, Delay, Flap, Loss, Narrow, Partition, Reorder, Reset, Ring, Spike
@@ -153,6 +153,7 @@ def make_swarm(schedule: Schedule, nemesis: Nemesis) -> Swarm[Peer]:
         peers=tuple(range(schedule.peers)),
         f=liars if schedule.aggregator != "mean" else 0,
         updates_min=updates_min,
+        membership=MembershipSettings(probe_interval_s=schedule.probe_interval_s),
         rounds=RoundSettings(round_timeout_s=schedule.round_timeout_s, start_timeout_s=schedule.start_timeout_s),
     )
     folder: Folder = {}

@@ -12,6 +12,7 @@ from gossip.errors import ConfigError, UnknownName
 from gossip.faults import Fault, FaultPlan
 from gossip.world_faults import Flap, Ring
 
+PROBE_INTERVAL_S = (0.05, 10.0)
 PEERS_MAX = 64  # larger swarms are simulated by themselves, not by the thousand
 
 
@@ -26,6 +27,7 @@ class Schedule:
         compute_s: Bounds of the time that a trainer takes for a round.
         delay_s: Bounds of a message's time on an undisturbed link.
         shards: Elements of each shard of the toy model.
+        probe_interval_s: ``MembershipSettings.probe_interval_s``.
         round_timeout_s: ``RoundSettings.round_timeout_s``.
         start_timeout_s: ``RoundSettings.start_timeout_s``.
         stable_addresses: Who is started again has the addresses that it had.
@@ -39,9 +41,10 @@ class Schedule:
     faults: tuple[Fault, ...] = ()
     active_s: float = 18.0
     duration_s: float = 30.0
-    compute_s: tuple[float, float] = (0.2, 0.35)
+    compute_s: tuple[float, float] = (0.28, 0.42)
     delay_s: tuple[float, float] = (0.0002, 0.001)
     shards: tuple[int, ...] = (8,)
+    probe_interval_s: float = 0.2
     round_timeout_s: float = 3.0
     start_timeout_s: float = 20.0
     stable_addresses: bool = False
@@ -73,6 +76,10 @@ class Schedule:
             least, most = getattr(self, name)
             if not 0 < least <= most:
                 raise ConfigError(f"{name} = [{least:g}, {most:g}]: bounds above 0, the lower one first")
+        if not PROBE_INTERVAL_S[0] <= self.probe_interval_s <= PROBE_INTERVAL_S[1]:
+            raise ConfigError(
+                f"probe_interval_s = {self.probe_interval_s:g}: {PROBE_INTERVAL_S[0]:g} to {PROBE_INTERVAL_S[1]:g}"
+            )
         if not self.shards or min(self.shards) < 1:
             raise ConfigError(f"shards = {list(self.shards)}: at least one, each with at least one element")
         if not topologies.load(self.topology).rolling and len(self.shards) > 1:

@@ -15,8 +15,8 @@ from .base import Onlooker
 if TYPE_CHECKING:
     from gossip.sim.driver import Swarm
 
-STILL_S = 0.15
-"""A process that handles nothing for so long stood still: its own ticks alone come far more often."""
+STILL_S = 0.25
+"""A process that handles nothing for so long stood still: word of its trainer alone comes more often."""
 
 LOSS_MAX = 0.2  # of the messages on a link, up to which nobody may be taken for dead (reliability.md S6)
 DELAY_MAX_S = 0.105  # one way, likewise: 100 ms of jitter and what a link takes anyway
