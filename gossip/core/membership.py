@@ -53,6 +53,11 @@ TIMERS = (ProbeTick, GossipTick, TableTick, SuspicionExpired, Forget, ProbeStep,
 MembershipTimer: TypeAlias = ProbeTick | GossipTick | TableTick | SuspicionExpired | Forget | ProbeStep | RelayExpired
 
 
+def table_interval_s(n: int, settings: MembershipSettings) -> float:
+    """Between two exchanges of tables by one peer: a table is as long as n, so in large swarms they are rarer."""
+    return settings.push_pull_interval_s * (ceil(log2(n) - 5) + 1 if n > 32 else 1)
+
+
 class Membership:
     """One peer's view of the swarm. All of it is bounded by the number of peers that are ``allowed``.
 
@@ -384,9 +389,7 @@ class Membership:
     def _exchange_tables(self, now: float) -> list[Effect]:
         if self.me.gone:
             return []
-        n = len(self.view)
-        stretch = ceil(log2(n) - 5) + 1 if n > 32 else 1  # every table is as long as n
-        at = now + self.settings.push_pull_interval_s * stretch
+        at = now + table_interval_s(len(self.view), self.settings)
         return [self.timers.set(at, TableTick(at)), *self._send_table(self._random_linked())]
 
     def _random_linked(self) -> PeerId | None:
