@@ -4,10 +4,10 @@
     python benchmarks/membership_scale.py rain --node-seconds 1e6 --jobs 4
     python benchmarks/membership_scale.py scale --sizes 8 64 512
 
-``rain``: swarms of 2 to 32 at 20 % loss, 20 % duplication and 100 ms of jitter; some have members that sleep and restart all
-the time. Nobody who is well may be declared dead. ``pauses``: some peers stand still for 0.1 s to ten minutes, with and without rain;
-nobody who did not may be declared dead. ``scale``: a tenth of the swarm crashes at once. ``page`` makes
-docs/membership_scale.json and .png of what these found. Every run is kept in --into and not run again, so all of it can be interrupted and gone on with.
+``rain``: swarms of 2 to 32 at 20 % loss, 20 % duplication and 100 ms of jitter; in some, members sleep and restart all along.
+Nobody who is well may be declared dead. ``pauses``: some stand still for 0.1 s to ten minutes, with and without rain; nobody
+who did not may be declared dead. ``scale``: a tenth of the swarm crashes at once. ``page`` makes docs/membership_scale.json and
+.png of what these found. Every run is kept in --into and not run again, so all of it can be interrupted and gone on with.
 
 Exit codes: 0 all is well, 1 somebody died who lived or a swarm did not agree again, 130 Ctrl-C.
 """
@@ -50,7 +50,7 @@ Row = dict[str, Any]
 def rains(node_seconds: float) -> list[World]:
     """Every second one keeps the order of messages, every fourth one has sleepers, from 5 peers up."""
     worlds: list[World] = []
-    for n, share in sorted(RAIN_SHARES.items(), reverse=True):
+    for n, share in RAIN_SHARES.items():
         for seed in range(max(1, round(node_seconds * share / RAIN_RUN_S))):
             sleepers = n // 3 if n >= 5 and seed % 4 == 3 else 0
             worlds.append(Rain(n, seed, RAIN_RUN_S, in_order=seed % 2 == 0, sleepers=sleepers))
@@ -60,14 +60,14 @@ def rains(node_seconds: float) -> list[World]:
 def pauses(seeds: int) -> list[World]:
     """One observer, half of the swarm, all but one; told of it by its driver or not; in the dry and in the rain."""
     worlds: list[World] = []
-    for pause_s in sorted((*PAUSES_S, *LONG_PAUSES_S), reverse=True):
+    for pause_s in (*PAUSES_S, *LONG_PAUSES_S):
         long = pause_s in LONG_PAUSES_S
         for n in (3, 8) if long else (3, 5, 8, 16):
             for observers in sorted({1, n - 1} if long else {1, n // 2, n - 1}):
                 for core in (MemberCore, Oblivious):
-                    for loss in (0.0, 0.2):
+                    for loss, deaf in ((0.0, False), (0.2, False), (0.2, True)):
                         for seed in range(1 if long else seeds):
-                            worlds.append(Pause(n, seed, pause_s, observers, loss, core))
+                            worlds.append(Pause(n, seed, pause_s, observers, loss, deaf, core))
     return worlds
 
 
@@ -78,6 +78,17 @@ def crashes(sizes: Iterable[int], seeds: int) -> list[World]:
         for seed in range(seeds if n <= 128 else max(1, seeds // 2) if n <= 256 else 1)
         for connections_close in (True, False)
     ]
+
+
+def cost(world: World) -> float:
+    """Of processor time, in no particular unit: for the guess of how long the rest takes."""
+    match world:
+        case Rain(n, _, node_seconds):
+            return node_seconds * (n + 8)
+        case Pause(n, _, pause_s, _, loss):
+            return n * (pause_s + 9.0) * (n + 8) * (1.0 if loss else 0.3)
+        case MassCrash(n):
+            return float(n * n)
 
 
 def name_of(world: World) -> Row:
@@ -130,17 +141,20 @@ def run_all(kind: str, worlds: list[World], options: argparse.Namespace) -> list
     wanted = {json.dumps(name_of(world), sort_keys=True): world for world in worlds}
     rows = {json.dumps(row["world"], sort_keys=True): row for row in read_rows(file)}
     rows = {name: row for name, row in rows.items() if name in wanted}
-    todo = [world for name, world in wanted.items() if name not in rows]
+    todo = {name: world for name, world in wanted.items() if name not in rows}
+    to_do, paid = sum(map(cost, todo.values())), 0.0
     print(f"{kind}: {len(wanted)} runs, {len(rows)} of them are in {file} already", file=sys.stderr, flush=True)
     file.write_text("".join(json.dumps(row) + "\n" for row in read_rows(file)))  # without a line that was cut short
     began = time.monotonic()
     with multiprocessing.get_context("spawn").Pool(options.jobs, initializer=ignore_interrupts) as pool, file.open("a") as found:
-        for done, row in enumerate(pool.imap_unordered(play, todo), 1):
-            rows[json.dumps(row["world"], sort_keys=True)] = row
+        for done, row in enumerate(pool.imap_unordered(play, todo.values()), 1):
+            name = json.dumps(row["world"], sort_keys=True)
+            rows[name] = row
+            paid += cost(todo[name])
             found.write(json.dumps(row) + "\n")
             found.flush()
             took_s = time.monotonic() - began
-            left = f"{took_s / 60:.0f} min, about {took_s * (len(todo) / done - 1) / 60:.0f} more"
+            left = f"{took_s / 60:.0f} min, about {took_s * (to_do / paid - 1) / 60:.0f} more"
             bad = sum(wrong(each) for each in rows.values())
             shown = {key: value for key, value in row["world"].items() if key in ("n", "seed", "pause_s", "connections_close")}
             print(f"{kind} {done}/{len(todo)}, {bad} bad, {left}; {shown} took {row['wall_s']} s", file=sys.stderr, flush=True)
@@ -204,7 +218,7 @@ def run_page(options: argparse.Namespace) -> int:
     report = {
         "schema": "gossip.membership_scale/1",
         "rain": summed(rain_rows, "n", "in_order", "sleepers"),
-        "pauses": summed(pause_rows, "pause_s", "loss"),
+        "pauses": summed(pause_rows, "pause_s", "loss", "deaf"),
         "scale": sorted(crash_rows, key=lambda row: (row["world"]["n"], row["world"]["connections_close"], row["world"]["seed"])),
     }
     text = "{\n" + ",\n".join(f'"{key}": {lines(value)}' for key, value in report.items()) + "\n}\n"

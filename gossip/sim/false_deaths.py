@@ -29,6 +29,7 @@ CHURN_S = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)  # how long a sleeper in the rain
 STARTED_S = 2.0
 CALM_S = 15.0  # in fine weather: a table exchange, two suspicions and the news of them
 MEET_S = 10.0
+WORST_WITHIN_S = 60.0  # by then one of the observers suspects somebody, or something else is wrong
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,9 +156,14 @@ def _disturb(swarm: Swarm[MemberCore], world: Rain, seconds: float) -> None:
 class Pause:
     """Observers stand still for ``pause_s``, all at the same time.
 
+    The worst moment is when one of them suspects somebody: what it then hears last before it can judge is the accusation. In the
+    rain such a moment is awaited, in fine weather there is none, so the moment is any.
+
     Attributes:
         observers: how many, of the ``n``; those with the highest names.
         loss: of messages, all the time: so suspicions are open when the observers fall asleep, and they miss refutations.
+        deaf: what came for them while they slept is lost, refutations too; else they hear it first when they wake, as a process
+            does that was stopped.
         core: what every peer runs.
     """
 
@@ -166,6 +172,7 @@ class Pause:
     pause_s: float
     observers: int = 1
     loss: float = 0.0
+    deaf: bool = False
     core: type[MemberCore] = MemberCore
 
 
@@ -182,10 +189,22 @@ def pause(world: Pause) -> Seen:
     deaths = FalseDeaths(excused=sleepers)
     swarm.hooks.append(deaths)
     swarm.run_for(STARTED_S + swarm.rng.uniform(0.0, 1.0))  # at any moment of everybody's probes
+    if world.loss:
+        swarm.run_until(lambda: any(_suspects_one_awake(swarm, sleeper, sleepers) for sleeper in sleepers), WORST_WITHIN_S)
     for sleeper in sleepers:
-        swarm.pause_for(sleeper, world.pause_s)
-    swarm.run_for(world.pause_s + 0.001)
+        swarm.pause(sleeper)
+    swarm.run_for(world.pause_s)
+    for sleeper in sleepers:
+        if world.deaf:
+            swarm.hosts[sleeper].inbox.clear()
+        swarm.resume(sleeper)
     swarm.run_for(5.0)  # what they think of the others when they wake is judged in the weather in which they slept
     network.default = LinkModel()
     swarm.run_until(lambda: all_fine(swarm), MEET_S)
     return Seen(world.n * swarm.now, deaths.found, deaths.counts + swarm.counts)
+
+
+def _suspects_one_awake(swarm: Swarm[MemberCore], observer: PeerId, sleepers: Collection[PeerId]) -> bool:
+    """Whether a death is only a matter of time for it: there is a case, evidence of its own, and no answer since."""
+    members = swarm.cores[observer].membership.members.values()
+    return any(m.suspicion is not None and m.suspicion.proven for m in members if m.peer not in sleepers)
