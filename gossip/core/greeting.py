@@ -9,7 +9,6 @@ from .membership import Membership
 from .messages import Hello, PeerId
 from .settings import CoreSettings
 
-
 ANSWER_EVERY_S = 0.1  # to the same peer: two that are both in round 0 would answer each other's answers for ever
 
 

@@ -120,6 +120,11 @@ class Membership:
         member = self.members.get(peer)
         return "unknown" if member is None else member.skip
 
+    @property
+    def version(self) -> int:
+        """Changes whenever ``is_gone`` may say something else of anybody."""
+        return self.view.version
+
     def is_gone(self, peer: PeerId) -> bool:
         """Known to be dead, or to have left. Of a peer never met nothing is known."""
         member = self.members.get(peer)
@@ -180,9 +185,11 @@ class Membership:
         if incarnation < member.incarnation:
             return False
         member.heard_at = now
-        member.silent = False
-        self.cases.meet(member)
-        self.view.settle(member)
+        if not member.met:
+            self.cases.meet(member)
+        if member.silent:
+            member.silent = False
+            self.view.settle(member)
         return True
 
     def on_message(self, sender: PeerId, incarnation: int, message: MembershipMessage, now: float) -> list[Effect]:

@@ -69,6 +69,8 @@ class Swarm(Timeline, Generic[C]):
             often a process was crashed, restarted, paused.
         machines: of each peer, through all its lives.
         hooks: observers.
+        deliveries: events that cores were given.
+        handling, handler: the last of them, and whose it was.
         outgoing: what Byzantine peers make of what their cores want to say; None: all are honest.
     """
 
@@ -97,7 +99,9 @@ class Swarm(Timeline, Generic[C]):
         self.hooks = Hooks()
         self.outgoing: Outgoing | None = None
         self._dice: dict[PeerId, random.Random] = {}
-        self._deliveries = 0
+        self.deliveries = 0
+        self.handling: Event | None = None
+        self.handler: PeerId = -1
         self._trace = Trace()
         self._links: Links[C] = Links(self)
         self._wire = Wire(self, self._links)
@@ -332,18 +336,20 @@ class Swarm(Timeline, Generic[C]):
     def _handle(self, host: Host[C], event: Event, said: bytes | None = None) -> None:
         if host.state != "up":
             return
-        self._deliveries += 1
-        if self._deliveries > DELIVERIES_MAX:
+        self.deliveries += 1
+        if self.deliveries > DELIVERIES_MAX:
             raise Stuck(f"{DELIVERIES_MAX} events in one run: some core answers itself for ever\n{self.summary()}")
         peer, hooks, carry_out = host.peer, self.hooks, self._carry_out
-        self.counts["delivered"] += 1
+        self.handling, self.handler = event, peer
         self._trace.delivered(self.now_ns, peer, event, said)
-        for see in hooks.event:
+        kind: type = type(event.message) if type(event) is events.Received else type(event)
+        for see in hooks.event[kind]:
             see(self, peer, event)
         if host.killed:
             return
+        by_kind = hooks.effect
         for effect in host.core.handle(event, host.machine.clock_s(self.now_ns)):
-            for see in hooks.effect:
+            for see in by_kind[type(effect.message) if type(effect) is events.Send else type(effect)]:
                 see(self, peer, effect)
             assert host.halt is None, f"peer {peer} asks for {effect} after it halted"
             if host.effects_left is not None:
@@ -354,7 +360,7 @@ class Swarm(Timeline, Generic[C]):
             if host.killed:
                 return  # killed by the one who watches: what was not carried out is lost
             carry_out[type(effect)](host, effect)
-        for see in hooks.after:
+        for see in hooks.after[kind]:
             see(self, peer, event)
 
     def _send(self, host: Host[C], effect: events.Send) -> None:

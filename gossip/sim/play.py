@@ -21,6 +21,7 @@ from gossip.core.peer import Peer
 from gossip.core.settings import CoreSettings, MembershipSettings, RoundSettings
 from gossip.errors import ConfigError
 from gossip.fault_kinds import Liar
+from gossip.topologies.base import Plan, Roster, Topology
 from gossip.world_faults import Corrupt, Delay, Flap, Loss, Narrow, Partition, Reorder, Reset, Ring, Spike
 
 from .checkers import Circumstances, Panel, every_checker
@@ -80,6 +81,23 @@ Folder = dict[PeerId, tuple[int, str, str]]
 """Incarnation, control and bulk address of everybody's present life: what the run's folder of addresses says."""
 
 
+class _Planned(Topology):
+    """Makes each plan once. A topology is a pure function, and all peers of a swarm ask it for much the same."""
+
+    def __init__(self, topology: Topology) -> None:
+        super().__init__(topology.function, topology.name, topology.rolling, topology.bound)
+        self._plans: dict[tuple[Roster, int, int], Plan] = {}
+
+    def __call__(self, roster: Roster, round_id: int, seed: int, **options: Any) -> Plan:
+        if options:
+            return super().__call__(roster, round_id, seed, **options)
+        key = roster, round_id, seed
+        plan = self._plans.get(key)
+        if plan is None:
+            plan = self._plans[key] = super().__call__(roster, round_id, seed)
+        return plan
+
+
 class _Newcomer(Peer):
     """Writes its address into the folder as it starts, and reads the others', as a node does."""
 
@@ -123,7 +141,7 @@ def run(schedule: Schedule, observers: Iterable[Observer] = ()) -> Outcome:
         swarm.now,
         dict(nemesis.totals(swarm)),
         len(nemesis.cuts_seen),
-        dict(swarm.counts),
+        {**swarm.counts, "delivered": swarm.deliveries},
         dict(Counter(report.event for life in lives for _, report in life.reports)),
         panel.judged(),
     )
@@ -144,7 +162,7 @@ def make_swarm(schedule: Schedule, nemesis: Nemesis) -> Swarm[Peer]:
 
     Raises: ConfigError: There is no such topology or rule.
     """
-    topology, liars = topologies.load(schedule.topology), len(nemesis.lies)
+    topology, liars = _Planned(topologies.load(schedule.topology)), len(nemesis.lies)
     reducer, updates_min = reducer_of(schedule.aggregator, liars)
     settings = CoreSettings(
         b"simulate",

@@ -77,9 +77,7 @@ class Schedule:
             if not 0 < least <= most:
                 raise ConfigError(f"{name} = [{least:g}, {most:g}]: bounds above 0, the lower one first")
         if not PROBE_INTERVAL_S[0] <= self.probe_interval_s <= PROBE_INTERVAL_S[1]:
-            raise ConfigError(
-                f"probe_interval_s = {self.probe_interval_s:g}: {PROBE_INTERVAL_S[0]:g} to {PROBE_INTERVAL_S[1]:g}"
-            )
+            raise ConfigError(f"probe_interval_s = {self.probe_interval_s:g}: {PROBE_INTERVAL_S[0]:g} to {PROBE_INTERVAL_S[1]:g}")
         if not self.shards or min(self.shards) < 1:
             raise ConfigError(f"shards = {list(self.shards)}: at least one, each with at least one element")
         if not topologies.load(self.topology).rolling and len(self.shards) > 1:

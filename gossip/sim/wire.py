@@ -21,6 +21,7 @@ from .machine import to_ns
 from .network import Network
 from .toy_trainer import payload_of
 
+WORD = 2**64 - 1
 KNOWN_MAX = 512  # decoded messages that are kept, since most are sent to several peers
 
 Letter = tuple[PeerId, Envelope | bytes, Payload | None]
@@ -68,17 +69,22 @@ class Wire:
             self.post(host, receiver, told, content)
 
     def post(self, host: Host[Any], to: PeerId, said: Envelope | bytes, payload: Payload | None) -> None:
-        """Puts one message on the link to ``to``. Every die is cast whether it matters or not, so that switching one fault off
-        leaves the others as they were."""
+        """Puts one message on the link to ``to``. What may befall it follows from two lots, drawn whether they matter or not:
+        switching one fault off leaves the others as they were."""
         swarm, counts = self.swarm, self.swarm.counts
         network, link = swarm.network, (host.peer, to)
         model = network.models.get(link, network.default)
-        roll = swarm.dice(host.peer).random
-        lost, doubled, damaged = roll() < model.loss, roll() < model.duplicate, roll() < model.corrupt
-        broken, held_up, spiked = roll() < model.reset, roll() < model.reorder, roll() < model.spike
-        spoiled, place, hold_up, spike = roll() < model.corrupt_payload, roll(), roll(), roll()
+        dice = swarm.dice(host.peer)
+        lot, roll = dice.getrandbits(64), dice.random()
+        lost = doubled = damaged = broken = held_up = spiked = spoiled = False
+        place = hold_up = spike = again = 0.0
+        if model.disturbs:
+            chances = _chances(lot)
+            lost, doubled, damaged = chances[0] < model.loss, chances[1] < model.duplicate, chances[2] < model.corrupt
+            broken, held_up, spiked = chances[3] < model.reset, chances[4] < model.reorder, chances[5] < model.spike
+            spoiled, place, hold_up, spike, again = chances[6] < model.corrupt_payload, *chances[7:]
         least, most = model.delay_s
-        delay_s, again_s = least + (most - least) * roll(), least + (most - least) * roll()
+        delay_s, again_s = least + (most - least) * roll, least + (most - least) * again
         counts["sent"] += 1
         lane = host.lanes.get(to)
         if lane is None or not lane.up:
@@ -190,6 +196,17 @@ class Wire:
         limit = host.payload_limit(envelope.sender, message)
         wanted = message.nbytes if isinstance(message, StateOffer) else limit
         return limit >= 0 and payload.nbytes <= limit and payload.nbytes == wanted
+
+
+def _chances(lot: int) -> list[float]:
+    """Eleven numbers in [0, 1) out of one of 64 bits (SplitMix64: Steele, Lea, Flood 2014)."""
+    chances = []
+    for _ in range(11):
+        lot = (lot + 0x9E3779B97F4A7C15) & WORD
+        mixed = ((lot ^ (lot >> 30)) * 0xBF58476D1CE4E5B9) & WORD
+        mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & WORD
+        chances.append((mixed ^ (mixed >> 31)) / 2.0**64)
+    return chances
 
 
 def flipped_bit(data: bytes, place: float) -> bytes:
