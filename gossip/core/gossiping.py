@@ -388,7 +388,8 @@ class GossipRounds:
     # --- plans and times ----------------------------------------------------------------------------------------------------
 
     def _members(self) -> tuple[PeerId, ...]:
-        return tuple(peer for peer in self._everybody if peer == self.local or not self.view.is_gone(peer))
+        is_gone = self.view.is_gone
+        return tuple([peer for peer in self._everybody if peer == self.local or not is_gone(peer)])
 
     def _plan(self, round_id: int, peers: tuple[PeerId, ...]) -> Plan:
         key = (round_id, peers)

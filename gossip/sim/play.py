@@ -15,15 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gossip import topologies
-from gossip.core.events import Effect
+from gossip.core.events import Effect, Event, Received
 from gossip.core.messages import PeerId
 from gossip.core.peer import Peer
 from gossip.core.settings import CoreSettings, RoundSettings
 from gossip.errors import ConfigError
 from gossip.fault_kinds import Liar
-from gossip.world_faults import Corrupt, Delay, Flap, Loss, Narrow, Partition, Reorder, Reset, Ring, Spike
+from gossip.world_faults import Corrupt, Delay, Flap, Loss, Narrow, NodeLie, Partition, Reorder, Reset, Ring, Spike
 
-from .checkers import Circumstances, Panel, every_checker
+from .checkers import Circumstances, Panel, Violation, every_checker
 from .driver import Swarm, address
 from .nemesis import Nemesis
 from .network import LinkModel, Network
@@ -95,6 +95,21 @@ class _Newcomer(Peer):
         return effects
 
 
+class _Budget(Observer):
+    """Messages that beget messages never let the clock go on: a violation of S15, however long one waits."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        rounds = schedule.duration_s / schedule.compute_s[0]
+        self.left = self.most = int(100_000 + schedule.peers * (500 * schedule.duration_s + 40 * schedule.peers * rounds))
+
+    def on_event(self, swarm: Swarm[Peer], peer: PeerId, event: Event) -> None:
+        self.left -= 1
+        if self.left < 0:
+            what = type(event.message if isinstance(event, Received) else event).__name__
+            text = f"{self.most} events so far, this one a {what}: they beget each other"
+            raise Violation("S15", peer, swarm.now, text)
+
+
 def run(schedule: Schedule, observers: Iterable[Observer] = ()) -> Outcome:
     """Plays a schedule to its end or to its first violation.
 
@@ -103,7 +118,7 @@ def run(schedule: Schedule, observers: Iterable[Observer] = ()) -> Outcome:
     """
     nemesis, panel = Nemesis(schedule), Panel(every_checker(circumstances(schedule)))
     swarm = make_swarm(schedule, nemesis)
-    swarm.hooks.extend([panel, *observers])
+    swarm.hooks.extend([panel, _Budget(schedule), *observers])
     violation: Found | None = None
     try:
         nemesis.begin(swarm)
@@ -131,7 +146,7 @@ def run(schedule: Schedule, observers: Iterable[Observer] = ()) -> Outcome:
 
 def circumstances(schedule: Schedule) -> Circumstances:
     """What the faults of a schedule excuse."""
-    liars = {peer: True for fault in schedule.faults if isinstance(fault, Liar) for peer in fault.peers}
+    liars = {peer: True for fault in schedule.faults if isinstance(fault, Liar | NodeLie) for peer in fault.peers}
     return Circumstances.of(
         tuple(liars),
         corruption=not schedule.sealed and any(isinstance(fault, Corrupt) for fault in schedule.faults),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
@@ -21,6 +20,7 @@ from .machine import to_ns
 from .network import Network
 from .toy_trainer import payload_of
 
+_BULK = frozenset(BULK_MESSAGES)
 KNOWN_MAX = 512  # decoded messages that are kept, since most are sent to several peers
 
 Letter = tuple[PeerId, Envelope | bytes, Payload | None]
@@ -40,8 +40,6 @@ class Surroundings(Protocol):
     run: bytes
     encoded: bool
     outgoing: Outgoing | None
-
-    def dice(self, peer: PeerId) -> random.Random: ...
 
     def at_ns(self, t_ns: int, act: Callable[..., None], *arguments: Any) -> None: ...
 
@@ -73,7 +71,7 @@ class Wire:
         swarm, counts = self.swarm, self.swarm.counts
         network, link = swarm.network, (host.peer, to)
         model = network.models.get(link, network.default)
-        roll = swarm.dice(host.peer).random
+        roll = host.dice.random
         lost, doubled, damaged = roll() < model.loss, roll() < model.duplicate, roll() < model.corrupt
         broken, held_up, spiked = roll() < model.reset, roll() < model.reorder, roll() < model.spike
         spoiled, place, hold_up, spike = roll() < model.corrupt_payload, roll(), roll(), roll()
@@ -95,7 +93,7 @@ class Wire:
         if lost or link in network.cuts:
             counts["lost" if lost else "cut"] += 1
             return
-        bulk = isinstance(said.message, BULK_MESSAGES) if type(said) is Envelope else payload is not None
+        bulk = type(said.message) in _BULK if type(said) is Envelope else payload is not None
         leaves_ns = swarm.now_ns
         if bulk and model.bytes_per_s is not None and payload is not None:
             waiting_s = max(0, lane.free_at_ns - leaves_ns) / 1e9
@@ -183,7 +181,7 @@ class Wire:
     def _takes(host: Host[Any], envelope: Envelope, payload: Payload) -> bool:
         """What the transports' gate lets in."""
         message = envelope.message
-        if not isinstance(message, BULK_MESSAGES):
+        if type(message) not in _BULK:
             return False
         if host.payload_limit is None:
             return True
