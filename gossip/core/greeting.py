@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from .events import Prepared, Send
+from .events import Effect, Prepared, Send
 from .membership import Membership
 from .messages import Hello, PeerId
 from .settings import CoreSettings
+
+ANSWER_EVERY_S = 0.1  # at most one answer in that time to one peer's hellos
 
 
 class Progressing(Protocol):
@@ -26,6 +28,7 @@ class Greeting:
         self.layout = b""
         self.state = b""
         self.finished = False
+        self._answered: dict[PeerId, tuple[int, float]] = {}  # which life of a peer, and when
 
     def prepare(self, event: Prepared) -> None:
         """The trainer has built its model."""
@@ -44,6 +47,14 @@ class Greeting:
 
     def to(self, peer: PeerId) -> Send:
         return Send(peer, self.hello())
+
+    def answer(self, peer: PeerId, incarnation: int, now: float) -> list[Effect]:
+        """To a hello, but not to each: between two whom nothing else occupies every answer would call for another."""
+        life, answered_at = self._answered.get(peer, (-1, 0.0))
+        if life == incarnation and now - answered_at < ANSWER_EVERY_S:
+            return []
+        self._answered[peer] = incarnation, now
+        return [self.to(peer)]
 
     def to_all(self) -> list[Send]:
         hello = self.hello()

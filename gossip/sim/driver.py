@@ -409,7 +409,7 @@ class Swarm(Timeline, Generic[C]):
             self.at_ns(self.now_ns + to_ns(delay_s * host.machine.slowness), self._from_trainer, host, event)
 
     def _from_trainer(self, host: Host[C], event: Event) -> None:
-        if host.trainer is None:
+        if host.trainer is None or not host.trainer.still_says(event):
             return
         if host.trainer_stopped and not isinstance(event, events.Aggregated):
             host.trainer_inbox.append(event)

@@ -146,11 +146,14 @@ def run(schedule: Schedule, observers: Iterable[Observer] = ()) -> Outcome:
 
 def circumstances(schedule: Schedule) -> Circumstances:
     """What the faults of a schedule excuse."""
-    liars = {peer: True for fault in schedule.faults if isinstance(fault, Liar | NodeLie) for peer in fault.peers}
+    node_lies = [fault for fault in schedule.faults if isinstance(fault, NodeLie)]
+    two_faced = [peer for fault in node_lies for peer in fault.peers]
+    liars = [peer for fault in schedule.faults if isinstance(fault, Liar) for peer in fault.peers]
     return Circumstances.of(
-        tuple(liars),
-        corruption=not schedule.sealed and any(isinstance(fault, Corrupt) for fault in schedule.faults),
+        (*liars, *two_faced),
         forks=any(isinstance(fault, FORKING) for fault in schedule.faults),
+        two_faced=two_faced,
+        lies=[fault.lie for fault in node_lies],
     )
 
 
