@@ -71,6 +71,11 @@ class Member:
     def gone(self) -> bool:
         return self.status in ("dead", "left")
 
+    @property
+    def spoken(self) -> bool:
+        """Whether this life of it has; what we know is else what others say."""
+        return self.heard_at != float("-inf")
+
     def rumour(self) -> Rumour:
         return Rumour(self.peer, self.status, self.standing, self.control, self.bulk, max(0, self.origin))
 

@@ -339,7 +339,7 @@ class Peer:
             return effects + ([self.greeting.to(sender)] if new else []) + self._decide(now)
         self.rounds.on_hello(sender, hello)
         if hello.round_id == 0 or hello.layout != self.greeting.layout:
-            effects += self.greeting.answer(sender, now)  # it has just come: tell it where we are
+            effects += self.greeting.answer(sender, incarnation, now)  # it has just come: tell it where we are
         return effects
 
     # --- data -------------------------------------------------------------------------------------------------------------

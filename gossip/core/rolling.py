@@ -325,6 +325,7 @@ class RollingRounds:
         self._own, self._began_at = None, now
         self.server.begin(self.round_id, self.roster, self.agreed.begin(), self.chain)
         self.astray.begin()
+        self._promises.recall(self.round_id, self.chain, self._shards)
         effects: list[Effect] = []
         if self.mode == "active":
             for shard in self._shards:

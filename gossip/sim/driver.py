@@ -98,7 +98,7 @@ class Swarm(Timeline, Generic[C]):
         self.machines: dict[PeerId, Machine] = {peer: Machine() for peer in range(n)}
         self.hooks = Hooks()
         self.outgoing: Outgoing | None = None
-        self._dice: dict[PeerId, random.Random] = {}
+        self._dice = [random.Random(f"network/{seed}/{peer}") for peer in range(n)]  # of a peer in all its lives
         self.deliveries = 0
         self.handling: Event | None = None
         self.handler: PeerId = -1
@@ -275,18 +275,11 @@ class Swarm(Timeline, Generic[C]):
                 self.counts["reset"] += 1
                 self._links.reset(self.hosts[here], there, lane)
 
-    def dice(self, peer: PeerId) -> random.Random:
-        """What decides the fate of the messages that a peer sends, in all its lives."""
-        dice = self._dice.get(peer)
-        if dice is None:
-            dice = self._dice[peer] = random.Random(f"network/{self.seed}/{peer}")
-        return dice
-
     # --- lives ------------------------------------------------------------------------------------------------------------
 
     def _add(self, peer: PeerId, incarnation: int, after_s: float) -> None:
         trainer = self.make_trainer(peer, incarnation) if self.make_trainer else None
-        host = Host(peer, incarnation, self.make_core(peer, incarnation), trainer, self.machines[peer])
+        host = Host(peer, incarnation, self.make_core(peer, incarnation), trainer, self.machines[peer], self._dice[peer])
         self.hosts[peer] = host
         self.at_ns(self.now_ns + to_ns(after_s), self._start, host)
 
@@ -422,7 +415,7 @@ class Swarm(Timeline, Generic[C]):
             self.at_ns(self.now_ns + to_ns(delay_s * host.machine.slowness), self._from_trainer, host, event)
 
     def _from_trainer(self, host: Host[C], event: Event) -> None:
-        if host.trainer is None:
+        if host.trainer is None or not host.trainer.still_says(event):
             return
         if host.trainer_stopped and not isinstance(event, events.Aggregated):
             host.trainer_inbox.append(event)

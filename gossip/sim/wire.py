@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
@@ -21,6 +20,7 @@ from .machine import to_ns
 from .network import Network
 from .toy_trainer import payload_of
 
+_BULK = frozenset(BULK_MESSAGES)
 WORD = 2**64 - 1
 KNOWN_MAX = 512  # decoded messages that are kept, since most are sent to several peers
 
@@ -41,8 +41,6 @@ class Surroundings(Protocol):
     run: bytes
     encoded: bool
     outgoing: Outgoing | None
-
-    def dice(self, peer: PeerId) -> random.Random: ...
 
     def at_ns(self, t_ns: int, act: Callable[..., None], *arguments: Any) -> None: ...
 
@@ -74,8 +72,7 @@ class Wire:
         swarm, counts = self.swarm, self.swarm.counts
         network, link = swarm.network, (host.peer, to)
         model = network.models.get(link, network.default)
-        dice = swarm.dice(host.peer)
-        lot, roll = dice.getrandbits(64), dice.random()
+        lot, roll = host.dice.getrandbits(64), host.dice.random()
         lost = doubled = damaged = broken = held_up = spiked = spoiled = False
         place = hold_up = spike = again = 0.0
         if model.disturbs:
@@ -101,7 +98,7 @@ class Wire:
         if lost or link in network.cuts:
             counts["lost" if lost else "cut"] += 1
             return
-        bulk = isinstance(said.message, BULK_MESSAGES) if type(said) is Envelope else payload is not None
+        bulk = type(said.message) in _BULK if type(said) is Envelope else payload is not None
         leaves_ns = swarm.now_ns
         if bulk and model.bytes_per_s is not None and payload is not None:
             waiting_s = max(0, lane.free_at_ns - leaves_ns) / 1e9
@@ -189,7 +186,7 @@ class Wire:
     def _takes(host: Host[Any], envelope: Envelope, payload: Payload) -> bool:
         """What the transports' gate lets in."""
         message = envelope.message
-        if not isinstance(message, BULK_MESSAGES):
+        if type(message) not in _BULK:
             return False
         if host.payload_limit is None:
             return True
