@@ -116,6 +116,7 @@ class _Table:
             "float": lambda key: self.number(key, fields[key].metadata["least"], fields[key].metadata["most"]),
             "int": lambda key: self.peer(self.table[key]) if key == "peer" else self.whole(key, "a count", "0, 1, 2, ..."),
             "bool": self.truth,
+            "str": lambda key: self.word(key, fields[key].metadata["choices"]),
             "tuple[int, ...]": self.peers,
             "tuple[tuple[int, ...], ...]": self.sides,
         }
@@ -146,6 +147,14 @@ class _Table:
         value = self.table[key]
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
             raise BadFault(f"{self.where}: {value!r} is not {what}", hint)
+        return value
+
+    def word(self, key: str, choices: tuple[str, ...]) -> str:
+        value = self.table[key]
+        if not isinstance(value, str) or value not in choices:
+            near = difflib.get_close_matches(str(value), choices, n=1, cutoff=0.5)
+            suggestion = f" Did you mean {near[0]!r}?" if near else ""
+            raise BadFault(f"{self.where}: {self.kind} knows no {key} {value!r}.{suggestion}", f"it knows {', '.join(choices)}")
         return value
 
     def truth(self, key: str) -> bool:

@@ -242,9 +242,47 @@ class Leave:
         return f"leave:{self.peer} at {self.at_s:g} s"
 
 
+NODE_LIES = (
+    "sign_flip",
+    "nan",
+    "huge",
+    "two_updates",
+    "wrong_size",
+    "wrong_results",
+    "broken_results",
+    "nan_results",
+    "two_results",
+    "strange_roster",
+    "usurper",
+    "false_deaths",
+    "false_suspicions",
+    "forged_departures",
+    "forged_incarnations",
+    "deaf",
+    "wrong_states",
+    "broken_states",
+    "far_states",
+    "replays",
+    "garbage",
+    "flood",
+)
+"""What a Byzantine node may say instead of what its core wants to: the names in ``gossip.sim.liars``."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLie:
+    """The nodes of the peers lie about more than their updates, until the calm begins."""
+
+    lie: str = field(metadata={"choices": NODE_LIES})
+    peers: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"lie {self.lie}:{','.join(map(str, self.peers))}"
+
+
 NetworkFault: TypeAlias = Partition | Ring | Flap | Loss | Duplicate | Corrupt | Reset | Reorder | Spike | Delay | Narrow
 ProcessFault: TypeAlias = CrashMidway | HangTrainer | KillTrainer | Leave | Drift | LateTimers
-WorldFault: TypeAlias = NetworkFault | ProcessFault
+WorldFault: TypeAlias = NetworkFault | ProcessFault | NodeLie
 
 WORLD_KINDS: Mapping[str, type[WorldFault]] = {
     "partition": Partition,
@@ -264,6 +302,7 @@ WORLD_KINDS: Mapping[str, type[WorldFault]] = {
     "hang_trainer": HangTrainer,
     "kill_trainer": KillTrainer,
     "leave": Leave,
+    "lie": NodeLie,
 }
 
 

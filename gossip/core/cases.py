@@ -73,7 +73,7 @@ class Cases:
         """It is alive with a higher standing: it refuted an accusation, or it was started again."""
         effects = self._close(member) + self.prober.drop(member.peer)
         again = member.gone
-        new_life = incarnation_of(rumour.incarnation) > member.incarnation
+        new_life = incarnation_of(rumour.incarnation) != member.incarnation  # a lower one: the later was invented
         member.standing, member.origin = rumour.incarnation, member.peer
         self.view.place(member, "alive", member.met)
         if new_life:
@@ -88,7 +88,7 @@ class Cases:
         return effects
 
     def _begin_life(self, member: Member, rumour: Rumour, now: float) -> list[Effect]:
-        member.known_since = now
+        member.known_since, member.heard_at = now, float("-inf")
         member.linked = member.was_linked = member.stalled = member.silent = False
         member.progress, member.control, member.bulk = None, "", ""
         return self.set_address(member, rumour.control, rumour.bulk)

@@ -72,6 +72,7 @@ class GossipRounds:
         self.round_id = 0
         self._rng = rng
         self._everybody = tuple(sorted(settings.peers))
+        self._here, self._version = self._everybody, -1  # those of them who are not gone, and for which view
         self._plans: OrderedDict[tuple[int, tuple[PeerId, ...]], Plan] = OrderedDict()
         self._data: tuple[int, int] | None = None  # samples_total, batch
         self._contributed_at: OrderedDict[int, float] = OrderedDict()
@@ -388,7 +389,10 @@ class GossipRounds:
     # --- plans and times ----------------------------------------------------------------------------------------------------
 
     def _members(self) -> tuple[PeerId, ...]:
-        return tuple(peer for peer in self._everybody if peer == self.local or not self.view.is_gone(peer))
+        if self._version != self.view.version:
+            self._version, is_gone = self.view.version, self.view.is_gone
+            self._here = tuple([peer for peer in self._everybody if peer == self.local or not is_gone(peer)])
+        return self._here
 
     def _plan(self, round_id: int, peers: tuple[PeerId, ...]) -> Plan:
         key = (round_id, peers)

@@ -9,7 +9,7 @@ from .membership import Membership
 from .messages import Hello, PeerId
 from .settings import CoreSettings
 
-ANSWER_EVERY_S = 0.1  # to the same peer: two that are both in round 0 would answer each other's answers for ever
+ANSWER_EVERY_S = 0.1  # to the same life of a peer: two that are in round 0 would answer each other's answers for ever
 
 
 class Progressing(Protocol):
@@ -28,7 +28,7 @@ class Greeting:
         self.layout = b""
         self.state = b""
         self.finished = False
-        self._answered_at: dict[PeerId, float] = {}
+        self._answered: dict[PeerId, tuple[int, float]] = {}  # which life of a peer, and when
 
     def prepare(self, event: Prepared) -> None:
         """The trainer has built its model."""
@@ -48,11 +48,12 @@ class Greeting:
     def to(self, peer: PeerId) -> Send:
         return Send(peer, self.hello())
 
-    def answer(self, peer: PeerId, now: float) -> list[Effect]:
-        """Who has just come says hello until it is answered, so an answer that is left out is asked for again."""
-        if now - self._answered_at.get(peer, float("-inf")) < ANSWER_EVERY_S:
+    def answer(self, peer: PeerId, incarnation: int, now: float) -> list[Effect]:
+        """To a hello, but not to each: between two whom nothing else occupies every answer would call for another."""
+        life, answered_at = self._answered.get(peer, (-1, 0.0))
+        if life == incarnation and now - answered_at < ANSWER_EVERY_S:
             return []
-        self._answered_at[peer] = now
+        self._answered[peer] = incarnation, now
         return [self.to(peer)]
 
     def to_all(self) -> list[Send]:

@@ -17,7 +17,11 @@ TABLE_MAX = 500  # members in one PushPull: a header holds about twice as many
 
 
 class Hearsay:
-    """Merges rumours into the table. ``me`` is the local peer's own entry, whose standing only a refutation raises."""
+    """Merges rumours into the table. ``me`` is the local peer's own entry, whose standing only a refutation raises.
+
+    ``voices``: who spoke before its address was known, and its incarnation. Once a peer has spoken to us, what others say of a
+    later life of it counts only when that has spoken, too: or a single liar could make everybody deaf to the present one.
+    """
 
     def __init__(
         self,
@@ -31,7 +35,8 @@ class Hearsay:
     ) -> None:
         self.settings, self.allowed, self.me = settings, allowed, me
         self.view, self.rumours, self.cases, self.awareness = view, rumours, cases, awareness
-        self.superseded = False
+        self.voices: dict[PeerId, int] = {}
+        self._told_of_successor: dict[PeerId, None] = {}
         self._shouted_at = float("-inf")
 
     def hear(self, rumours: tuple[Rumour, ...], sender: PeerId, now: float, table: bool = False) -> list[Effect]:
@@ -46,10 +51,19 @@ class Hearsay:
             if member is not None and rumour.incarnation <= member.standing:
                 # Most of what is heard is known already: this is all that a large swarm has time for.
                 known = rumour.status == "alive" and member.met and member.control
-                if known or rumour.incarnation < member.standing:
+                if (known or rumour.incarnation < member.standing) and (member.spoken or sender != rumour.peer):
                     continue
             effects += self._about(rumour, sender, now, table)
+            if self.voices:
+                self._recognize(rumour.peer, now)
         return effects
+
+    def _recognize(self, peer: PeerId, now: float) -> None:
+        """Whoever has been heard under the life that we now know of has spoken."""
+        member = self.view.members.get(peer)
+        if member is not None and self.voices.get(peer) == member.incarnation:
+            del self.voices[peer]
+            member.heard_at = now
 
     def _about(self, rumour: Rumour, sender: PeerId, now: float, table: bool) -> list[Effect]:
         if not self.allows(rumour.peer) or not self.allows(rumour.origin):
@@ -57,6 +71,11 @@ class Hearsay:
         member = self.view.members.get(rumour.peer)
         if not self.plausible(rumour.incarnation, member):
             return []
+        if member is not None and incarnation_of(rumour.incarnation) != member.incarnation:
+            if not self._is_its_life(rumour, member, sender):
+                return []
+            if rumour.incarnation < member.standing:  # the later life was invented
+                return self.cases.revive(member, rumour, sender, now) if rumour.status == "alive" else []
         effects: list[Effect] = []
         if member is None:
             member = self.cases.enlist(rumour.peer, rumour.incarnation, now)
@@ -105,8 +124,8 @@ class Hearsay:
         """Only the accused may raise its own standing; that is what makes a refutation final."""
         incarnation = incarnation_of(rumour.incarnation)
         if incarnation > self.me.incarnation:
-            if incarnation - self.me.incarnation <= self.settings.incarnation_jump_max:
-                self.superseded = True
+            if incarnation - self.me.incarnation <= self.settings.incarnation_jump_max and sender in self.view.members:
+                self._told_of_successor[sender] = None
             return []
         if incarnation < self.me.incarnation or self.me.gone or not self.plausible(rumour.incarnation, self.me):
             return []
@@ -124,9 +143,21 @@ class Hearsay:
         self._shouted_at = now
         return self.shout(denial)
 
+    @property
+    def superseded(self) -> bool:
+        """Whether a later life of the local peer is known to two others, or to the only one: a single one may lie."""
+        return len(self._told_of_successor) >= min(2, max(1, len(self.view.members) - 1))
+
     def shout(self, rumour: Rumour) -> list[Effect]:
         """To everybody at once, beside the rumour's usual way."""
         return [Send(m.peer, Gossip((rumour,))) for m in self.view.others() if m.linked and not m.gone]
+
+    def _is_its_life(self, rumour: Rumour, member: Member, sender: PeerId) -> bool:
+        """Whether to believe that a member lives another life than the one that we know."""
+        life = incarnation_of(rumour.incarnation)
+        if life < member.incarnation:
+            return sender == member.peer and not member.spoken
+        return sender == member.peer or not member.spoken or self.voices.get(member.peer) == life
 
     # --- what may be believed at all --------------------------------------------------------------------------------------
 

@@ -71,6 +71,11 @@ class Member:
     def gone(self) -> bool:
         return self.status in ("dead", "left")
 
+    @property
+    def spoken(self) -> bool:
+        """Whether this life of it has; what we know is else what others say."""
+        return self.heard_at != float("-inf")
+
     def rumour(self) -> Rumour:
         return Rumour(self.peer, self.status, self.standing, self.control, self.bulk, max(0, self.origin))
 
@@ -103,6 +108,7 @@ class View:
         self.changes: list[Change] = []
         self._others: list[Member] = []
         self._present = 1
+        self.version = 0  # of what ``gone`` says of all members: what follows from it is made anew only when this changes
 
     def __len__(self) -> int:
         """Members that were met and are neither dead nor left, the local one included: the n of all formulas."""
@@ -116,6 +122,7 @@ class View:
 
     def place(self, member: Member, status: Status, met: bool) -> None:
         """The only way to change a member's ``status`` or ``met``: those present are counted here."""
+        self.version += 1
         self._present -= member.met and not member.gone
         member.status, member.met = status, met
         self._present += member.met and not member.gone

@@ -95,7 +95,7 @@ class Membership:
         self.prober = Prober(settings, timers, rng, self.view, self.awareness, self._talk)
         self.cases = Cases(settings, timers, self.view, self.rumours, self.prober)
         self.hearsay = Hearsay(settings, allowed, me, self.view, self.rumours, self.cases, self.awareness)
-        self._voices: dict[PeerId, int] = {}  # who spoke before its address was known, and its incarnation
+        self._voices = self.hearsay.voices
         self._awake_since = float("-inf")
         self.progress = Progress(0, 0)
         self.stall_after_s = 2.0
@@ -124,6 +124,11 @@ class Membership:
         """Why not to wait for or rely on a peer now; "" when it is usable."""
         member = self.members.get(peer)
         return "unknown" if member is None else member.skip
+
+    @property
+    def version(self) -> int:
+        """Changes whenever ``is_gone`` may say something else of anybody."""
+        return self.view.version
 
     def is_gone(self, peer: PeerId) -> bool:
         """Known to be dead, or to have left. Of a peer never met nothing is known."""
@@ -162,7 +167,9 @@ class Membership:
         if member is None:
             member = self.cases.enlist(peer, standing, now)
             effects += self.cases.set_address(member, control, bulk)
-        elif incarnation > member.incarnation and self.hearsay.plausible(standing, member):
+        elif (incarnation > member.incarnation and self.hearsay.plausible(standing, member)) or (
+            incarnation < member.incarnation and self._voices.get(peer) == incarnation
+        ):
             effects += self.cases.revive(member, Rumour(peer, "alive", standing, control, bulk, peer), self.local, now)
         elif incarnation == member.incarnation and not member.control:
             effects += self.cases.set_address(member, control, bulk)
@@ -176,7 +183,7 @@ class Membership:
         if sender == self.local or not self.hearsay.allows(sender):
             return False
         member = self.members.get(sender)
-        if member is None or incarnation > member.incarnation:
+        if member is None or incarnation > member.incarnation or (incarnation < member.incarnation and not member.spoken):
             # A new life. Its words count, but it becomes a member only when its address is known.
             if not self.hearsay.plausible(first_standing(incarnation), member):
                 return False
@@ -185,9 +192,13 @@ class Membership:
         if incarnation < member.incarnation:
             return False
         member.heard_at = now
-        member.silent = False
-        self.cases.meet(member)
-        self.view.settle(member)
+        if self._voices:
+            self._voices.pop(sender, None)
+        if not member.met:
+            self.cases.meet(member)
+        if member.silent:
+            member.silent = False
+            self.view.settle(member)
         return True
 
     def on_message(self, sender: PeerId, incarnation: int, message: MembershipMessage, now: float) -> list[Effect]:

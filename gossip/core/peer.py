@@ -136,7 +136,7 @@ class Peer:
 
     def handle(self, event: Event, now: float) -> list[Effect]:
         """Takes an event, returns what to do about it, in order. Nothing that a remote peer says raises."""
-        if self.phase == "halted":
+        if self.over:
             return []
         still_s, self._handled_at = now - self._handled_at, now
         # What a server put off until its commit was on its way comes before anything else.
@@ -157,7 +157,12 @@ class Peer:
             effects += self._ask_to_return(now)
         if self.phase == "draining" and not self.others.need_us():
             effects += self._leave(now)
-        return effects if self.phase == "halted" else effects + self.membership.speak(now)
+        return effects if self.over else effects + self.membership.speak(now)
+
+    @property
+    def over(self) -> bool:
+        """It has halted: it asks for nothing any more."""
+        return self.phase == "halted"
 
     def learn(self, peer: PeerId, control: str, bulk: str, incarnation: int, now: float) -> list[Effect]:
         """Somebody outside the protocol (a folder of addresses) says where a peer is."""
@@ -334,7 +339,7 @@ class Peer:
             return effects + ([self.greeting.to(sender)] if new else []) + self._decide(now)
         self.rounds.on_hello(sender, hello)
         if hello.round_id == 0 or hello.layout != self.greeting.layout:
-            effects += self.greeting.answer(sender, now)  # it has just come: tell it where we are
+            effects += self.greeting.answer(sender, incarnation, now)  # it has just come: tell it where we are
         return effects
 
     # --- data -------------------------------------------------------------------------------------------------------------

@@ -1,23 +1,34 @@
-"""What a peer has promised in rounds that it left: it may come back to one, by way of another branch, and is still bound."""
+"""What a peer has promised and taken in rounds that it left: it may come back to one by way of another branch, still bound."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from .events import Payload
+from .messages import Commit
 from .shard import ShardRound
 
 ROUNDS_KEPT = 16
 
+Held = dict[int, tuple[Commit, Payload | None, bool]]  # by shard; whether it was made here
+
 
 class Promises:
-    """The attempt of each shard, by round and the parent that its commits have. Having been there excludes earlier attempts."""
+    """The attempt of each shard, by round and the parent that its commits have. Having been there excludes earlier attempts.
+
+    Of the last round that was left with some shards committed, those commits are kept, too: whoever forgot what it has taken, or
+    made, would let another result of the same attempt come to be.
+    """
 
     def __init__(self) -> None:
         self._attempts: dict[tuple[int, bytes], tuple[int, ...]] = {}
+        self._held: tuple[tuple[int, bytes], Held] | None = None
 
     def keep(self, round_id: int, parent: bytes, shards: Sequence[ShardRound]) -> None:
         if shards:
             self._attempts[round_id, parent] = tuple(shard.attempt for shard in shards)
+        if held := {s.index: (s.commit, s.payload, s.made_here) for s in shards if s.commit is not None}:
+            self._held = ((round_id, parent), held)
         while len(self._attempts) > ROUNDS_KEPT:
             del self._attempts[next(iter(self._attempts))]
 
@@ -25,3 +36,16 @@ class Promises:
         """The earliest attempt that a peer may begin with."""
         attempts = self._attempts.get((round_id, parent), ())
         return attempts[shard] if shard < len(attempts) else 0
+
+    def recall(self, round_id: int, parent: bytes, shards: Sequence[ShardRound]) -> None:
+        """Gives ``shards``, of a round that begins, the commits that were held when this very round was left."""
+        if self._held is None:
+            return
+        place, held = self._held
+        if place[0] < round_id - ROUNDS_KEPT:
+            self._held = None  # nobody comes back there, and the payloads take memory
+        if place != (round_id, parent):
+            return
+        for shard in shards:
+            if shard.index in held:
+                shard.hold(*held[shard.index])

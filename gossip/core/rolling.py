@@ -237,7 +237,7 @@ class RollingRounds:
         serves = shard.server(shard.attempt) == self.local
         if commit.attempt < shard.attempt and not serves:
             # We have promised not to take it. Who serves our attempt may: then it re-issues it to everybody.
-            return [Send(shard.server(shard.attempt), commit, payload)]
+            return [Send(shard.server(shard.attempt), commit, payload)] if shard.passes_on(commit) else []
         effects: list[Effect] = []
         if serves and commit.server != self.local:
             if shard.ticket is not None and commit.attempt < shard.attempt:
@@ -325,6 +325,7 @@ class RollingRounds:
         self._own, self._began_at = None, now
         self.server.begin(self.round_id, self.roster, self.agreed.begin(), self.chain)
         self.astray.begin()
+        self._promises.recall(self.round_id, self.chain, self._shards)
         effects: list[Effect] = []
         if self.mode == "active":
             for shard in self._shards:

@@ -11,6 +11,8 @@ from .messages import Commit, Contribution, PeerId, Rejection, Update
 
 REASON_CHARACTERS = 200  # of why nothing could be aggregated; a longer text would not fit a message
 
+PASSED_ON_MAX = 64  # different commits of one round; no more than a few are ever honest
+
 
 @dataclass(slots=True)
 class ShardRound:
@@ -34,6 +36,7 @@ class ShardRound:
     commit: Commit | None = None
     payload: Payload | None = None
     made_here: bool = False
+    _passed_on: dict[tuple[PeerId, bytes], int] = field(default_factory=dict)  # what the server of which attempt was told of
 
     def server(self, attempt: int) -> PeerId:
         return self.order[attempt % len(self.order)]
@@ -41,6 +44,17 @@ class ShardRound:
     def serve(self, attempt: int) -> None:
         """Starts collecting for ``attempt``; what came for an earlier one was sent under a promise that no longer binds."""
         self.serving, self.answers, self.rows, self.ticket = attempt, {}, (), None
+
+    def passes_on(self, commit: Commit) -> bool:
+        """Whether the server of our attempt is to hear of a commit that we may not take: of each once in an attempt.
+
+        Two peers at different attempts, of which each thinks that the other serves, would hand it to and fro for ever.
+        """
+        key = commit.server, commit.digest
+        if self._passed_on.get(key) == self.attempt or (key not in self._passed_on and len(self._passed_on) >= PASSED_ON_MAX):
+            return False
+        self._passed_on[key] = self.attempt
+        return True
 
     def close(self, ticket: int, quarantined: Collection[PeerId]) -> None:
         """Fixes which updates go into the rule: finite ones with samples, of peers that are not in quarantine."""

@@ -11,5 +11,9 @@ class View(Protocol):
     def skip_reason(self, peer: PeerId) -> str:
         """Why nothing is expected of a peer now; "" when it is."""
 
+    @property
+    def version(self) -> int:
+        """Changes whenever ``is_gone`` may say something else of anybody."""
+
     def is_gone(self, peer: PeerId) -> bool:
         """Whether it is dead or has left."""

@@ -69,6 +69,8 @@ class Swarm(Timeline, Generic[C]):
             often a process was crashed, restarted, paused.
         machines: of each peer, through all its lives.
         hooks: observers.
+        deliveries: events that cores were given.
+        handling, handler: the last of them, and whose it was.
         outgoing: what Byzantine peers make of what their cores want to say; None: all are honest.
     """
 
@@ -96,8 +98,10 @@ class Swarm(Timeline, Generic[C]):
         self.machines: dict[PeerId, Machine] = {peer: Machine() for peer in range(n)}
         self.hooks = Hooks()
         self.outgoing: Outgoing | None = None
-        self._dice: dict[PeerId, random.Random] = {}
-        self._deliveries = 0
+        self._dice = [random.Random(f"network/{seed}/{peer}") for peer in range(n)]  # of a peer in all its lives
+        self.deliveries = 0
+        self.handling: Event | None = None
+        self.handler: PeerId = -1
         self._trace = Trace()
         self._links: Links[C] = Links(self)
         self._wire = Wire(self, self._links)
@@ -271,18 +275,11 @@ class Swarm(Timeline, Generic[C]):
                 self.counts["reset"] += 1
                 self._links.reset(self.hosts[here], there, lane)
 
-    def dice(self, peer: PeerId) -> random.Random:
-        """What decides the fate of the messages that a peer sends, in all its lives."""
-        dice = self._dice.get(peer)
-        if dice is None:
-            dice = self._dice[peer] = random.Random(f"network/{self.seed}/{peer}")
-        return dice
-
     # --- lives ------------------------------------------------------------------------------------------------------------
 
     def _add(self, peer: PeerId, incarnation: int, after_s: float) -> None:
         trainer = self.make_trainer(peer, incarnation) if self.make_trainer else None
-        host = Host(peer, incarnation, self.make_core(peer, incarnation), trainer, self.machines[peer])
+        host = Host(peer, incarnation, self.make_core(peer, incarnation), trainer, self.machines[peer], self._dice[peer])
         self.hosts[peer] = host
         self.at_ns(self.now_ns + to_ns(after_s), self._start, host)
 
@@ -332,18 +329,20 @@ class Swarm(Timeline, Generic[C]):
     def _handle(self, host: Host[C], event: Event, said: bytes | None = None) -> None:
         if host.state != "up":
             return
-        self._deliveries += 1
-        if self._deliveries > DELIVERIES_MAX:
+        self.deliveries += 1
+        if self.deliveries > DELIVERIES_MAX:
             raise Stuck(f"{DELIVERIES_MAX} events in one run: some core answers itself for ever\n{self.summary()}")
         peer, hooks, carry_out = host.peer, self.hooks, self._carry_out
-        self.counts["delivered"] += 1
+        self.handling, self.handler = event, peer
         self._trace.delivered(self.now_ns, peer, event, said)
-        for see in hooks.event:
+        kind: type = type(event.message) if type(event) is events.Received else type(event)
+        for see in hooks.event[kind]:
             see(self, peer, event)
         if host.killed:
             return
+        by_kind = hooks.effect
         for effect in host.core.handle(event, host.machine.clock_s(self.now_ns)):
-            for see in hooks.effect:
+            for see in by_kind[type(effect.message) if type(effect) is events.Send else type(effect)]:
                 see(self, peer, effect)
             assert host.halt is None, f"peer {peer} asks for {effect} after it halted"
             if host.effects_left is not None:
@@ -354,7 +353,7 @@ class Swarm(Timeline, Generic[C]):
             if host.killed:
                 return  # killed by the one who watches: what was not carried out is lost
             carry_out[type(effect)](host, effect)
-        for see in hooks.after:
+        for see in hooks.after[kind]:
             see(self, peer, event)
 
     def _send(self, host: Host[C], effect: events.Send) -> None:
@@ -416,7 +415,7 @@ class Swarm(Timeline, Generic[C]):
             self.at_ns(self.now_ns + to_ns(delay_s * host.machine.slowness), self._from_trainer, host, event)
 
     def _from_trainer(self, host: Host[C], event: Event) -> None:
-        if host.trainer is None:
+        if host.trainer is None or not host.trainer.still_says(event):
             return
         if host.trainer_stopped and not isinstance(event, events.Aggregated):
             host.trainer_inbox.append(event)

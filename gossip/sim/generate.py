@@ -14,6 +14,7 @@ from gossip import topologies
 from gossip.fault_kinds import Crash, Hang, Liar, Restart, Slow
 from gossip.fault_tables import Fault
 from gossip.world_faults import (
+    NODE_LIES,
     Corrupt,
     CrashMidway,
     Delay,
@@ -26,6 +27,7 @@ from gossip.world_faults import (
     Leave,
     Loss,
     Narrow,
+    NodeLie,
     Partition,
     Reorder,
     Reset,
@@ -176,6 +178,10 @@ def _liar(lots: _Lots) -> list[Fault]:
     return [Liar(attack, (lots.peers()[0],), strength)]
 
 
+def _node_lie(lots: _Lots) -> list[Fault]:
+    return [NodeLie(lots.random.choice(NODE_LIES), (lots.peers()[0],))]
+
+
 def _partition(lots: _Lots) -> list[Fault]:
     """One alone, a minority, halves, three parts, or halves with a bridge; one way now and then."""
     made: list[Fault] = []
@@ -281,6 +287,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("hang", 2.0, _hang),
     Kind("slow", 0.7, _slow),
     Kind("liar", 0.6, _liar),
+    Kind("lie", 1.0, _node_lie),
     Kind("partition", 2.0, _partition),
     Kind("flap", 1.0, _flap),
     Kind("loss", 1.5, _loss),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -46,7 +47,8 @@ class Host(Generic[C]):
     incarnation: int
     core: C
     trainer: Trainer | None
-    machine: Machine = field(default_factory=Machine)
+    machine: Machine
+    dice: random.Random  # decides what the network does to what it sends
     state: Literal["starting", "up", "paused", "crashed", "halted"] = "starting"
     lanes: dict[PeerId, Lane] = field(default_factory=dict)
     timers: dict[Token, tuple[int, float]] = field(default_factory=dict)  # pending: when due (ns), and for when asked (s)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from typing import Any, Generic, Protocol
 
@@ -23,8 +22,6 @@ class Surroundings(Protocol[C]):
     hosts: dict[PeerId, Host[C]]
     network: Network
     now_ns: int
-
-    def dice(self, peer: PeerId) -> random.Random: ...
 
     def at_ns(self, t_ns: int, act: Callable[..., None], *arguments: Any) -> None: ...
 
@@ -72,7 +69,7 @@ class Links(Generic[C]):
         for other in self.swarm.hosts.values():
             lane = other.lanes.get(host.peer)
             if lane is not None and lane.up and lane.to_incarnation == host.incarnation:
-                closing_s = between(self.swarm.dice(other.peer), self.swarm.network.closing_s)
+                closing_s = between(other.dice, self.swarm.network.closing_s)
                 self._lose_later(other, host.peer, lane, closing_s, "closed")
         for lane in host.lanes.values():
             lane.up, lane.attempt = False, lane.attempt + 1
@@ -126,5 +123,5 @@ class Links(Generic[C]):
             for to, lane in host.lanes.items():
                 silent = self.blocked(host.peer, to) or "paused" in (host.state, self.swarm.hosts[to].state)
                 if lane.up and silent:
-                    silence_s = between(self.swarm.dice(host.peer), self.swarm.network.heartbeat_s)
+                    silence_s = between(host.dice, self.swarm.network.heartbeat_s)
                     self._lose_later(host, to, lane, silence_s, "timeout")

@@ -29,6 +29,7 @@ from gossip.world_faults import (
     Loss,
     Narrow,
     NetworkFault,
+    NodeLie,
     Partition,
     ProcessFault,
     Reorder,
@@ -38,6 +39,7 @@ from gossip.world_faults import (
     kind_of,
 )
 
+from .liars import Liars
 from .network import Link, LinkModel
 from .observer import Observer
 from .schedule import Schedule
@@ -71,6 +73,8 @@ def name_of(fault: Fault) -> str:
             return type(fault).__name__.lower()
         case Liar():
             return fault.attack
+        case NodeLie():
+            return f"lie_{fault.lie}"
         case Partition(one_way=True):
             return "partition_one_way"
         case _:
@@ -101,6 +105,7 @@ class Nemesis(Observer):
         self._weather: dict[int, Weather] = {}
         self._cuts: dict[int, tuple[Link, ...]] = {}
         self._before: dict[int, int] = {}
+        self._liars: Liars | None = None
         self._calm = False
 
     def slowness(self, peer: PeerId) -> float:
@@ -112,6 +117,13 @@ class Nemesis(Observer):
 
         It looks on only when it has to wait for a moment, and then as the last: others see the effect that a peer dies before.
         """
+        liars: dict[PeerId, list[str]] = {}
+        for fault in self.schedule.faults:
+            if isinstance(fault, NodeLie):
+                for peer in fault.peers:
+                    liars.setdefault(peer, []).append(fault.lie)
+        if liars:
+            swarm.outgoing = self._liars = Liars(swarm, liars)
         if any(isinstance(f, CrashMidway) or getattr(f, "peer", 0) == "server" or _has_round(f) for f in self.schedule.faults):
             swarm.hooks.append(self)
         for number, fault in enumerate(self.schedule.faults):
@@ -132,6 +144,8 @@ class Nemesis(Observer):
             if number in self._before and isinstance(fault, NetworkFault):
                 self._off(swarm, number, fault)
         self._calm = True
+        if self._liars is not None:
+            self._liars.active = False
         self._at_round.clear()
         self._midway.clear()
         for peer, host in swarm.hosts.items():
@@ -146,10 +160,10 @@ class Nemesis(Observer):
     def totals(self, swarm: Swarm[Any]) -> Counter[str]:
         """``struck``, with those who lied and those who were slow."""
         found = Counter(self.struck)
-        for peer, lie in self.lies.items():
+        for lie in self.lies.values():
             found[lie.liar.attack] += lie.told > 0
-            lie_of = swarm.hosts[peer]
-            assert lie_of.peer == peer
+        if self._liars is not None:
+            found.update({f"lie_{lie}": 1 for lie, times in self._liars.told().items() if times})
         for peer in self._slow:
             lives = [host for host in (*swarm.past, *swarm.hosts.values()) if host.peer == peer]
             found["slow"] += any(isinstance(life.trainer, ToyTrainer) and bool(life.trainer.computed) for life in lives)

@@ -33,6 +33,12 @@ class LinkModel:
     bytes_per_s: float | None = None  # of the bulk lane; None: payloads take no longer than anything else
     queue_bytes: float | None = None  # a payload that finds more than this waiting is dropped: the high-water mark
 
+    @property
+    def disturbs(self) -> bool:
+        """Whether anything but time and bandwidth befalls a message."""
+        shares = (self.spike, self.loss, self.duplicate, self.reorder, self.corrupt, self.corrupt_payload, self.reset)
+        return any(shares)
+
 
 @dataclass(slots=True)
 class Network:

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from .driver import Swarm
 
 
+Watcher = Callable[..., None]
+"""``(swarm, peer, event or effect)``."""
+
+
 class Observer:
     """Overrides what it wants to see; the rest does nothing.
 
@@ -39,9 +43,28 @@ class Observer:
     def on_crash(self, swarm: Swarm[Any], peer: PeerId) -> None:
         """The process is gone, its core can still be read. A core that halts by itself does not crash."""
 
+    def watchers(self, moment: str, kind: type) -> tuple[Watcher, ...]:
+        """What is called at a moment (``on_event``, ``on_effect``, ``after_event``) of one kind: the type of an event or an
+        effect, of its message when that is received or sent. One that looks at a few kinds only says so here, to save time."""
+        method = getattr(self, moment)
+        return () if getattr(method, "__func__", None) is getattr(Observer, moment) else (method,)
+
+
+class _ByKind(dict[type, tuple[Watcher, ...]]):
+    """The watchers of one moment for each kind, found when it comes up first."""
+
+    def __init__(self, observers: Iterable[Observer], moment: str) -> None:
+        super().__init__()
+        self._observers, self._moment = tuple(observers), moment
+
+    def __missing__(self, kind: type) -> tuple[Watcher, ...]:
+        found = tuple(watcher for each in self._observers for watcher in each.watchers(self._moment, kind))
+        self[kind] = found
+        return found
+
 
 class Hooks:
-    """The observers of a swarm, and for each moment the methods of those alone who override it."""
+    """The observers of a swarm, and for each moment the methods of those alone who look at it."""
 
     def __init__(self) -> None:
         self._observers: list[Observer] = []
@@ -67,9 +90,9 @@ class Hooks:
 
     def _sort(self) -> None:
         self.start = self._overriding("on_start")
-        self.event = self._overriding("on_event")
-        self.effect = self._overriding("on_effect")
-        self.after = self._overriding("after_event")
+        self.event = _ByKind(self._observers, "on_event")
+        self.effect = _ByKind(self._observers, "on_effect")
+        self.after = _ByKind(self._observers, "after_event")
         self.crash = self._overriding("on_crash")
 
     def _overriding(self, name: str) -> tuple[Callable[..., None], ...]:

@@ -15,15 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gossip import topologies
-from gossip.core.events import Effect
+from gossip.core.events import Effect, Event, Received
 from gossip.core.messages import PeerId
 from gossip.core.peer import Peer
 from gossip.core.settings import CoreSettings, MembershipSettings, RoundSettings
 from gossip.errors import ConfigError
 from gossip.fault_kinds import Liar
-from gossip.world_faults import Corrupt, Delay, Flap, Loss, Narrow, Partition, Reorder, Reset, Ring, Spike
+from gossip.topologies.base import Plan, Roster, Topology
+from gossip.world_faults import Corrupt, Delay, Flap, Loss, Narrow, NodeLie, Partition, Reorder, Reset, Ring, Spike
 
-from .checkers import Circumstances, Panel, every_checker
+from .checkers import Circumstances, Panel, Violation, every_checker
 from .driver import Swarm, address
 from .nemesis import Nemesis
 from .network import LinkModel, Network
@@ -80,6 +81,23 @@ Folder = dict[PeerId, tuple[int, str, str]]
 """Incarnation, control and bulk address of everybody's present life: what the run's folder of addresses says."""
 
 
+class _Planned(Topology):
+    """Makes each plan once. A topology is a pure function, and all peers of a swarm ask it for much the same."""
+
+    def __init__(self, topology: Topology) -> None:
+        super().__init__(topology.function, topology.name, topology.rolling, topology.bound)
+        self._plans: dict[tuple[Roster, int, int], Plan] = {}
+
+    def __call__(self, roster: Roster, round_id: int, seed: int, **options: Any) -> Plan:
+        if options:
+            return super().__call__(roster, round_id, seed, **options)
+        key = roster, round_id, seed
+        plan = self._plans.get(key)
+        if plan is None:
+            plan = self._plans[key] = super().__call__(roster, round_id, seed)
+        return plan
+
+
 class _Newcomer(Peer):
     """Writes its address into the folder as it starts, and reads the others', as a node does."""
 
@@ -95,6 +113,21 @@ class _Newcomer(Peer):
         return effects
 
 
+class _Budget(Observer):
+    """Messages that beget messages never let the clock go on: a violation of S15, however long one waits."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        rounds = schedule.duration_s / schedule.compute_s[0]
+        self.left = self.most = int(100_000 + schedule.peers * (500 * schedule.duration_s + 40 * schedule.peers * rounds))
+
+    def on_event(self, swarm: Swarm[Peer], peer: PeerId, event: Event) -> None:
+        self.left -= 1
+        if self.left < 0:
+            what = type(event.message if isinstance(event, Received) else event).__name__
+            text = f"{self.most} events so far, this one a {what}: they beget each other"
+            raise Violation("S15", peer, swarm.now, text)
+
+
 def run(schedule: Schedule, observers: Iterable[Observer] = ()) -> Outcome:
     """Plays a schedule to its end or to its first violation.
 
@@ -103,7 +136,7 @@ def run(schedule: Schedule, observers: Iterable[Observer] = ()) -> Outcome:
     """
     nemesis, panel = Nemesis(schedule), Panel(every_checker(circumstances(schedule)))
     swarm = make_swarm(schedule, nemesis)
-    swarm.hooks.extend([panel, *observers])
+    swarm.hooks.extend([panel, _Budget(schedule), *observers])
     violation: Found | None = None
     try:
         nemesis.begin(swarm)
@@ -123,7 +156,7 @@ def run(schedule: Schedule, observers: Iterable[Observer] = ()) -> Outcome:
         swarm.now,
         dict(nemesis.totals(swarm)),
         len(nemesis.cuts_seen),
-        dict(swarm.counts),
+        {**swarm.counts, "delivered": swarm.deliveries},
         dict(Counter(report.event for life in lives for _, report in life.reports)),
         panel.judged(),
     )
@@ -131,11 +164,14 @@ def run(schedule: Schedule, observers: Iterable[Observer] = ()) -> Outcome:
 
 def circumstances(schedule: Schedule) -> Circumstances:
     """What the faults of a schedule excuse."""
-    liars = {peer: True for fault in schedule.faults if isinstance(fault, Liar) for peer in fault.peers}
+    node_lies = [fault for fault in schedule.faults if isinstance(fault, NodeLie)]
+    two_faced = [peer for fault in node_lies for peer in fault.peers]
+    liars = [peer for fault in schedule.faults if isinstance(fault, Liar) for peer in fault.peers]
     return Circumstances.of(
-        tuple(liars),
-        corruption=not schedule.sealed and any(isinstance(fault, Corrupt) for fault in schedule.faults),
+        (*liars, *two_faced),
         forks=any(isinstance(fault, FORKING) for fault in schedule.faults),
+        two_faced=two_faced,
+        lies=[fault.lie for fault in node_lies],
     )
 
 
@@ -144,7 +180,7 @@ def make_swarm(schedule: Schedule, nemesis: Nemesis) -> Swarm[Peer]:
 
     Raises: ConfigError: There is no such topology or rule.
     """
-    topology, liars = topologies.load(schedule.topology), len(nemesis.lies)
+    topology, liars = _Planned(topologies.load(schedule.topology)), len(nemesis.lies)
     reducer, updates_min = reducer_of(schedule.aggregator, liars)
     settings = CoreSettings(
         b"simulate",

@@ -38,6 +38,10 @@ class Trainer(Protocol):
         """What the node would read from shared memory."""
         ...
 
+    def still_says(self, event: Event) -> bool:
+        """Whether an answer that it gave earlier is still what it has to say, now that the time has come."""
+        ...
+
 
 def digest_of(*arrays: NDArray[Any]) -> bytes:
     """blake2b-16 of the arrays' bytes, one after the other."""
@@ -114,6 +118,7 @@ class ToyTrainer:
             else np.random.default_rng([seed, 2, initial]).standard_normal(elements).astype(np.float32)
         )
         self.next_round = 0
+        self.computing: events.Contributed | None = None  # from the parameters as they are; a real one does one thing at a time
         self.changed_at = 0.0
         self.applied: list[tuple[int, bytes]] = []
         self.restored: list[tuple[int, bytes]] = []
@@ -141,6 +146,9 @@ class ToyTrainer:
 
     def progress(self, now: float) -> events.TrainerProgress:
         return events.TrainerProgress(self.next_round, max(0.0, now - self.changed_at))
+
+    def still_says(self, event: Event) -> bool:
+        return not isinstance(event, events.Contributed) or event is self.computing
 
     def on_effect(self, effect: Effect, now: float) -> list[tuple[float, Event]]:
         match effect:
@@ -194,6 +202,7 @@ class ToyTrainer:
             sketch=sketch,
             own=payload_of(honest.copy()) if self.lie is not None and samples else None,
         )
+        self.computing = contributed
         return [(pause_s, contributed)]
 
     def _cut(self, vector: Vector) -> list[Vector]:
@@ -231,7 +240,7 @@ class ToyTrainer:
         packed = np.asarray(restore.payload.data)
         if packed.nbytes != self.parameters.nbytes:
             return events.Restored(restore.round_id, f"{packed.nbytes} bytes do not fit {self.parameters.nbytes}")
-        self.parameters = packed.view(np.float32).copy()
+        self.parameters, self.computing = packed.view(np.float32).copy(), None
         self.next_round, self.changed_at = restore.round_id, now
         self.restored.append((restore.round_id, self.digest))
         return events.Restored(restore.round_id)

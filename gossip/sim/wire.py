@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
@@ -21,6 +20,8 @@ from .machine import to_ns
 from .network import Network
 from .toy_trainer import payload_of
 
+_BULK = frozenset(BULK_MESSAGES)
+WORD = 2**64 - 1
 KNOWN_MAX = 512  # decoded messages that are kept, since most are sent to several peers
 
 Letter = tuple[PeerId, Envelope | bytes, Payload | None]
@@ -40,8 +41,6 @@ class Surroundings(Protocol):
     run: bytes
     encoded: bool
     outgoing: Outgoing | None
-
-    def dice(self, peer: PeerId) -> random.Random: ...
 
     def at_ns(self, t_ns: int, act: Callable[..., None], *arguments: Any) -> None: ...
 
@@ -68,17 +67,21 @@ class Wire:
             self.post(host, receiver, told, content)
 
     def post(self, host: Host[Any], to: PeerId, said: Envelope | bytes, payload: Payload | None) -> None:
-        """Puts one message on the link to ``to``. Every die is cast whether it matters or not, so that switching one fault off
-        leaves the others as they were."""
+        """Puts one message on the link to ``to``. What may befall it follows from two lots, drawn whether they matter or not:
+        switching one fault off leaves the others as they were."""
         swarm, counts = self.swarm, self.swarm.counts
         network, link = swarm.network, (host.peer, to)
         model = network.models.get(link, network.default)
-        roll = swarm.dice(host.peer).random
-        lost, doubled, damaged = roll() < model.loss, roll() < model.duplicate, roll() < model.corrupt
-        broken, held_up, spiked = roll() < model.reset, roll() < model.reorder, roll() < model.spike
-        spoiled, place, hold_up, spike = roll() < model.corrupt_payload, roll(), roll(), roll()
+        lot, roll = host.dice.getrandbits(64), host.dice.random()
+        lost = doubled = damaged = broken = held_up = spiked = spoiled = False
+        place = hold_up = spike = again = 0.0
+        if model.disturbs:
+            chances = _chances(lot)
+            lost, doubled, damaged = chances[0] < model.loss, chances[1] < model.duplicate, chances[2] < model.corrupt
+            broken, held_up, spiked = chances[3] < model.reset, chances[4] < model.reorder, chances[5] < model.spike
+            spoiled, place, hold_up, spike, again = chances[6] < model.corrupt_payload, *chances[7:]
         least, most = model.delay_s
-        delay_s, again_s = least + (most - least) * roll(), least + (most - least) * roll()
+        delay_s, again_s = least + (most - least) * roll, least + (most - least) * again
         counts["sent"] += 1
         lane = host.lanes.get(to)
         if lane is None or not lane.up:
@@ -95,7 +98,7 @@ class Wire:
         if lost or link in network.cuts:
             counts["lost" if lost else "cut"] += 1
             return
-        bulk = isinstance(said.message, BULK_MESSAGES) if type(said) is Envelope else payload is not None
+        bulk = type(said.message) in _BULK if type(said) is Envelope else payload is not None
         leaves_ns = swarm.now_ns
         if bulk and model.bytes_per_s is not None and payload is not None:
             waiting_s = max(0, lane.free_at_ns - leaves_ns) / 1e9
@@ -183,13 +186,24 @@ class Wire:
     def _takes(host: Host[Any], envelope: Envelope, payload: Payload) -> bool:
         """What the transports' gate lets in."""
         message = envelope.message
-        if not isinstance(message, BULK_MESSAGES):
+        if type(message) not in _BULK:
             return False
         if host.payload_limit is None:
             return True
         limit = host.payload_limit(envelope.sender, message)
         wanted = message.nbytes if isinstance(message, StateOffer) else limit
         return limit >= 0 and payload.nbytes <= limit and payload.nbytes == wanted
+
+
+def _chances(lot: int) -> list[float]:
+    """Eleven numbers in [0, 1) out of one of 64 bits (SplitMix64: Steele, Lea, Flood 2014)."""
+    chances = []
+    for _ in range(11):
+        lot = (lot + 0x9E3779B97F4A7C15) & WORD
+        mixed = ((lot ^ (lot >> 30)) * 0xBF58476D1CE4E5B9) & WORD
+        mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & WORD
+        chances.append((mixed ^ (mixed >> 31)) / 2.0**64)
+    return chances
 
 
 def flipped_bit(data: bytes, place: float) -> bytes:

@@ -30,8 +30,8 @@ from catalogue import ROOT, Mutant, load, plant
 
 SEEDS = 2000
 SHARE_TO_KILL = 0.95
-EVENTS_MAX = 300_000
-"""In one schedule: ten times what the busiest has. A mutant that answers itself for ever is killed by it."""
+EVENTS_MAX = 100_000
+"""In one schedule: five times what the busiest has. A mutant that answers itself for ever is killed by it."""
 SEED_S = 600.0
 """For one that does so within an event: far more than a schedule takes on the slowest machine."""
 

@@ -52,7 +52,7 @@ class Observed:
         self.core = Membership(0, 0, MembershipSettings(), self.timers, random.Random(1), frozenset(range(N)), "c0", "b0")
         self.due: dict[int, float] = {}
         self.pings: list[tuple[int, int]] = []
-        self.before: dict[int, tuple[int, str, str]] = {}
+        self.before: dict[int, tuple[int, str, str, bool]] = {}
         self.run(self.core.start(0.0))
 
     def run(self, effects: list[Effect]) -> None:
@@ -80,15 +80,15 @@ class Observed:
         for peer, member in core.members.items():
             was = self.before.get(peer)
             if was is not None:
-                standing, status, control = was
-                assert member.standing >= standing  # S1
-                if member.standing == standing:
+                standing, status, control, spoken = was
+                assert member.standing >= standing or not spoken  # S1; a life that others invented gives way
+                if member.standing == standing and spoken:
                     assert RANK[member.status] >= RANK[status]  # type: ignore[index]  # S2, S4
                 if member.standing // REFUTATIONS == standing // REFUTATIONS and control:
                     assert member.control == control  # S5
             assert (member.suspicion is not None) == (member.status == "suspect")
             assert member.skip == ("" if peer == 0 else member.why_skipped())
-            self.before[peer] = (member.standing, member.status, member.control)
+            self.before[peer] = (member.standing, member.status, member.control, member.spoken)
 
     def let(self, happening: tuple[Any, ...]) -> None:
         match happening:

@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 
 from gossip import faults
-from gossip.core.events import Event
+from gossip.core.events import Event, TrainerProgress
 from gossip.core.messages import PeerId
 from gossip.core.peer import Peer
 from gossip.fault_kinds import Crash, Hang, Liar, Restart, Slow
@@ -41,6 +41,7 @@ from gossip.world_faults import (
     Leave,
     Loss,
     Narrow,
+    NodeLie,
     Partition,
     Reorder,
     Reset,
@@ -79,6 +80,7 @@ EACH: list[Fault] = [
     HangTrainer(1, 1.5, 0.5),
     KillTrainer(1, 1.5, 0.3),
     Leave(3, 1.5),
+    *(NodeLie(lie, (1,)) for lie in ("false_deaths", "wrong_results", "garbage")),
 ]
 
 
@@ -108,6 +110,7 @@ def test_a_fault_takes_place_once_and_is_over_in_the_calm(fault: Fault) -> None:
 def test_a_fault_that_finds_nothing_to_strike_is_not_counted() -> None:
     late = (
         Crash(3, at_s=1.5),
+        Restart(3, None, 0.2, 1.9),
         CrashMidway(3, 2.0, 0, 0.3),
         HangTrainer(3, 2.0, 0.5),
         Loss(0.0, 1.0, 1.0),
@@ -200,6 +203,21 @@ def test_an_exception_out_of_a_core_is_a_violation_and_no_end_of_the_search() ->
     assert outcome.violation is not None
     assert outcome.violation.invariant == "S14"
     assert "ZeroDivisionError: a bug in a core" in outcome.violation.text
+
+
+class _Echo(Observer):
+    """Lets every message be answered by another at once, for ever."""
+
+    def on_event(self, swarm: Swarm[Peer], peer: PeerId, event: Event) -> None:
+        if swarm.now > 1.0:
+            swarm.at(swarm.now, lambda: swarm.inject(peer, TrainerProgress(0, 0.0)))
+
+
+def test_messages_that_beget_messages_end_the_run_with_a_violation_and_not_never() -> None:
+    outcome = run(replace(WORLD, active_s=2.0, duration_s=2.0), [_Echo()])
+    assert outcome.violation is not None
+    assert outcome.violation.invariant == "S15"
+    assert "TrainerProgress: they beget each other" in outcome.violation.text
 
 
 # --- shrinking --------------------------------------------------------------------------------------------------------------

@@ -199,14 +199,14 @@ def test_what_a_peer_did_just_before_it_was_killed_is_judged_too() -> None:
     assert "was gone" in caught(swarm, "S2").text
 
 
-def test_one_that_was_outranked_by_a_forged_life_is_not_missed_in_the_calm() -> None:
-    words = Circumstances.of(false_words=True)
-    panel = Panel(every_checker(words))
+def test_a_forged_life_outranks_nobody_who_is_heard() -> None:
+    panel = Panel(every_checker(Circumstances.of((2,), two_faced=(2,))))
     swarm = checked_swarm(panel, n=5)
     swarm.run_for(1.0)
     swarm.inject(0, Received(2, 0, Gossip((Rumour(4, "dead", 3 * REFUTATIONS, "", "", 4),))))
+    swarm.inject(0, Received(2, 0, Gossip((Rumour(4, "alive", 3 * REFUTATIONS, "tcp://10.9.9.9:1", "", 4),))))
     swarm.run_for(2.0)
-    assert {swarm.hosts[peer].core.membership.members[4].status for peer in range(4)} == {"dead"}
+    assert {swarm.hosts[peer].core.membership.members[4].status for peer in range(4)} == {"alive"}
     panel.settle(swarm)
 
 

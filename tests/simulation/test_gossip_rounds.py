@@ -45,6 +45,10 @@ class LinkedPeer:
     def skip_reason(self, peer: int) -> str:
         return "" if peer in self.linked else "no link"
 
+    @property
+    def version(self) -> int:
+        return 0
+
     def is_gone(self, peer: int) -> bool:
         return False
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from gossip.core.events import Aggregate, Committed, Effect, Restore, Send
-from gossip.core.messages import Commit, PeerId
+from gossip.core.events import Aggregate, Committed, Effect, Received, Restore, Send
+from gossip.core.messages import Commit, Hello, PeerId
 from gossip.core.peer import Peer
 from gossip.core.settings import CoreSettings, RoundSettings
 from gossip.sim.driver import Swarm, address
@@ -70,6 +71,23 @@ def test_a_quiet_swarm_uses_every_sample_once_and_stays_identical() -> None:
     assert (once % 997, twice, never) == (0, 0, 0)
     assert once > 997
     assert not [r for peer in swarm.up for r in swarm.reports(peer, "attempt") + swarm.reports(peer, "lost_round")]
+
+
+def test_a_long_first_round_does_not_fill_the_network_with_hellos() -> None:
+    """Simulation seed 10: peers that were both in round 0 answered each other's hellos, at the speed of the network."""
+    swarm = rolling_swarm(4, seed=10, compute_s=(8.0, 8.0))
+    hellos: list[PeerId] = []
+    swarm.hooks.append(
+        OnEffect(
+            lambda peer, effect: hellos.append(peer) if isinstance(effect, Send) and isinstance(effect.message, Hello) else None
+        )
+    )
+    swarm.run_for(6.0)
+    assert max(rounds_of(swarm).values()) == 0
+    swarm.inject(1, Received(2, 0, hello := swarm.hosts[2].core.greeting.hello()))
+    swarm.inject(2, Received(1, 0, replace(hello, address=address(1)[0], bulk=address(1)[1])))
+    swarm.run_for(1.0)
+    assert 0 < len(hellos) < 100
 
 
 def test_one_seed_has_one_trace() -> None:

@@ -261,6 +261,22 @@ def test_a_toy_trainer_descends_and_says_what_it_applied() -> None:
     assert "3 bytes" in refused.error
 
 
+def test_a_trainer_that_is_given_another_state_says_nothing_more_of_the_one_before() -> None:
+    class Replaced(Solo):
+        def handle(self, event: Event, now: float) -> list[Effect]:
+            self.seen.append(event)
+            if isinstance(event, events.Prepared):
+                return [events.Go(0, None), events.Restore(0, payload_of(np.ones(8, np.float32).view(np.uint8)))]
+            return [events.Go(0, None)] if isinstance(event, events.Restored) else []
+
+    swarm = Swarm(lambda peer, life: Replaced(), 1, 1, make_trainer=lambda peer, life: ToyTrainer(peer, 1))
+    swarm.run_for(1.0)
+    [contributed] = [event for event in swarm.cores[0].seen if isinstance(event, events.Contributed)]
+    trainer = swarm.trainer(0)
+    assert isinstance(trainer, ToyTrainer)
+    assert contributed.payloads[0].data.tobytes() == trainer.update(0).tobytes()
+
+
 def test_the_toy_mean_is_weighted_and_the_same_to_the_bit_in_the_same_order() -> None:
     rng = np.random.default_rng(3)
     rows = [rng.standard_normal(100) for _ in range(5)]

@@ -88,6 +88,10 @@ class Bench:
     def gossip(self, sender: int, *rumours: Rumour) -> None:
         self.say(sender, Gossip(rumours))
 
+    def speak_again(self, peer: int) -> None:
+        """First words of its next life, which do not say where it is."""
+        self.say(peer, Gossip(()), incarnation=self.core.members[peer].incarnation + 1)
+
     def link(self, peer: int, up: bool = True, reason: str = "") -> None:
         self.do(self.core.on_link(peer, up, reason, self.now))
 

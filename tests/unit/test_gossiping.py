@@ -44,6 +44,10 @@ class FakeView:
     def skip_reason(self, peer: int) -> str:
         return "gone" if peer in self.gone else self.skipped.get(peer, "")
 
+    @property
+    def version(self) -> int:
+        return len(self.gone)
+
     def is_gone(self, peer: int) -> bool:
         return peer in self.gone
 

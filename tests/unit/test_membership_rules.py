@@ -61,6 +61,7 @@ def test_strangers_are_dropped_however_they_come() -> None:
 
 def test_messages_of_a_former_life_are_dropped() -> None:
     bench = Bench(3)
+    bench.speak_again(1)
     bench.gossip(2, rumour(1, "alive", NEXT_LIFE, control="new"))
     assert not bench.core.heard(1, 0, bench.now)
     assert bench.core.heard(1, 1, bench.now)
@@ -366,6 +367,7 @@ def test_a_dead_one_whose_link_comes_back_is_asked_at_once() -> None:
 def test_a_restarted_peer_is_connected_to_at_its_new_address() -> None:
     bench = Bench(5)
     _kill(bench, 1)
+    bench.speak_again(1)
     bench.gossip(2, rumour(1, "alive", NEXT_LIFE, control="new"))
     assert bench.connects[-1] == Connect(1, "new", "new")
     assert bench.core.members[1].incarnation == 1
@@ -454,9 +456,42 @@ def test_a_standing_far_beyond_the_known_one_is_not_believed(standing: int) -> N
     assert bench.status(1) == "alive"
 
 
+@pytest.mark.parametrize("status", ["alive", "dead", "left"])
+def test_a_later_life_of_a_peer_that_is_heard_is_not_believed_until_it_speaks(status: str) -> None:
+    bench = Bench(4)
+    bench.gossip(2, rumour(1, status, NEXT_LIFE, control="evil"))
+    bench.gossip(2, rumour(1, status, 7 * NEXT_LIFE, control="evil"))
+    bench.say(1, Gossip(()))
+    member = bench.core.members[1]
+    assert (member.status, member.standing, member.control) == ("alive", 0, "c1")
+
+
+def test_a_life_that_others_invented_gives_way_to_the_one_that_speaks() -> None:
+    bench = Bench(3, meet=False)
+    bench.gossip(2, rumour(1, "alive", 5 * NEXT_LIFE, control="evil"))
+    assert bench.core.members[1].incarnation == 5, "an address, as long as nobody else answers to that name"
+    bench.say(1, Gossip(()))
+    bench.do(bench.core.learn(1, "c1", "b1", 0, bench.now))  # its hello
+    member = bench.core.members[1]
+    assert (member.status, member.standing, member.control, member.spoken) == ("alive", 0, "c1", True)
+    bench.gossip(2, rumour(1, "alive", 5 * NEXT_LIFE, control="evil"))
+    assert member.standing == 0
+
+
+def test_a_life_that_others_invented_gives_way_to_what_the_peer_says_of_itself() -> None:
+    bench = Bench(3, meet=False)
+    bench.gossip(2, rumour(1, "alive", 5 * NEXT_LIFE, control="evil"))
+    bench.gossip(1, rumour(1, "alive", 0, control="c1"))
+    member = bench.core.members[1]
+    assert (member.status, member.standing, member.control) == ("alive", 0, "c1")
+
+
 def test_a_later_life_of_oneself_is_not_contested() -> None:
     bench = Bench(4)
     bench.gossip(2, rumour(0, "alive", NEXT_LIFE, control="new"))
+    bench.gossip(2, rumour(0, "alive", 2 * NEXT_LIFE, control="newer"))
+    assert not bench.core.superseded, "a single peer may lie"
+    bench.gossip(3, rumour(0, "alive", NEXT_LIFE, control="new"))
     assert bench.core.superseded
     assert bench.core.standing == 0
 

@@ -28,6 +28,7 @@ from gossip.core.events import (
 from gossip.core.messages import Commit, CommitRequest, Contribution, Envelope, Message, NotMe, Query, Rejection, Update
 from gossip.core.rolling import RollingRounds
 from gossip.core.settings import CoreSettings, RoundSettings
+from gossip.core.shard import PASSED_ON_MAX, ShardRound
 from gossip.core.timers import Timers
 from gossip.topologies.rolling import rolling
 from gossip.transport.codec import decode, encode
@@ -42,6 +43,10 @@ class SkippedByHand:
 
     def skip_reason(self, peer: int) -> str:
         return self.skipped.get(peer, "")
+
+    @property
+    def version(self) -> int:
+        return len(self.gone)
 
     def is_gone(self, peer: int) -> bool:
         return peer in self.gone
@@ -626,3 +631,23 @@ def test_a_peer_that_leaves_a_round_and_comes_back_to_it_keeps_its_promise() -> 
         table.run(one, peer.start(table.now))
         table.contribute(one)
     assert [m.attempt for _, _, m in table.sent if isinstance(m, Update) and m.round_id == 0] == [0, 1, 1]
+
+
+def a_commit(server: int, digest: bytes) -> Commit:
+    return Commit(LINEAGE, 0, 0, 0, 0, server, b"", digest, (), (), (0, 1, 2), None, "")
+
+
+def test_a_commit_that_may_not_be_taken_is_passed_on_once_in_an_attempt() -> None:
+    """Simulation seed cuts/1: two peers at attempts 7 and 10, each thinking that the other serves, filled the network with it."""
+    shard, commit = ShardRound(0, (0, 1, 2)), a_commit(server=2, digest=b"x" * 16)
+    shard.attempt = 3
+    assert [shard.passes_on(commit) for _ in range(3)] == [True, False, False]
+    assert shard.passes_on(a_commit(server=1, digest=b"y" * 16))
+    shard.attempt = 4
+    assert [shard.passes_on(commit) for _ in range(3)] == [True, False, False]
+
+
+def test_nobody_makes_us_remember_commits_without_end() -> None:
+    shard = ShardRound(0, (0, 1, 2), attempt=3)
+    passed = [shard.passes_on(a_commit(server=2, digest=number.to_bytes(16, "big"))) for number in range(1000)]
+    assert passed.count(True) == PASSED_ON_MAX

@@ -8,7 +8,9 @@ from gossip import faults
 from gossip.errors import BadFault
 from gossip.fault_tables import ALL_KINDS
 from gossip.faults import Crash, FaultPlan, Hang, Restart
+from gossip.sim.liars import LIES
 from gossip.world_faults import (
+    NODE_LIES,
     WORLD_KINDS,
     CrashMidway,
     Delay,
@@ -94,6 +96,7 @@ EXAMPLES = tuple(
         "crash_midway": "peer = 1\nat_s = 1\neffect = 3\nafter_s = 1",
         "hang_trainer": "peer = 1\nat_s = 1\nfor_s = 1",
         "kill_trainer": "peer = 1\nat_s = 1\nafter_s = 1",
+        "lie": 'lie = "false_deaths"\npeers = [1]',
         "leave": "peer = 1\nat_s = 1",
     }.items()
 )
@@ -115,6 +118,7 @@ def test_every_kind_of_the_simulator_has_an_example_here() -> None:
         ('kind = "loss"\nshare = 0.5\nat = 1\nfor_s = 1', "Did you mean 'at_s'?"),
         ('kind = "flap"\npeers = [1]\nat_s = 1\nfor_s = 1\nperiod_s = 1', "two ends, not 1"),
         ('kind = "crash_midway"\npeer = 1\nat_s = 1\neffect = 0.5\nafter_s = 1', "is not a count"),
+        ('kind = "lie"\nlie = "false_death"\npeers = [1]', "Did you mean 'false_deaths'?"),
         ('kind = "partitoin"', "Did you mean 'partition'?"),
         ('kind = "crash"\npeer = 1\nround = 3\nat_s = 1', "'round' or 'at_s', and not both"),
     ],
@@ -136,3 +140,7 @@ def test_a_peer_that_does_not_exist_is_refused_on_either_side_of_a_partition() -
     with pytest.raises(BadFault, match="there is no peer 3"):
         PLAN.checked(peers=3)
     assert PLAN.checked(peers=4) is PLAN
+
+
+def test_the_lies_of_plans_are_those_that_the_simulator_can_tell() -> None:
+    assert sorted(NODE_LIES) == sorted(LIES)

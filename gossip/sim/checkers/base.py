@@ -36,6 +36,23 @@ class Violation(AssertionError):
         return f"{self.invariant} at {self.now_s:.6f} s, peer {self.peer}: {self.text}"
 
 
+FORKING_LIES = frozenset({"two_results", "forged_departures"})
+"""By which honest peers come to apply two results of one round for a while. A server that tells each another result is found out
+by the next round's hashes only, until results are compared. Who forges others' farewells speaks in their name, which nothing
+prevents before there are keys, and shrinks the roster until half of it is a majority."""
+
+INVENTING_LIES = frozenset({"forged_incarnations"})
+"""By which honest peers come to believe in lives that never were: of peers that have not spoken to them, until they do."""
+
+DEADLY_LIES = frozenset({"false_deaths"})
+"""By which honest peers come to take for dead one that has never spoken to them: of such a one they have others' word alone, and
+a single word that it died before they came is believed until it speaks."""
+
+STATE_LIES = frozenset({"wrong_states", "far_states"})
+"""By which one who asks a liar for its state gets a wrong one: it is checked against the liar's own digest alone, until more
+donors are asked. Whoever took it over, and who took it over from that one, holds other parameters than the rest."""
+
+
 @dataclass(frozen=True, slots=True)
 class Circumstances:
     """What a run does to its peers, as far as it decides what may be demanded of them.
@@ -45,19 +62,42 @@ class Circumstances:
         false_words: what arrives need not be what an honest core said: some lie in their messages, or bits flip.
         forks: a commit may reach some and not others (loss, cuts, resets, delays of the order of a round timeout), so that two
             branches come to be for a while. Without that, at most one digest is ever applied for a round.
+        two_faced: peers whose node says other things than it holds: what they hold themselves is compared with nobody's.
+        lies: what they say (the names of ``gossip.sim.liars``): each excuses what the sets above say, and no more.
     """
 
     liars: frozenset[PeerId] = frozenset()
     false_words: bool = False
     forks: bool = False
+    two_faced: frozenset[PeerId] = frozenset()
+    lies: frozenset[str] = frozenset()
 
     @staticmethod
     def of(
-        liars: Collection[PeerId] = (), *, corruption: bool = False, forks: bool = False, false_words: bool = False
+        liars: Collection[PeerId] = (),
+        *,
+        corruption: bool = False,
+        forks: bool = False,
+        false_words: bool = False,
+        two_faced: Collection[PeerId] = (),
+        lies: Collection[str] = (),
     ) -> Circumstances:
-        """``corruption``: bits of messages flip. False words can fork the history like a network that loses commits."""
+        """``corruption``: bits of messages flip unnoticed. False words can fork the history like a network that loses commits."""
         false_words = false_words or corruption
-        return Circumstances(frozenset(liars), false_words, forks or false_words)
+        forks = forks or false_words or not FORKING_LIES.isdisjoint(lies)
+        return Circumstances(frozenset(liars), false_words, forks, frozenset(two_faced), frozenset(lies))
+
+    @property
+    def invented_lives(self) -> bool:
+        return not INVENTING_LIES.isdisjoint(self.lies)
+
+    @property
+    def unfounded_deaths(self) -> bool:
+        return not DEADLY_LIES.isdisjoint(self.lies)
+
+    @property
+    def false_states(self) -> bool:
+        return not STATE_LIES.isdisjoint(self.lies)
 
 
 class Onlooker(Observer):

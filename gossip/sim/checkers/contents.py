@@ -224,7 +224,9 @@ class TakesOverTheDonorsState(Checker):
         content = content_digest(restore.payload)
         if content != restore.payload.digest:
             raise self.violated(swarm, peer, f"restores bytes with the digest {content.hex()} as {restore.payload.digest.hex()}")
-        if not self.circumstances.false_words:
+        core = peer_core(swarm, peer)
+        misled = self.circumstances.false_states and core is not None and core.recovery.donor in self.circumstances.two_faced
+        if not self.circumstances.false_words and not misled:
             known = content in self._taken.get(restore.round_id, [])
             self.demand(known, swarm, peer, f"restores a state of round {restore.round_id} that no donor has packed")
 
@@ -234,7 +236,8 @@ class TakesOverTheDonorsState(Checker):
             return
         self._first[peer] = event.round_id
         rounds = rolling_of(core)
-        if rounds is None or self.circumstances.false_words:
+        misled = self.circumstances.false_states and core.recovery.donor in self.circumstances.two_faced
+        if rounds is None or self.circumstances.false_words or misled:
             return
         head = rounds.agreed.lineage.at(event.round_id - 1)
         known = head in self._heads.get(event.round_id, {})

@@ -35,9 +35,7 @@ class NothingRaises(Checker):
 
     def __init__(self, circumstances: Circumstances | None = None) -> None:
         super().__init__(circumstances)
-        self.handling: tuple[PeerId, Event] | None = None
-        """The last event that a core was given. A panel sets this, and ``sends`` to 0, instead of calling ``on_event``."""
-        self.sends = 0
+        self._sends = self._deliveries = 0  # of the event that is being handled, and which one that is
         self._most: dict[PeerId, int] = {}
 
     def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
@@ -45,27 +43,28 @@ class NothingRaises(Checker):
         shards = 16
         self._most[peer] = PER_TICK * n + (core.settings.rounds.commit_log * shards if isinstance(core, Peer) else 0)
 
-    def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
-        self.handling, self.sends = (peer, event), 0
-
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
         if isinstance(effect, Send):
-            self.sends += 1
+            if self._deliveries != swarm.deliveries:
+                self._deliveries, self._sends = swarm.deliveries, 0
+            self._sends += 1
             self.judged += 1
-            if self.sends > self._most[peer]:
-                raise self.violated(swarm, peer, f"sends more than {self._most[peer]} messages because of {self._handled()}")
-        elif isinstance(effect, Halt) and self.handling is not None:
-            _, event = self.handling
+            if self._sends > self._most[peer]:
+                because = _words(swarm.handling)
+                raise self.violated(swarm, peer, f"sends more than {self._most[peer]} messages because of {because}")
+        elif isinstance(effect, Halt):
+            event = swarm.handling
             if isinstance(event, Received) and event.sender in self.circumstances.liars:
-                raise self.violated(swarm, peer, f"halts ({effect.reason}) at the word of a liar: {self._handled()}")
+                raise self.violated(swarm, peer, f"halts ({effect.reason}) at the word of a liar: {_words(event)}")
 
     def blame(self, swarm: Swarm[Any], error: Exception) -> Violation:
         """The violation that an exception of a run amounts to, with the last event that any core was given."""
-        peer = self.handling[0] if self.handling is not None else -1
-        return self.violated(swarm, peer, f"{type(error).__name__}: {error}; the last event was {self._handled()}")
+        text = f"{type(error).__name__}: {error}; the last event was {_words(swarm.handling)}"
+        return self.violated(swarm, swarm.handler, text)
 
-    def _handled(self) -> str:
-        return repr(self.handling[1])[:400] if self.handling is not None else "nothing"
+
+def _words(event: Event | None) -> str:
+    return repr(event)[:400] if event is not None else "nothing"
 
 
 class Bounded(Checker):

@@ -94,20 +94,17 @@ class Converges(Liveness):
 
     def lacks(self, swarm: Swarm[Any]) -> Shortcoming:
         standings = {}
-        outranked = [peer for peer in swarm.hosts if is_outranked(swarm, peer)]
         for peer, host in swarm.hosts.items():
             if host.state == "starting":
                 return peer, "it has not started"
             membership = membership_of(host.core)
-            if host.running and membership is not None and membership.me.status == "alive" and peer not in outranked:
+            if host.running and membership is not None and membership.me.status == "alive":
                 standings[peer] = membership.standing
         for peer in standings:
             membership = membership_of(swarm.hosts[peer].core)
             assert membership is not None
             for subject in swarm.hosts:
                 row = membership.members.get(subject)
-                if subject in outranked:
-                    continue
                 if subject in standings:
                     if row is None or row.status != "alive" or row.standing != standings[subject]:
                         how = f"{row.status} with standing {row.standing}" if row is not None else "unknown"
@@ -117,15 +114,6 @@ class Converges(Liveness):
                 elif row is not None and row.met and not row.gone:
                     return peer, f"peer {subject}, which does not run any more, is {row.status}"
         return None
-
-
-def is_outranked(swarm: Swarm[Any], peer: PeerId) -> bool:
-    """Whether somebody has heard, falsely, of a later life of a peer: that excludes it until it is started again."""
-    host = swarm.hosts[peer]
-    memberships = (membership_of(other.core) for other in swarm.hosts.values())
-    rows = (membership.members.get(peer) for membership in memberships if membership is not None)
-    own = membership_of(host.core)
-    return (own is not None and own.superseded) or any(row is not None and row.incarnation > host.incarnation for row in rows)
 
 
 class RoundLiveness(Liveness):
@@ -139,7 +127,7 @@ class RoundLiveness(Liveness):
 
     def participants(self, swarm: Swarm[Any]) -> list[tuple[PeerId, Peer]]:
         """Who runs and goes on; nobody when too few are left for a round anywhere."""
-        cores = {p: core for p in swarm.up if (core := peer_core(swarm, p)) is not None and not is_outranked(swarm, p)}
+        cores = {p: core for p in swarm.up if (core := peer_core(swarm, p)) is not None}
         here = [(p, core) for p, core in cores.items() if core.phase not in ("draining", "halted")]
         ids = [peer for peer, _ in here]
         able = any(sum(1 for p in core.rounds.roster if p in ids) >= core.rounds.quorum() for _, core in here)

@@ -19,6 +19,12 @@ if TYPE_CHECKING:
 GONE = ("dead", "left")
 
 
+def is_invented(circumstances: Circumstances, swarm: Swarm[Any], peer: PeerId, subject: PeerId) -> bool:
+    """Whether a liar may have invented the life of ``subject`` that ``peer`` knows of, and has not heard from."""
+    membership = membership_of(swarm.hosts[peer].core) if circumstances.invented_lives else None
+    return membership is not None and peer != subject and not membership.members[subject].spoken
+
+
 class StandingNeverFalls(TableChecker):
     """S1: at no observer does a peer's standing fall, and nobody but the peer itself ever raises it."""
 
@@ -44,6 +50,9 @@ class StandingNeverFalls(TableChecker):
         subject, standing = transition.subject, transition.standing
         before = self._seen[peer].get(subject, 0)
         self._seen[peer][subject] = standing
+        gave_way = self.circumstances.invented_lives and before > self._highest.get(subject, 0)
+        if gave_way or is_invented(self.circumstances, swarm, peer, subject):
+            return
         self.demand(standing >= before, swarm, peer, f"the standing of peer {subject} fell from {before} to {standing}")
         if subject == peer:
             self._highest[peer] = max(self._highest.get(peer, 0), standing)
@@ -129,7 +138,9 @@ class OneAddressALife(TableChecker):
             self._lives.setdefault(peer, {})[membership.me.control, membership.me.bulk] = host.incarnation
 
     def judge(self, swarm: Swarm[Any], peer: PeerId, transition: Transition, event: Event | None) -> None:
-        if transition.field not in ("control", "bulk", "enlisted"):
+        if transition.field not in ("control", "bulk", "enlisted") or is_invented(
+            self.circumstances, swarm, peer, transition.subject
+        ):
             return
         subject, life, control = transition.subject, transition.incarnation, transition.control
         if transition.field != "bulk":
@@ -167,6 +178,8 @@ class NoFalseDeath(TableChecker):
         self.judged += 1
         membership = membership_of(swarm.hosts[peer].core)
         if membership is None or not _lives(swarm, subject, transition.incarnation):
+            return
+        if self.circumstances.unfounded_deaths and not membership.members[subject].spoken:
             return
         undisturbed_s = self.disturbances.undisturbed_s(swarm, subject)
         window_s = memory_s(membership.settings, len(swarm.hosts))

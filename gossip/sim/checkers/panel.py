@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, get_args
 
-from gossip.core.events import Effect, Event, Received, Send
+from gossip.core.events import Event, Received, Send
 from gossip.core.messages import Message, PeerId
-from gossip.sim.observer import Observer
+from gossip.sim.observer import Observer, Watcher
 
 from .base import Checker, Onlooker, Violation
 from .hygiene import NothingRaises
@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 SLICE_S = 0.25  # of a calm phase, between two looks at whether all is well
 
-EVENTS, EFFECTS, MESSAGES = get_args(Event), get_args(Effect), get_args(Message)
+MESSAGES = get_args(Message)
+WANTS = {"on_event": "events", "on_effect": "effects", "after_event": "afters"}
+"""The attribute in which a checker says what it looks at, at each moment."""
 
 
 class Panel(Observer):
@@ -31,21 +33,18 @@ class Panel(Observer):
         self._judges = [checker for checker in self.checkers if isinstance(checker, Checker)]
         self._watches: dict[PeerId, Watch] = {}
         self._raises = [checker for checker in self.checkers if isinstance(checker, NothingRaises)]
-        self._events = {kind: self._hooks("on_event", "events", kind) for kind in (*EVENTS, *MESSAGES)}
-        self._effects = {kind: self._hooks("on_effect", "effects", kind) for kind in (*EFFECTS, *MESSAGES)}
-        self._afters = {kind: self._hooks("after_event", "afters", kind) for kind in (*EVENTS, *MESSAGES)}
 
-    def _hooks(self, method: str, wants: str, kind: type) -> tuple[Callable[[Swarm[Any], PeerId, Any], None], ...]:
-        """The methods that look at ``kind``, an event, an effect or a message; tables are looked at by ourselves."""
-        carrier = {"on_effect": Send}.get(method, Received) if kind in MESSAGES else kind
-        return tuple(
-            getattr(checker, method)
-            for checker in self.checkers
-            if getattr(type(checker), method) is not getattr(Observer, method)
-            and not (method == "after_event" and isinstance(checker, TableChecker))
-            and not (method == "on_event" and isinstance(checker, NothingRaises))
-            and (not getattr(checker, wants) or kind in getattr(checker, wants) or carrier in getattr(checker, wants))
-        )
+    def watchers(self, moment: str, kind: type) -> tuple[Watcher, ...]:
+        """The checkers' that look at ``kind``; tables are looked at by ourselves."""
+        carrier = (Send if moment == "on_effect" else Received) if kind in MESSAGES else kind
+        found: list[Watcher] = [self._look_at_table] if moment == "after_event" else []
+        for checker in self.checkers:
+            if moment == "after_event" and isinstance(checker, TableChecker):
+                continue
+            wanted = getattr(checker, WANTS[moment])
+            if not wanted or kind in wanted or carrier in wanted:
+                found += checker.watchers(moment, kind)
+        return tuple(found)
 
     def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
         watch_life(self._watches, swarm, peer)
@@ -55,22 +54,10 @@ class Panel(Observer):
             else:
                 checker.on_start(swarm, peer)
 
-    def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
-        for checker in self._raises:
-            checker.handling, checker.sends = (peer, event), 0
-        for see in self._events[type(event.message) if type(event) is Received else type(event)]:
-            see(swarm, peer, event)
-
-    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
-        for see in self._effects[type(effect.message) if type(effect) is Send else type(effect)]:
-            see(swarm, peer, effect)
-
-    def after_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+    def _look_at_table(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
         watch = self._watches.get(peer)
         if watch is not None and (watch.sink or len(watch.members) != watch.count):
             self._look(swarm, peer, event)
-        for see in self._afters[type(event.message) if type(event) is Received else type(event)]:
-            see(swarm, peer, event)
 
     def on_crash(self, swarm: Swarm[Any], peer: PeerId) -> None:
         self._look(swarm, peer, None)

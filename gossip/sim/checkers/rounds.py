@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from gossip.core.events import Aggregate, Apply, Committed, Effect, Event, Go, Payload, Received, Restored, Send
+from gossip.core.events import Aggregate, Apply, Committed, Effect, Event, Go, Payload, Received, Restore, Restored, Send
 from gossip.core.lineage import chain_hash
 from gossip.core.messages import Commit, PeerId, Push, Update
 from gossip.core.peer import Peer
@@ -152,17 +152,26 @@ class IdenticalReplicas(Checker):
     last bit."""
 
     invariant = "S9"
-    effects = (Apply,)
+    effects = (Apply, Restore)
     afters = (Restored,)
 
     def __init__(self, circumstances: Circumstances | None = None) -> None:
         super().__init__(circumstances)
+        self._misled: dict[PeerId, None] = {}  # who took over a liar's state, or that of one who did
         self._parameters: dict[tuple[int, bytes], tuple[bytes, PeerId]] = {}
         self._agreed: dict[tuple[int, bytes], tuple[Any, PeerId]] = {}
+
+    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
+        self._misled.pop(peer, None)
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
         if isinstance(effect, Apply):
             self._compare(swarm, peer)  # before it is applied: what the rounds before have made
+        elif isinstance(effect, Restore) and self.circumstances.false_states:
+            core = peer_core(swarm, peer)
+            self._misled.pop(peer, None)
+            if core is not None and (core.recovery.donor in self.circumstances.two_faced or core.recovery.donor in self._misled):
+                self._misled[peer] = None
 
     def after_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
         if isinstance(event, Restored):
@@ -177,6 +186,8 @@ class IdenticalReplicas(Checker):
         core, trainer = peer_core(swarm, peer), swarm.hosts[peer].trainer
         rounds = rolling_of(core)
         if core is None or rounds is None or core.phase not in ("running", "draining") or not isinstance(trainer, ToyTrainer):
+            return
+        if peer in self._misled:
             return
         lineage = rounds.agreed.lineage
         if (chain := lineage.at(trainer.next_round - 1)) is not None:
@@ -320,6 +331,8 @@ class OneHistory(Checker):
             turn_of = order[commit.made_at % len(order)]
             if turn_of != commit.server:
                 raise self.violated(swarm, peer, f"{where} was made by peer {commit.server} in the turn of peer {turn_of}")
+        if peer in self.circumstances.two_faced:
+            return
         digest, holder = self._applied.setdefault((commit.parent, commit.round_id, commit.shard), (commit.digest, peer))
         self.judged += 1
         if digest != commit.digest and not self.circumstances.forks:

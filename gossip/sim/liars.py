@@ -1,0 +1,317 @@
+"""Byzantine peers: what a liar makes of what its honest core wants to say.
+
+    swarm.outgoing = Liars(swarm, {3: ("false_deaths", "wrong_results")})
+
+A lie takes one letter on its way out and returns the letters that are sent instead. Liars cannot speak in another's name: on the
+wire a sender is known by its key. What the core keeps for itself stays true, so a liar goes on taking part.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gossip.core.events import Payload
+from gossip.core.members import REFUTATIONS
+from gossip.core.messages import ROUND_MAX, Ack, Commit, Envelope, Gossip, PeerId, Ping, PushPull, Rumour, StateOffer, Update
+from gossip.core.messages import Push as PushMessage
+
+from .toy_trainer import payload_of
+from .wire import Letter
+
+if TYPE_CHECKING:
+    from .driver import Swarm
+
+OFTEN = 0.1  # of the messages that could carry a lie about others, so many do
+HUGE = np.float32(1e30)
+
+
+@dataclass(slots=True)
+class Liar:
+    """One Byzantine peer: what it has to lie with."""
+
+    swarm: Swarm[Any]
+    peer: PeerId
+    rng: random.Random
+    told: Counter[str] = field(default_factory=Counter)  # how often each lie was told
+    heard: dict[str, Letter] = field(default_factory=dict)  # what a lie keeps for later
+
+    def victim(self) -> PeerId:
+        return self.rng.choice([peer for peer in self.swarm.hosts if peer != self.peer])
+
+    def standing_of(self, subject: PeerId) -> int:
+        """As its own core knows it; 0 of one that it does not know."""
+        membership = getattr(self.swarm.hosts[self.peer].core, "membership", None)
+        member = membership.members.get(subject) if membership is not None else None
+        return member.standing if member is not None else 0
+
+
+Lie = Callable[[Liar, PeerId, Envelope, Payload | None], Iterable[Letter] | None]
+"""``(liar, to, envelope, payload) -> what is sent instead``; None: nothing to lie about."""
+
+LIES: dict[str, Lie] = {}
+
+
+def lie(function: Lie) -> Lie:
+    LIES[function.__name__] = function
+    return function
+
+
+class Liars:
+    """What ``Swarm.outgoing`` is set to: some peers tell some lies, each by its name in ``LIES``. All of it can be stopped.
+
+    Raises: KeyError: There is no such lie.
+    """
+
+    def __init__(self, swarm: Swarm[Any], lies: Mapping[PeerId, Iterable[str]]) -> None:
+        self.liars = {peer: Liar(swarm, peer, random.Random(f"liar/{swarm.seed}/{peer}")) for peer in lies}
+        self._lies = {peer: [(name, LIES[name]) for name in names] for peer, names in lies.items()}
+        self.active = True
+
+    def told(self) -> Counter[str]:
+        """How often each lie was told, by anybody."""
+        total: Counter[str] = Counter()
+        for liar in self.liars.values():
+            total.update(liar.told)
+        return total
+
+    def __call__(self, sender: PeerId, to: PeerId, envelope: Envelope, payload: Payload | None) -> Iterable[Letter]:
+        letters: list[Letter] = [(to, envelope, payload)]
+        if not self.active or sender not in self.liars:
+            return letters
+        liar = self.liars[sender]
+        for name, tell in self._lies[sender]:
+            told: list[Letter] = []
+            for receiver, said, content in letters:
+                instead = tell(liar, receiver, said, content) if isinstance(said, Envelope) else None
+                liar.told[name] += instead is not None
+                told += [(receiver, said, content)] if instead is None else instead
+            letters = told
+        return letters
+
+
+def _say(envelope: Envelope, **changes: Any) -> Envelope:
+    """The same with some fields of its message changed."""
+    return replace(envelope, message=replace(envelope.message, **changes))
+
+
+def _forged(values: NDArray[Any], digest: bool = False) -> Payload:
+    return payload_of(np.ascontiguousarray(values), digest)
+
+
+# --- updates ----------------------------------------------------------------------------------------------------------------
+
+
+def _twisted(to: PeerId, envelope: Envelope, payload: Payload | None, twist: Callable[[Any], Any]) -> list[Letter] | None:
+    if payload is None or not isinstance(envelope.message, Update | PushMessage):
+        return None
+    with np.errstate(over="ignore"):
+        return [(to, envelope, _forged(twist(payload.data).astype(np.float32)))]
+
+
+@lie
+def sign_flip(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[Letter] | None:
+    """Sends its update with the opposite sign."""
+    return _twisted(to, envelope, payload, lambda update: -update)
+
+
+@lie
+def nan(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[Letter] | None:
+    """Sends NaN for its update."""
+    return _twisted(to, envelope, payload, lambda update: np.full_like(update, np.nan))
+
+
+@lie
+def huge(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[Letter] | None:
+    """Sends its update times 1e30, which overflows when it is squared."""
+    return _twisted(to, envelope, payload, lambda update: update * HUGE)
+
+
+@lie
+def two_updates(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[Letter] | None:
+    """Equivocates: another update for each receiver."""
+    return _twisted(to, envelope, payload, lambda update: update * np.float32(1 + to))
+
+
+@lie
+def wrong_size(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[Letter] | None:
+    """Sends payloads that are one element too long."""
+    if payload is None or not isinstance(envelope.message, Update | PushMessage | Commit):
+        return None
+    longer = np.append(payload.data, np.float32(1.0))
+    return [(to, envelope, _forged(longer, digest=isinstance(envelope.message, Commit)))]
+
+
+# --- results ----------------------------------------------------------------------------------------------------------------
+
+
+def _own_commit(envelope: Envelope, payload: Payload | None) -> bool:
+    return isinstance(envelope.message, Commit) and envelope.message.server == envelope.sender and payload is not None
+
+
+@lie
+def wrong_results(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[Letter] | None:
+    """As a server it commits another aggregate than the rule gave, the same to everybody, with the digest to match."""
+    if not _own_commit(envelope, payload) or payload is None:
+        return None
+    content = _forged(-payload.data, digest=True)
+    return [(to, _say(envelope, digest=content.digest), content)]
+
+
+@lie
+def broken_results(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[Letter] | None:
+    """As a server it sends an aggregate that its own digest does not fit."""
+    if not _own_commit(envelope, payload) or payload is None:
+        return None
+    return [(to, envelope, _forged(payload.data + np.float32(1.0), digest=True))]
+
+
+@lie
+def nan_results(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[Letter] | None:
+    """As a server it commits NaN, with the digest to match."""
+    if not _own_commit(envelope, payload) or payload is None:
+        return None
+    content = _forged(np.full_like(payload.data, np.nan), digest=True)
+    return [(to, _say(envelope, digest=content.digest), content)]
+
+
+@lie
+def two_results(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[Letter] | None:
+    """Equivocates: as a server it commits one aggregate to peers of even number and another to the rest."""
+    if not _own_commit(envelope, payload) or payload is None or to % 2 == 0:
+        return None
+    return wrong_results(liar, to, envelope, payload)  # type: ignore[return-value]
+
+
+@lie
+def strange_roster(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[Letter] | None:
+    """As a server it names a roster with somebody in it who is not of the run."""
+    if not _own_commit(envelope, payload) or not isinstance(envelope.message, Commit):
+        return None
+    return [(to, _say(envelope, roster=(*envelope.message.roster, 10_000)), payload)]
+
+
+@lie
+def usurper(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[Letter] | None:
+    """Commits what others have to: to a peer that it should send its update to, it sends a commit of its own instead."""
+    message = envelope.message
+    if not isinstance(message, Update) or payload is None or liar.rng.random() >= OFTEN:
+        return None
+    content = _forged(payload.data.copy(), digest=True)
+    where = (message.lineage, message.round_id, message.shard, message.attempt, message.attempt, liar.peer, message.parent)
+    roster = tuple(liar.swarm.hosts)
+    return [(to, replace(envelope, message=Commit(*where, content.digest, (), (), roster, None, "")), content)]
+
+
+# --- membership -------------------------------------------------------------------------------------------------------------
+
+
+def _with_rumour(to: PeerId, envelope: Envelope, payload: Payload | None, rumour: Rumour) -> list[Letter] | None:
+    match envelope.message:
+        case Ping(rumours=rumours) | Ack(rumours=rumours) | Gossip(rumours=rumours):
+            return [(to, _say(envelope, rumours=(rumour, *rumours)), payload)]
+        case PushPull(members=members):
+            others = tuple(member for member in members if member.peer != rumour.peer)
+            return [(to, _say(envelope, members=(*others, rumour)), payload)]
+        case _:
+            return None
+
+
+@lie
+def false_deaths(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[Letter] | None:
+    """Says that somebody is dead, in its own name, of whoever comes to mind."""
+    victim, often = liar.victim(), liar.rng.random() < OFTEN
+    return (
+        _with_rumour(to, envelope, payload, Rumour(victim, "dead", liar.standing_of(victim), "", "", liar.peer))
+        if often
+        else None
+    )
+
+
+@lie
+def false_suspicions(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[Letter] | None:
+    """Suspects everybody all the time."""
+    victim = liar.victim()
+    return _with_rumour(to, envelope, payload, Rumour(victim, "suspect", liar.standing_of(victim), "", "", liar.peer))
+
+
+@lie
+def forged_departures(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[Letter] | None:
+    """Says that somebody has left, as if it had heard it from that peer."""
+    victim, often = liar.victim(), liar.rng.random() < OFTEN
+    return (
+        _with_rumour(to, envelope, payload, Rumour(victim, "left", liar.standing_of(victim), "", "", victim)) if often else None
+    )
+
+
+@lie
+def forged_incarnations(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[Letter] | None:
+    """Says that somebody has come back to life, a few times or as often as fits into the number."""
+    victim, often, far = liar.victim(), liar.rng.random() < OFTEN, liar.rng.random() < 0.5
+    standing = ROUND_MAX if far else liar.standing_of(victim) + liar.rng.randint(1, 9) * REFUTATIONS
+    rumour = Rumour(victim, "alive", standing, "tcp://10.9.9.9:1", "tcp://10.9.9.9:2", victim)
+    return _with_rumour(to, envelope, payload, rumour) if often else None
+
+
+@lie
+def deaf(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[Letter] | None:
+    """Answers the probes of one peer never, and of all others always: a case for indirect probes."""
+    return [] if isinstance(envelope.message, Ack) and to == min(p for p in liar.swarm.hosts if p != liar.peer) else None
+
+
+# --- states, and anything ---------------------------------------------------------------------------------------------------
+
+
+@lie
+def wrong_states(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[Letter] | None:
+    """Hands another state than its own to who asks for one, with a digest that fits it."""
+    if payload is None or not isinstance(envelope.message, StateOffer):
+        return None
+    content = _forged(payload.data ^ np.uint8(1), digest=True)
+    return [(to, _say(envelope, digest=content.digest), content)]
+
+
+@lie
+def broken_states(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[Letter] | None:
+    """Hands out a state that its digest does not fit."""
+    if payload is None or not isinstance(envelope.message, StateOffer):
+        return None
+    return [(to, envelope, _forged(payload.data ^ np.uint8(1), digest=True))]
+
+
+@lie
+def far_states(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[Letter] | None:
+    """Offers a state of a round that nobody has come to."""
+    if not isinstance(envelope.message, StateOffer):
+        return None
+    return [(to, _say(envelope, round_id=envelope.message.round_id + 1_000_000), payload)]
+
+
+@lie
+def replays(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[Letter] | None:
+    """Says again, besides, what it said to somebody a while ago."""
+    kind = type(envelope.message).__name__
+    often, fresh = liar.rng.random() < OFTEN, liar.rng.random() < OFTEN
+    old = liar.heard.get(kind)
+    if old is None or fresh:
+        liar.heard[kind] = (to, envelope, payload)
+    return [(to, envelope, payload), (to, old[1], old[2])] if old is not None and often else None
+
+
+@lie
+def garbage(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[Letter] | None:
+    """Sends random bytes besides."""
+    often, noise = liar.rng.random() < OFTEN, liar.rng.randbytes(liar.rng.randint(1, 200))
+    return [(to, envelope, payload), (to, noise, None)] if often else None
+
+
+@lie
+def flood(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[Letter] | None:
+    """Says everything five times."""
+    return [(to, envelope, payload)] * 5
