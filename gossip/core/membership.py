@@ -115,11 +115,6 @@ class Membership:
         """Of the local peer: raised by every refutation."""
         return self.me.standing
 
-    @property
-    def superseded(self) -> bool:
-        """A later life of the local peer has been seen: this one has to stop."""
-        return self.hearsay.superseded
-
     def skip_reason(self, peer: PeerId) -> str:
         """Why not to wait for or rely on a peer now; "" when it is usable."""
         member = self.members.get(peer)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from gossip.core.events import Payload
+from gossip.core.events import Effect, Event, Payload, Started
 from gossip.core.members import Change
 from gossip.core.membership import table_interval_s
 from gossip.core.messages import Envelope, PeerId, PushPull
@@ -22,6 +22,7 @@ from .wire import Letter
 SILENT = {"closing_s": (1e9, 1e9), "heartbeat_s": None}
 """The kernel tells nothing, as when a cable is pulled: probes alone must find out."""
 
+ACQUAINTED_ABOVE = 128  # peers: from there on the storm of news with which a swarm begins takes longer than all that is measured
 FIRST_TABLES_S = 6.0  # by then everybody has sent its first table, whose time does not depend on n yet
 LIMIT_S = 60.0
 STEP_S = 0.1
@@ -39,6 +40,17 @@ class MassCrash:
     @property
     def victims(self) -> tuple[PeerId, ...]:
         return tuple(range(0, self.n, round(1.0 / self.crashed_share)))
+
+
+class Acquainted(MemberCore):
+    """Has met everybody before it starts, as after an hour of work together."""
+
+    def _dispatch(self, event: Event, now: float) -> list[Effect]:
+        effects = super()._dispatch(event, now)
+        if isinstance(event, Started):
+            for member in self.membership.view.others():
+                self.membership.view.place(member, member.status, met=True)
+        return effects
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +166,8 @@ def mass_crash(world: MassCrash) -> Aftermath:
 def started(world: MassCrash, deaths: Deaths) -> Swarm[MemberCore]:
     """A swarm in which everybody has met everybody and nobody has anything left to tell."""
     network = Network() if world.connections_close else Network(**SILENT)  # type: ignore[arg-type]
-    swarm = member_swarm(world.n, world.seed, network, encoded=False, listen=deaths.listen)
+    make = Acquainted if world.n > ACQUAINTED_ABOVE else MemberCore
+    swarm = member_swarm(world.n, world.seed, network, encoded=False, listen=deaths.listen, make=make)
     swarm.run_for(FIRST_TABLES_S)
     _advance(swarm, lambda: not any(len(core.membership.rumours) for core in swarm.cores.values()), "silence", deaths)
     if not all_fine(swarm):
