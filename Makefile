@@ -25,7 +25,7 @@ SOURCES := gossip aggregators topologies launch tests examples benchmarks
 export OMP_NUM_THREADS ?= 1
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: help venv demo test simulate lint format types pyright bench package clean mutants
+.PHONY: help venv demo test simulate lint format types pyright membership bench package clean mutants
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -73,6 +73,9 @@ types: $(INSTALLED)  ## mypy --strict
 
 pyright: $(INSTALLED)  ## pyright (needs node; not part of `make test`, because without one it downloads one)
 	$(BIN)/pyright
+
+membership: $(INSTALLED)  ## memberships of up to 1,000 peers: false deaths, detection times, bytes, into docs/ (hours; Ctrl-C and go on)
+	$(BIN)/python benchmarks/membership_scale.py all --jobs $(JOBS) $(ARGS)
 
 bench: $(INSTALLED)  ## steps per second against PyTorch DDP over gloo
 	$(BIN)/python benchmarks/ddp.py $(ARGS)

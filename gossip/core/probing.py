@@ -158,7 +158,7 @@ class Prober:
             return [], None
         if step.stage > self.settings.probe_tries:
             self._end(probe)
-            unheard = len(probe.helpers) - len(probe.nacks) if probe.helpers else 1
+            unheard = sum(self._is_missed(h, probe) for h in probe.helpers) if probe.helpers else 1
             return [], Silence(probe.peer, unheard, probe.began)
         if step.stage == self.settings.probe_tries:
             return self._ask_helpers(probe, now), None
@@ -166,6 +166,14 @@ class Prober:
         timer = self.timers.set(at, ProbeStep(step.nonce, step.stage + 1, at))
         probe.token = timer.token
         return [Send(probe.peer, Ping(probe.nonce, probe.peer, self.talk(probe.peer))), timer], None
+
+    def _is_missed(self, helper: PeerId, probe: Probe) -> bool:
+        """Whether the silence of a helper speaks against our own ears: not if others miss it too, as after a mass crash."""
+        if helper in probe.nacks:
+            return False
+        member = self.view.members[helper]
+        suspicion = member.suspicion
+        return not member.gone and (suspicion is None or tuple(suspicion.accusers) == (self.view.local,))
 
     def _ask_helpers(self, probe: Probe, now: float) -> list[Effect]:
         able = self.view.sample(
