@@ -177,6 +177,24 @@ def test_helpers_that_are_silent_themselves_make_us_doubt_our_own_ears() -> None
     assert bench.core.awareness.score == 0
 
 
+def test_helpers_that_others_miss_too_say_nothing_of_our_own_ears() -> None:
+    """After a mass crash all slowed their probes down, up to eightfold, and found the last victims of 128 after 2 s (seed 0)."""
+    scores = []
+    for known in (False, True):
+        bench = Bench(5)
+        bench.mute = {1, 2, 3, 4}
+        if known:
+            for crashed in (2, 3, 4):
+                bench.say(1, Gossip((rumour(crashed, "suspect", 0, origin=1),)))
+            bench.do(bench.core.prober.drop())  # the second opinions on them, for which peer 1 would be asked
+        before = bench.core.awareness.score
+        bench.do(bench.core.prober.probe(bench.core.members[1], bench.now))
+        bench.advance(0.21)
+        scores.append(bench.core.awareness.score - before)
+    assert scores[0] >= 3
+    assert scores[1] == 0
+
+
 # --- suspicion ----------------------------------------------------------------------------------------------------------------
 
 
