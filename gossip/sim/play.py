@@ -86,15 +86,13 @@ class _Planned(Topology):
 
     def __init__(self, topology: Topology) -> None:
         super().__init__(topology.function, topology.name, topology.rolling, topology.bound)
-        self._plans: dict[tuple[Roster, int, int], Plan] = {}
+        self._plans: dict[tuple[Any, ...], Plan] = {}
 
     def __call__(self, roster: Roster, round_id: int, seed: int, **options: Any) -> Plan:
-        if options:
-            return super().__call__(roster, round_id, seed, **options)
-        key = roster, round_id, seed
+        key = roster, round_id, seed, *options.items()
         plan = self._plans.get(key)
         if plan is None:
-            plan = self._plans[key] = super().__call__(roster, round_id, seed)
+            plan = self._plans[key] = super().__call__(roster, round_id, seed, **options)
         return plan
 
 
