@@ -107,6 +107,26 @@ def test_a_fault_takes_place_once_and_is_over_in_the_calm(fault: Fault) -> None:
     assert all(swarm.hosts[peer].core.rounds.round_id > before[peer] for peer in swarm.up)
 
 
+def test_a_liar_among_robust_rules_is_quarantined_released_and_watched_and_the_replicas_agree() -> None:
+    lying = replace(
+        WORLD, faults=(Liar("scale", (1,), 20.0), Loss(0.1, 1.0, 2.0)), aggregator="median", active_s=6.0, duration_s=6.0
+    )
+    outcome = run(lying)
+    assert outcome.violation is None, outcome.violation
+    assert {"suspected", "quarantined", "parole"} <= set(outcome.reports)
+    assert outcome.judged["S9"] > 100
+
+
+def test_a_crash_costs_the_rounds_for_which_too_few_honest_updates_are_left() -> None:
+    """A median against one liar needs three updates: with one of four gone no round changes anything, as it has to be."""
+    schedule = replace(
+        WORLD, faults=(Liar("scale", (1,), 20.0), Crash(3, at_s=4.0)), aggregator="median", active_s=12.0, duration_s=12.0
+    )
+    outcome = run(schedule)
+    assert outcome.violation is None, outcome.violation
+    assert outcome.reports["lost_round"] > 1
+
+
 def test_a_fault_that_finds_nothing_to_strike_is_not_counted() -> None:
     late = (
         Crash(3, at_s=1.5),

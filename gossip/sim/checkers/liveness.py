@@ -213,8 +213,13 @@ class CrashCostsLittle(Checker):
         cores = [core for other in swarm.up if (core := peer_core(swarm, other)) is not None and core.phase == "running"]
         roster = max((core.rounds.roster.peers for core in cores), key=len, default=())
         quorum = max((core.rounds.quorum() for core in cores), default=1)
-        if sum(1 for peer in roster if peer in swarm.up) < quorum:
-            return
+        locked = max(
+            (rolling.agreed.trust.quarantined(rolling.round_id) for core in cores if (rolling := rolling_of(core))), key=len
+        )
+        here = [peer for peer in roster if peer in swarm.up]
+        useful = sum(1 for peer in here if peer not in locked and peer not in self.circumstances.liars)
+        if len(here) < quorum or useful < cores[0].settings.updates_min:
+            return  # rounds cannot go on, or change nothing, for want of updates
         reached = max(core.rounds.round_id for core in cores)
         text = f"{within_s:.2f} s after its crash the others are in round {reached}, as they were then ({furthest})"
         self.demand(reached > furthest, swarm, victim, text)
