@@ -7,7 +7,7 @@ from typing import Any
 
 from .events import Effect, Send
 from .lineage import Lineage
-from .messages import CommitRequest, PeerId
+from .messages import CommitRequest, NotMe, PeerId
 from .settings import CoreSettings
 from .timers import Timers
 
@@ -31,6 +31,7 @@ class Astray:
         self.lost_track: tuple[PeerId, str] | None = None
         self._branches: dict[PeerId, bytes] = {}
         self._asked = -1  # the round for which a timer runs already
+        self._requested = (-1, -1)  # of whom the commits from which round on
 
     def begin(self) -> None:
         """Another round begins: who is on which branch is open again."""
@@ -55,8 +56,18 @@ class Astray:
         return [self.timers.set(now + self.settings.rounds.behind_after_s, StillBehind(here, peer))]
 
     def still_behind(self, timer: StillBehind) -> list[Effect]:
-        self._asked = -1
+        self._asked, self._requested = -1, (timer.peer, timer.round_id)
         return [Send(timer.peer, CommitRequest(self.settings.lineage, timer.round_id))]
+
+    def without_commit(self, peer: PeerId, notice: NotMe, now: float) -> list[Effect]:
+        """``peer`` is in a later round and has answered with that. Whoever was asked for the commits between does not keep them,
+        nor does it help to ask it again."""
+        here = self.lineage.next_round
+        if self._requested == (peer, here) and (notice.asked_round, notice.shard, notice.attempt) == (here, 0, 0):
+            self._requested = (-1, -1)
+            self.lost_track = (peer, f"{peer} is in round {notice.round_id} and does not keep the commits from round {here} on")
+            return []
+        return self.behind(peer, notice.round_id, now)
 
     def is_elsewhere(self, peer: PeerId, parent: bytes) -> bool:
         """Whether ``peer``, whose last round has the hash ``parent``, is on another branch.

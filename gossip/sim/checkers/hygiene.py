@@ -54,7 +54,7 @@ class NothingRaises(Checker):
             self.judged += 1
             if self.sends > self._most[peer]:
                 raise self.violated(swarm, peer, f"sends more than {self._most[peer]} messages because of {self._handled()}")
-        elif isinstance(effect, Halt) and self.handling is not None:
+        elif isinstance(effect, Halt) and effect.exit_code and self.handling is not None:  # who was asked to leave may
             _, event = self.handling
             if isinstance(event, Received) and event.sender in self.circumstances.liars:
                 raise self.violated(swarm, peer, f"halts ({effect.reason}) at the word of a liar: {self._handled()}")
