@@ -54,7 +54,10 @@ class NothingRaises(Checker):
             self.judged += 1
             if self.sends > self._most[peer]:
                 raise self.violated(swarm, peer, f"sends more than {self._most[peer]} messages because of {self._handled()}")
-        elif isinstance(effect, Halt) and effect.exit_code and self.handling is not None:  # who was asked to leave may
+        elif isinstance(effect, Halt) and self.handling is not None:
+            core = swarm.hosts[peer].core
+            if isinstance(core, Peer) and core._stop_reason == effect.reason:
+                return  # it was asked to leave, and nobody needs it any more
             _, event = self.handling
             if isinstance(event, Received) and event.sender in self.circumstances.liars:
                 raise self.violated(swarm, peer, f"halts ({effect.reason}) at the word of a liar: {self._handled()}")
