@@ -411,6 +411,7 @@ class RollingRounds:
         """Every shard is committed: this round is history."""
         held = tuple([(shard.commit, shard.payload) for shard in self._shards if shard.commit is not None])
         self.log.append(self.round_id, held)
+        self._promises.keep_finished(self.round_id, self.chain, self._shards)
         alive = sum([peer == self.local or not self._skip_reason(peer) for peer in held[0][0].roster])
         effects = self.agreed.append(held, [shard.made_here for shard in self._shards], alive)
         self.deadline.observe_round(now - self._began_at)

@@ -280,10 +280,18 @@ class OneLineage(RoundLiveness):
         ahead = max(at, key=lambda peer: at[peer])
         behind = min(at, key=lambda peer: at[peer])
         if isinstance(participants[0][1].rounds, GossipRounds):
-            if at[ahead] - at[behind] > BEHIND_ROUNDS + 2:
-                return behind, f"it is in round {at[behind]}, peer {ahead} in round {at[ahead]}"
-            return self._finite(swarm)
+            return self._left_behind(participants, at) or self._finite(swarm)
         return self._one_chain(participants, at[behind], ahead)
+
+    @staticmethod
+    def _left_behind(participants: list[tuple[PeerId, Peer]], at: dict[PeerId, int]) -> Shortcoming:
+        """Nobody is far behind those it hears. In a ring those are two, and the far side may be further."""
+        for peer, core in participants:
+            assert isinstance(core.rounds, GossipRounds)
+            for source in core.rounds._sources:
+                if at.get(source, 0) - at[peer] > BEHIND_ROUNDS + 2:
+                    return peer, f"it is in round {at[peer]}, peer {source}, which it hears, in round {at[source]}"
+        return None
 
     def _one_chain(self, participants: list[tuple[PeerId, Peer]], last: int, ahead: PeerId) -> Shortcoming:
         ids = [peer for peer, _ in participants]

@@ -12,7 +12,7 @@ from gossip.core.peer import Peer
 from gossip.core.rolling import RollingRounds
 from gossip.sim.toy_trainer import ToyTrainer
 
-from .base import Checker, Circumstances, Life, life_of, peer_core
+from .base import Checker, Circumstances, Life, Misled, life_of, peer_core
 
 if TYPE_CHECKING:
     from gossip.sim.driver import Swarm
@@ -157,21 +157,18 @@ class IdenticalReplicas(Checker):
 
     def __init__(self, circumstances: Circumstances | None = None) -> None:
         super().__init__(circumstances)
-        self._misled: dict[PeerId, None] = {}  # who took over a liar's state, or that of one who did
+        self._misled = Misled(self.circumstances)
         self._parameters: dict[tuple[int, bytes], tuple[bytes, PeerId]] = {}
         self._agreed: dict[tuple[int, bytes], tuple[Any, PeerId]] = {}
 
     def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
-        self._misled.pop(peer, None)
+        self._misled.forget(peer)
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
         if isinstance(effect, Apply):
             self._compare(swarm, peer)  # before it is applied: what the rounds before have made
-        elif isinstance(effect, Restore) and self.circumstances.false_states:
-            core = peer_core(swarm, peer)
-            self._misled.pop(peer, None)
-            if core is not None and (core.recovery.donor in self.circumstances.two_faced or core.recovery.donor in self._misled):
-                self._misled[peer] = None
+        elif isinstance(effect, Restore):
+            self._misled.restores(swarm, peer)
 
     def after_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
         if isinstance(event, Restored):
