@@ -90,6 +90,9 @@ class NoReturnFromTheDead(TableChecker):
         went_with = gone.get(transition.subject, -1)
         if went_with < 0:
             return
+        if self.circumstances.invented_lives and incarnation_of(went_with) > swarm.hosts[transition.subject].incarnation:
+            del gone[transition.subject]  # the life that died was a liar's invention, and gives way
+            return
         if transition.standing > went_with:
             del gone[transition.subject]
             self.judged += 1
