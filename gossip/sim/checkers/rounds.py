@@ -13,11 +13,13 @@ from gossip.core.rolling import RollingRounds
 from gossip.sim.toy_trainer import ToyTrainer
 
 from .base import Checker, Circumstances, Life, Misled, life_of, peer_core
+from .disturbances import Disturbances
 
 if TYPE_CHECKING:
     from gossip.sim.driver import Swarm
 
 RECENT_PUSHES = 512
+FORKS_AFTER_S = 6.0  # two round timeouts after the network was uneven no second commit of a round can come out any more
 
 
 def rolling_of(core: Peer | None) -> RollingRounds | None:
@@ -237,8 +239,9 @@ class OneHistory(Checker):
     effects = (Update, Aggregate, Committed, Go)
     afters = (Commit,)
 
-    def __init__(self, circumstances: Circumstances | None = None) -> None:
+    def __init__(self, disturbances: Disturbances, circumstances: Circumstances | None = None) -> None:
         super().__init__(circumstances)
+        self.disturbances = disturbances
         self._promised: dict[PeerId, _Promise] = {}
         self._offered: dict[PeerId, dict[tuple[int, int, bytes], int]] = {}
         self._made: dict[tuple[bytes, int, int, int], tuple[Life, bytes]] = {}
@@ -332,9 +335,15 @@ class OneHistory(Checker):
             return
         digest, holder = self._applied.setdefault((commit.parent, commit.round_id, commit.shard), (commit.digest, peer))
         self.judged += 1
-        if digest != commit.digest and not self.circumstances.forks:
+        if digest != commit.digest and not self._may_fork(swarm):
             text = f"{where}: digest {commit.digest.hex() or 'none'} here, {digest.hex() or 'none'} at peer {holder}"
             raise self.violated(swarm, peer, text)
+
+    def _may_fork(self, swarm: Swarm[Any]) -> bool:
+        """Whether commits could get lost between the living just now, or so little ago that one of them may come out yet."""
+        if self.circumstances.false_words or not self.circumstances.forks:
+            return self.circumstances.forks
+        return swarm.now - self.disturbances.uneven_until <= FORKS_AFTER_S
 
     def _on_go(self, swarm: Swarm[Any], peer: PeerId, go: Go) -> None:
         rounds = rolling_of(peer_core(swarm, peer))
