@@ -1,175 +1,236 @@
-"""Membership in large swarms, simulated: how fast crashes are known, what it costs, and whether anybody dies who lives.
+"""Membership, simulated: how fast crashes are known in swarms of 8 to 1,000, what it costs, and whether anybody dies who lives.
 
-    python benchmarks/membership_scale.py scale --json docs/membership_scale.json --plot docs/membership_scale.png
-    python benchmarks/membership_scale.py healthy --node-seconds 1e6 --jobs 4
-    python benchmarks/membership_scale.py pauses
+    python benchmarks/membership_scale.py all             # rain, pauses, scale, page: some hours of processor time
+    python benchmarks/membership_scale.py rain --node-seconds 1e6 --jobs 4
+    python benchmarks/membership_scale.py scale --sizes 8 64 512
 
-``scale`` crashes a tenth of n peers at once, with and without the kernel closing their connections. ``healthy`` runs swarms of 8
-at 20 % loss, 20 % duplication and 100 ms jitter for so many node-seconds, in which nobody may be declared dead. ``pauses`` stops
-one peer for 50 ms to ten minutes, after which that peer may not have declared anybody dead. The last two exit with 1 when it
-happened all the same.
+``rain``: swarms of 2 to 32 at 20 % loss, 20 % duplication and 100 ms of jitter; in some, members sleep and restart all along.
+Nobody who is well may be declared dead. ``pauses``: some stand still for 0.1 s to ten minutes, with and without rain; nobody
+who did not may be declared dead. ``scale``: a tenth of the swarm crashes at once. ``page`` makes docs/membership_scale.json and
+.png of what these found. Every run is kept in --into and not run again, so all of it can be interrupted and gone on with.
+
+Exit codes: 0 all is well, 1 somebody died who lived or a swarm did not agree again, 130 Ctrl-C.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import math
 import multiprocessing
 import os
+import signal
 import sys
 import time
-from collections import Counter
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from gossip.core import events
-from gossip.core.events import Effect, Event
-from gossip.core.members import Change
-from gossip.core.messages import Envelope, PeerId
-from gossip.sim.driver import Swarm
-from gossip.sim.membership_only import MemberCore, all_fine, member_swarm
-from gossip.sim.network import LinkModel, Network
-from gossip.transport.codec import encode
+from gossip.sim.driver import Stuck
+from gossip.sim.false_deaths import Pause, Rain, Seen, pause, rain
+from gossip.sim.mass_crash import MassCrash, mass_crash
+from gossip.sim.membership_only import MemberCore, Oblivious
 
 SIZES = (8, 16, 32, 64, 128, 256, 512, 1000)
-SETTLE_S, CALM_S, LIMIT_S = 2.0, 5.0, 60.0
-NODE_SECONDS_A_RUN = 4000.0
-PAUSES_S = (0.05, 0.15, 0.25, 0.5, 0.8, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0, 120.0, 600.0)
+RAIN_SHARES = {2: 0.03, 3: 0.12, 4: 0.17, 5: 0.15, 8: 0.42, 16: 0.08, 32: 0.03}  # of the node-seconds; a large one costs more
+RAIN_RUN_S = 4000.0  # node-seconds in one run
+PAUSES_S = (0.1, 0.15, 0.25, 0.35, 0.5, 0.8, 1.2, 2.0, 3.0, 5.0, 10.0)
+LONG_PAUSES_S = (30.0, 120.0, 600.0)
+COUNTS = ("suspect", "excused", "true deaths", "sent", "lost", "duplicated", "delivered", "paused", "restarted")
+
+World = Rain | Pause | MassCrash
+Row = dict[str, Any]
 
 
-class Meter(MemberCore):
-    """Adds up what it sends: encoded messages, without the framing of ZeroMQ and TCP."""
-
-    on = False
-    sent_bytes = 0
-    sent_messages = 0
-
-    def handle(self, event: Event, now: float) -> list[Effect]:
-        effects = super().handle(event, now)
-        if Meter.on:
-            for effect in effects:
-                if isinstance(effect, events.Send):
-                    Meter.sent_messages += 1
-                    Meter.sent_bytes += len(encode(Envelope(b"\0" * 8, self.peer, 0, effect.message)))
-        return effects
-
-    @staticmethod
-    def read(peers: int, seconds: float) -> tuple[float, float]:
-        """Bytes and messages a peer and second since the last time."""
-        found = Meter.sent_bytes / peers / seconds, Meter.sent_messages / peers / seconds
-        Meter.sent_bytes = Meter.sent_messages = 0
-        return found
+# --- what is run ------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One crash of a tenth. Times are seconds after it, over all pairs of a survivor and a victim."""
-
-    n: int
-    victims: int
-    seed: int
-    connections_close: bool
-    suspected_first_s: float
-    dead_median_s: float
-    dead_last_s: float  # everybody knows every victim
-    false_deaths: int
-    calm_bytes_per_peer_s: float
-    calm_messages_per_peer_s: float
-    crash_bytes_per_peer_s: float
-    wall_s: float
+def rains(node_seconds: float) -> list[World]:
+    """Every second one keeps the order of messages, every fourth one has sleepers, from 5 peers up."""
+    worlds: list[World] = []
+    for n, share in RAIN_SHARES.items():
+        for seed in range(max(1, round(node_seconds * share / RAIN_RUN_S))):
+            sleepers = n // 3 if n >= 5 and seed % 4 == 3 else 0
+            worlds.append(Rain(n, seed, RAIN_RUN_S, in_order=seed % 2 == 0, sleepers=sleepers))
+    return worlds
 
 
-class Deaths:
-    """When each survivor heard of each victim's death, and whoever else was called dead."""
-
-    def __init__(self, victims: tuple[PeerId, ...]) -> None:
-        self.victims = dict.fromkeys(victims)
-        self.dead: dict[tuple[PeerId, PeerId], float] = {}
-        self.suspected_first = math.inf
-        self.false = 0
-
-    def listen(self, now: float, by: PeerId, change: Change) -> None:
-        if change.peer not in self.victims:
-            self.false += change.what == "dead"
-        elif by in self.victims:
-            return
-        elif change.what == "dead":
-            self.dead.setdefault((by, change.peer), now)
-        elif change.what == "suspect":
-            self.suspected_first = min(self.suspected_first, now)
+def pauses(seeds: int) -> list[World]:
+    """One observer, half of the swarm, all but one; told of it by its driver or not; in the dry and in the rain."""
+    worlds: list[World] = []
+    for pause_s in (*PAUSES_S, *LONG_PAUSES_S):
+        long = pause_s in LONG_PAUSES_S
+        for n in (3, 8) if long else (3, 5, 8, 16):
+            for observers in sorted({1, n - 1} if long else {1, n // 2, n - 1}):
+                for core in (MemberCore, Oblivious):
+                    for loss, deaf in ((0.0, False), (0.2, False), (0.2, True)):
+                        for seed in range(1 if long else seeds):
+                            worlds.append(Pause(n, seed, pause_s, observers, loss, deaf, core))
+    return worlds
 
 
-def started(n: int, seed: int, connections_close: bool, deaths: Deaths) -> Swarm[MemberCore]:
-    """A swarm in which everybody has met everybody, and nobody has anything left to tell."""
-    from gossip.core.timers import Timers
-
-    network = Network() if connections_close else Network(closing_s=(1e6, 1e6), heartbeat_s=None)
-    swarm: Swarm[MemberCore] = Swarm(
-        lambda peer, life: Meter(peer, life, n, seed, Timers(), deaths.listen), n, seed, network, encoded=False
-    )
-    while swarm.now < SETTLE_S or any(len(host.core.membership.rumours) for host in swarm.hosts.values()):
-        swarm.run_for(0.5)
-    for host in swarm.hosts.values():
-        assert len(host.core.membership.alive()) == n, f"after {swarm.now} s peer {host.peer} does not know everybody"
-    return swarm
+def crashes(sizes: Iterable[int], seeds: int) -> list[World]:
+    return [
+        MassCrash(n, seed, connections_close)
+        for n in sorted(sizes)
+        for seed in range(seeds if n <= 128 else max(1, seeds // 2) if n <= 256 else 1)
+        for connections_close in (True, False)
+    ]
 
 
-def crash_a_tenth(n: int, seed: int, connections_close: bool) -> Row:
+def cost(world: World) -> float:
+    """Of processor time, in no particular unit: for the guess of how long the rest takes."""
+    match world:
+        case Rain(n, _, node_seconds):
+            return node_seconds * (n + 8)
+        case Pause(n, _, pause_s, _, loss):
+            return n * (pause_s + 9.0) * (n + 8) * (1.0 if loss else 0.3)
+        case MassCrash(n):
+            return float(n * n)
+
+
+def name_of(world: World) -> Row:
+    """The world as plain data: what a run is told by from others."""
+    facts = asdict(world)
+    if "core" in facts:
+        facts["core"] = facts["core"].__name__
+    return facts
+
+
+def play(world: World) -> Row:
+    """One run, in a worker: what it was and what came of it."""
     began = time.perf_counter()
-    victims = tuple(range(0, n, 10))
-    deaths = Deaths(victims)
-    swarm = started(n, seed, connections_close, deaths)
-    Meter.on = True
-    Meter.read(1, 1.0)
-    swarm.run_for(CALM_S)
-    calm_bytes, calm_messages = Meter.read(n, CALM_S)
-    crashed_at = swarm.now
-    for victim in victims:
-        swarm.crash(victim)
-    survivors = n - len(victims)
-    while len(deaths.dead) < survivors * len(victims) and swarm.now < crashed_at + LIMIT_S:
-        swarm.run_for(0.1)
-    crash_bytes, _ = Meter.read(survivors, swarm.now - crashed_at)
-    Meter.on = False
-    swarm.run_for(2.0)  # whoever is wrongly accused in the turmoil shall have had the time to die of it
-    assert len(deaths.dead) == survivors * len(victims), f"n={n}: {len(deaths.dead)} of the deaths were heard of"
-    times = [at - crashed_at for at in deaths.dead.values()]
-    return Row(
-        n,
-        len(victims),
-        seed,
-        connections_close,
-        deaths.suspected_first - crashed_at,
-        median(times),
-        max(times),
-        deaths.false,
-        calm_bytes,
-        calm_messages,
-        crash_bytes,
-        time.perf_counter() - began,
-    )
+    row: Row = {"world": name_of(world)}
+    try:
+        row |= (
+            asdict(mass_crash(world))
+            if isinstance(world, MassCrash)
+            else told(rain(world) if isinstance(world, Rain) else pause(world))
+        )
+    except Stuck as stuck:
+        row["stuck"] = str(stuck)
+    return row | {"wall_s": round(time.perf_counter() - began, 2)}
 
 
-def scale(options: argparse.Namespace) -> int:
-    rows: list[Row] = []
-    if options.json is not None and options.json.exists() and options.resume:
-        rows = [Row(**row) for row in json.loads(options.json.read_text())["rows"]]
-    for n in options.sizes:
-        for seed in range(options.seeds if n <= 256 else 1):
-            for connections_close in (True, False):
-                if any((row.n, row.seed, row.connections_close) == (n, seed, connections_close) for row in rows):
-                    continue
-                rows.append(crash_a_tenth(n, seed, connections_close))
-                print(rows[-1], flush=True)
-                if options.json is not None:
-                    options.json.write_text(json.dumps({"rows": [asdict(row) for row in rows]}, indent=1) + "\n")
-    if options.plot is not None:
-        draw(rows, options.plot)
-    return int(any(row.false_deaths for row in rows))
+def told(seen: Seen) -> Row:
+    counts = {what: seen.counts[what] for what in COUNTS}
+    return {"node_seconds": seen.node_seconds, "false_deaths": [asdict(death) for death in seen.false_deaths], "counts": counts}
+
+
+# --- running it ---------------------------------------------------------------------------------------------------------------
+
+
+def read_rows(file: Path) -> list[Row]:
+    """What was found before. A last line that an interruption cut short is left out."""
+    if not file.exists():
+        return []
+    lines = file.read_text().splitlines(keepends=True)
+    return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+def wrong(row: Row) -> bool:
+    return "stuck" in row or bool(row["false_deaths"])
+
+
+def run_all(kind: str, worlds: list[World], options: argparse.Namespace) -> list[Row]:
+    """Plays what is not in ``--into`` yet; returns the rows of all ``worlds``."""
+    options.into.mkdir(parents=True, exist_ok=True)
+    file = options.into / f"{kind}.jsonl"
+    wanted = {json.dumps(name_of(world), sort_keys=True): world for world in worlds}
+    rows = {json.dumps(row["world"], sort_keys=True): row for row in read_rows(file)}
+    rows = {name: row for name, row in rows.items() if name in wanted}
+    todo = {name: world for name, world in wanted.items() if name not in rows}
+    to_do, paid = sum(map(cost, todo.values())), 0.0
+    print(f"{kind}: {len(wanted)} runs, {len(rows)} of them are in {file} already", file=sys.stderr, flush=True)
+    file.write_text("".join(json.dumps(row) + "\n" for row in read_rows(file)))  # without a line that was cut short
+    began = time.monotonic()
+    with multiprocessing.get_context("spawn").Pool(options.jobs, initializer=ignore_interrupts) as pool, file.open("a") as found:
+        for done, row in enumerate(pool.imap_unordered(play, todo.values()), 1):
+            name = json.dumps(row["world"], sort_keys=True)
+            rows[name] = row
+            paid += cost(todo[name])
+            found.write(json.dumps(row) + "\n")
+            found.flush()
+            took_s = time.monotonic() - began
+            left = f"{took_s / 60:.0f} min, about {took_s * (to_do / paid - 1) / 60:.0f} more"
+            bad = sum(wrong(each) for each in rows.values())
+            shown = {key: value for key, value in row["world"].items() if key in ("n", "seed", "pause_s", "connections_close")}
+            print(f"{kind} {done}/{len(todo)}, {bad} bad, {left}; {shown} took {row['wall_s']} s", file=sys.stderr, flush=True)
+    return list(rows.values())
+
+
+def ignore_interrupts() -> None:
+    """Ctrl-C goes to the whole group of processes; the parent ends the workers."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def verdict(kind: str, rows: list[Row]) -> int:
+    bad = [row for row in rows if wrong(row)]
+    for row in bad:
+        print(f"{kind} {row['world']}: {row.get('stuck') or row['false_deaths']}")
+    facts: Row = {"experiment": kind, "runs": len(rows), "bad": len(bad)}
+    if kind != "scale":
+        facts["node_seconds"] = round(sum(row.get("node_seconds", 0.0) for row in rows))
+    print(json.dumps(facts), flush=True)
+    return int(bool(bad) or not rows)
+
+
+def run_rain(options: argparse.Namespace) -> int:
+    return verdict("rain", run_all("rain", rains(options.node_seconds), options))
+
+
+def run_pauses(options: argparse.Namespace) -> int:
+    return verdict("pauses", run_all("pauses", pauses(options.pause_seeds), options))
+
+
+def run_scale(options: argparse.Namespace) -> int:
+    return verdict("scale", run_all("scale", crashes(options.sizes, options.seeds), options))
+
+
+# --- the page ---------------------------------------------------------------------------------------------------------------
+
+
+def summed(rows: list[Row], *keys: str) -> list[Row]:
+    """Rows that agree in ``keys`` of their worlds, added up."""
+    groups: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
+    for row in rows:
+        groups[tuple(row["world"][key] for key in keys)].append(row)
+    sums = []
+    for group, members in sorted(groups.items()):
+        counts: Counter[str] = Counter()
+        for row in members:
+            counts.update(row.get("counts", {}))
+        facts = dict(zip(keys, group, strict=True)) | {"runs": len(members), "stuck": sum("stuck" in row for row in members)}
+        facts["node_seconds"] = round(sum(row.get("node_seconds", 0.0) for row in members))
+        facts["false_deaths"] = sum(len(row.get("false_deaths", ())) for row in members)
+        sums.append(facts | dict(counts))
+    return sums
+
+
+def run_page(options: argparse.Namespace) -> int:
+    """Writes what the rows in ``--into`` say."""
+    rain_rows, pause_rows, crash_rows = (read_rows(options.into / f"{kind}.jsonl") for kind in ("rain", "pauses", "scale"))
+    if not crash_rows:
+        print(f"there is nothing in {options.into / 'scale.jsonl'}: run `scale` first", file=sys.stderr)
+        return 1
+    report = {
+        "schema": "gossip.membership_scale/1",
+        "rain": summed(rain_rows, "n", "in_order", "sleepers"),
+        "pauses": summed(pause_rows, "pause_s", "loss", "deaf"),
+        "scale": sorted(crash_rows, key=lambda row: (row["world"]["n"], row["world"]["connections_close"], row["world"]["seed"])),
+    }
+    text = "{\n" + ",\n".join(f'"{key}": {lines(value)}' for key, value in report.items()) + "\n}\n"
+    options.write.with_suffix(".json").write_text(text)
+    draw([row for row in crash_rows if "stuck" not in row], options.write.with_suffix(".png"))
+    print(f"wrote {options.write.with_suffix('.json')} and {options.write.with_suffix('.png')}")
+    return 0
+
+
+def lines(value: Any) -> str:
+    """JSON with one row a line."""
+    return json.dumps(value) if isinstance(value, str) else "[\n" + ",\n".join(json.dumps(row) for row in value) + "\n]"
 
 
 def draw(rows: list[Row], picture: Path) -> None:
@@ -179,25 +240,28 @@ def draw(rows: list[Row], picture: Path) -> None:
     from matplotlib import pyplot
     from matplotlib.ticker import NullLocator, ScalarFormatter
 
-    ink, blue, red = "#1a1a1a", "#1f5fbf", "#c23b22"
-    figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 4), dpi=150)
-    sizes = sorted({row.n for row in rows})
+    ink, blue, red, grey = "#1a1a1a", "#1f5fbf", "#c23b22", "#8a8a8a"
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(11, 4.4), dpi=150)
+    sizes = sorted({row["world"]["n"] for row in rows})
 
-    def curve(axes: Any, close: bool, what: Callable[[Row], float], colour: str, style: str, label: str) -> None:
-        points = [(n, [what(row) for row in rows if row.n == n and row.connections_close == close]) for n in sizes]
+    def curve(axes: Any, close: bool | None, what: Callable[[Row], float], colour: str, style: str, label: str) -> None:
+        chosen = [row for row in rows if close is None or row["world"]["connections_close"] == close]
+        points = [(n, [what(row) for row in chosen if row["world"]["n"] == n]) for n in sizes]
         points = [(n, values) for n, values in points if values]
-        axes.plot(
-            [n for n, _ in points], [median(v) for _, v in points], style, color=colour, label=label, marker="o", markersize=3
-        )
+        xs, ys = [n for n, _ in points], [median(values) for _, values in points]
+        axes.plot(xs, ys, style, color=colour, label=label, marker="o", markersize=3)
+        axes.fill_between(xs, [min(v) for _, v in points], [max(v) for _, v in points], color=colour, alpha=0.12, linewidth=0)
 
-    curve(left, True, lambda row: row.dead_median_s, blue, "-", "known dead, median; connections close")
-    curve(left, True, lambda row: row.dead_last_s, blue, "--", "known to everybody; connections close")
-    curve(left, False, lambda row: row.dead_median_s, red, "-", "known dead, median; silent")
-    curve(left, False, lambda row: row.dead_last_s, red, "--", "known to everybody; silent")
+    curve(left, False, lambda row: row["known_all_s"], red, "-", "silent: everybody knows of every death")
+    curve(left, False, lambda row: row["known_median_s"], red, "--", "silent: median survivor knows")
+    curve(left, False, lambda row: row["suspected_median_s"], red, ":", "silent: first suspicion")
+    curve(left, True, lambda row: row["known_all_s"], blue, "-", "connections close: everybody knows")
+    curve(left, True, lambda row: row["known_median_s"], blue, "--", "connections close: median survivor knows")
     left.set(xlabel="peers", ylabel="seconds after a tenth of them crashed", xscale="log", ylim=(0, None))
-    curve(right, True, lambda row: row.calm_bytes_per_peer_s / 1000, ink, "-", "nothing happens")
-    curve(right, True, lambda row: row.crash_bytes_per_peer_s / 1000, blue, "-", "until all is known; connections close")
-    curve(right, False, lambda row: row.crash_bytes_per_peer_s / 1000, red, "-", "until all is known; silent")
+    curve(right, False, lambda row: row["crash_bytes_per_peer_s"] / 1000, red, "-", "silent crash, until all is known")
+    curve(right, True, lambda row: row["crash_bytes_per_peer_s"] / 1000, blue, "-", "connections close, until all is known")
+    curve(right, None, lambda row: row["calm_bytes_per_peer_s"] / 1000, ink, "-", "nothing happens")
+    curve(right, None, lambda row: row["calm_table_bytes_per_peer_s"] / 1000, grey, "--", "of that, tables")
     right.set(xlabel="peers", ylabel="kB sent by a peer in a second", xscale="log", yscale="log")
     for axes in (left, right):
         axes.set_xticks(sizes)
@@ -210,86 +274,29 @@ def draw(rows: list[Row], picture: Path) -> None:
     pyplot.close(figure)
 
 
-# --- nobody dies who lives ------------------------------------------------------------------------------------------------
+def run_everything(options: argparse.Namespace) -> int:
+    return max([act(options) for act in (run_rain, run_pauses, run_scale, run_page)])
 
 
-def healthy_run(seed: int) -> Counter[str]:
-    """One swarm of 8 in the rain."""
-    seen: Counter[str] = Counter()
-
-    def listen(now: float, by: PeerId, change: Change) -> None:
-        seen[change.what] += 1
-
-    n = 8
-    network = Network(LinkModel(delay_s=(0.0, 0.1), loss=0.2, duplicate=0.2))
-    swarm = member_swarm(n, seed, network, encoded=False, listen=listen)
-    swarm.run_for(NODE_SECONDS_A_RUN / n)
-    seen.update(swarm.counts)
-    seen["node_seconds"] = int(NODE_SECONDS_A_RUN)
-    seen[f"seed {seed} dead"] = seen["dead"]
-    return seen
-
-
-def healthy(options: argparse.Namespace) -> int:
-    runs = math.ceil(options.node_seconds / NODE_SECONDS_A_RUN)
-    total: Counter[str] = Counter()
-    with multiprocessing.get_context("spawn").Pool(options.jobs) as pool:
-        for number, seen in enumerate(pool.imap_unordered(healthy_run, range(options.first, options.first + runs)), 1):
-            total.update(seen)
-            print(f"{number}/{runs}: {total['node_seconds']} node-seconds, {total['dead']} dead", file=sys.stderr, flush=True)
-    facts = {key: total[key] for key in ("node_seconds", "dead", "suspect", "sent", "lost", "duplicated", "delivered")}
-    facts["loss"] = round(total["lost"] / total["sent"], 4)
-    facts["duplication"] = round(total["duplicated"] / total["sent"], 4)
-    facts["died_in"] = sorted(key for key, count in total.items() if key.startswith("seed") and count)
-    print(json.dumps(facts))
-    return int(total["dead"] > 0)
-
-
-def pauses(options: argparse.Namespace) -> int:
-    """Who pauses may be taken for dead, and rightly; it must not take others for dead."""
-    guilty = 0
-    for pause_s in PAUSES_S:
-        others_killed = own_deaths = 0
-        for seed in range(options.seeds):
-            n = (3, 5, 8, 16)[seed % 4]
-            swarm = member_swarm(n, seed)
-            swarm.run_until(lambda swarm=swarm: all_fine(swarm), 5.0)
-            swarm.run_for(0.31 * seed)
-            swarm.pause_for(1, pause_s)
-            swarm.run_for(pause_s + 0.01)
-            swarm.run_until(lambda swarm=swarm: all_fine(swarm), 10.0)
-            swarm.run_for(3.0)
-            dead = [
-                (peer, change.peer) for peer, core in swarm.cores.items() for _, change in core.changes if change.what == "dead"
-            ]
-            others_killed += sum(1 for _, subject in dead if subject != 1)
-            own_deaths += sum(1 for _, subject in dead if subject == 1)
-        guilty += others_killed
-        taken = f"the paused taken for dead {own_deaths} times"
-        print(f"pause {pause_s:7.2f} s, {options.seeds} swarms: others killed {others_killed}, {taken}")
-    return int(guilty > 0)
+ACTS = {"rain": run_rain, "pauses": run_pauses, "scale": run_scale, "page": run_page, "all": run_everything}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = parser.add_subparsers(dest="command", required=True)
-    for_scale = commands.add_parser("scale")
-    for_scale.add_argument("--sizes", type=int, nargs="+", default=list(SIZES))
-    for_scale.add_argument("--seeds", type=int, default=3, help="runs of each size, one above 256 peers")
-    for_scale.add_argument("--json", type=Path, help="file for the numbers")
-    for_scale.add_argument("--plot", type=Path, help="file for the picture")
-    for_scale.add_argument("--resume", action="store_true", help="keep the rows that --json has already")
-    for_scale.set_defaults(act=scale)
-    for_healthy = commands.add_parser("healthy")
-    for_healthy.add_argument("--node-seconds", type=float, default=1e6)
-    for_healthy.add_argument("--jobs", type=int, default=os.cpu_count())
-    for_healthy.add_argument("--first", type=int, default=0, help="first seed")
-    for_healthy.set_defaults(act=healthy)
-    for_pauses = commands.add_parser("pauses")
-    for_pauses.add_argument("--seeds", type=int, default=12)
-    for_pauses.set_defaults(act=pauses)
+    parser.add_argument("what", choices=tuple(ACTS))
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes; a run of 1,000 peers takes 3 GB")
+    parser.add_argument("--into", type=Path, default=Path("runs/membership"), help="folder of the runs made so far")
+    parser.add_argument("--write", type=Path, default=Path("docs/membership_scale"), help="page: where .json and .png go")
+    parser.add_argument("--node-seconds", type=float, default=1e6, help="rain: peers times virtual seconds")
+    parser.add_argument("--pause-seeds", type=int, default=3, help="pauses: runs of each kind")
+    parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES), help="scale: peers")
+    parser.add_argument("--seeds", type=int, default=6, help="scale: runs up to 128 peers; half as many of 256, one above")
     options = parser.parse_args()
-    code: int = options.act(options)
+    try:
+        code: int = ACTS[options.what](options)
+    except KeyboardInterrupt:
+        print(f"interrupted; the same command goes on from {options.into}", file=sys.stderr)
+        return 130
     return code
 
 

@@ -36,7 +36,6 @@ class Hearsay:
         self.settings, self.allowed, self.me = settings, allowed, me
         self.view, self.rumours, self.cases, self.awareness = view, rumours, cases, awareness
         self.voices: dict[PeerId, int] = {}
-        self._told_of_successor: dict[PeerId, None] = {}
         self._shouted_at = float("-inf")
 
     def hear(self, rumours: tuple[Rumour, ...], sender: PeerId, now: float, table: bool = False) -> list[Effect]:
@@ -122,12 +121,11 @@ class Hearsay:
 
     def _about_me(self, rumour: Rumour, sender: PeerId, now: float) -> list[Effect]:
         """Only the accused may raise its own standing; that is what makes a refutation final."""
-        incarnation = incarnation_of(rumour.incarnation)
-        if incarnation > self.me.incarnation:
-            if incarnation - self.me.incarnation <= self.settings.incarnation_jump_max and sender in self.view.members:
-                self._told_of_successor[sender] = None
+        if incarnation_of(rumour.incarnation) != self.me.incarnation:
+            # Of a former life, or of a later one: whoever has heard us does not believe in that before it speaks, and where it
+            # does speak nobody talks to us any more.
             return []
-        if incarnation < self.me.incarnation or self.me.gone or not self.plausible(rumour.incarnation, self.me):
+        if self.me.gone or not self.plausible(rumour.incarnation, self.me):
             return []
         alive = rumour.status == "alive"
         if alive and rumour.incarnation <= self.me.standing:
@@ -142,11 +140,6 @@ class Hearsay:
             return []  # whoever keeps accusing us shall not make us flood the others
         self._shouted_at = now
         return self.shout(denial)
-
-    @property
-    def superseded(self) -> bool:
-        """Whether a later life of the local peer is known to two others, or to the only one: a single one may lie."""
-        return len(self._told_of_successor) >= min(2, max(1, len(self.view.members) - 1))
 
     def shout(self, rumour: Rumour) -> list[Effect]:
         """To everybody at once, beside the rumour's usual way."""

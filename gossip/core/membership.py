@@ -53,6 +53,11 @@ TIMERS = (ProbeTick, GossipTick, TableTick, SuspicionExpired, Forget, ProbeStep,
 MembershipTimer: TypeAlias = ProbeTick | GossipTick | TableTick | SuspicionExpired | Forget | ProbeStep | RelayExpired
 
 
+def table_interval_s(n: int, settings: MembershipSettings) -> float:
+    """Between two exchanges of tables by one peer: a table is as long as n, so in large swarms they are rarer."""
+    return settings.push_pull_interval_s * (ceil(log2(n) - 5) + 1 if n > 32 else 1)
+
+
 class Membership:
     """One peer's view of the swarm. All of it is bounded by the number of peers that are ``allowed``.
 
@@ -109,11 +114,6 @@ class Membership:
     def standing(self) -> int:
         """Of the local peer: raised by every refutation."""
         return self.me.standing
-
-    @property
-    def superseded(self) -> bool:
-        """A later life of the local peer has been seen: this one has to stop."""
-        return self.hearsay.superseded
 
     def skip_reason(self, peer: PeerId) -> str:
         """Why not to wait for or rely on a peer now; "" when it is usable."""
@@ -395,9 +395,7 @@ class Membership:
     def _exchange_tables(self, now: float) -> list[Effect]:
         if self.me.gone:
             return []
-        n = len(self.view)
-        stretch = ceil(log2(n) - 5) + 1 if n > 32 else 1  # every table is as long as n
-        at = now + self.settings.push_pull_interval_s * stretch
+        at = now + table_interval_s(len(self.view), self.settings)
         return [self.timers.set(at, TableTick(at)), *self._send_table(self._random_linked())]
 
     def _random_linked(self) -> PeerId | None:

@@ -91,8 +91,16 @@ def member_swarm(
     encoded: bool = True,
     timers: Callable[[], Timers[Any]] = Timers,
     listen: Listener | None = None,
+    make: type[MemberCore] = MemberCore,
 ) -> Swarm[MemberCore]:
-    return Swarm(lambda peer, life: MemberCore(peer, life, n, seed, timers(), listen), n, seed, network, encoded=encoded)
+    return Swarm(lambda peer, life: make(peer, life, n, seed, timers(), listen), n, seed, network, encoded=encoded)
+
+
+class Oblivious(MemberCore):
+    """Its driver never notices that it stood still; its own late timers have to tell."""
+
+    def handle(self, event: Event, now: float) -> list[Effect]:
+        return [] if isinstance(event, events.ClockJumped) else super().handle(event, now)
 
 
 def told(

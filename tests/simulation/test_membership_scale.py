@@ -1,41 +1,143 @@
-"""Larger swarms and worse weather than usual; ``benchmarks/membership_scale.py`` goes on to 1,000 peers and a million seconds."""
+"""Larger swarms and worse weather than usual; ``benchmarks/membership_scale.py`` goes on to 1,000 peers and a million seconds.
+
+Every check that nobody dies is made to fail as well: by a core without patience, one that forgets that it slept, a plain murder.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
+from dataclasses import replace
+from math import log10
+from typing import Any
 
-from gossip.core.members import LARGE, Change
-from gossip.core.messages import PeerId
-from gossip.sim.membership_only import all_fine, member_swarm, told
-from gossip.sim.network import LinkModel, Network
+import pytest
+
+from gossip.core.events import Effect
+from gossip.core.members import LARGE
+from gossip.core.settings import MembershipSettings
+from gossip.core.suspicion import shortest_s
+from gossip.sim.false_deaths import FalseDeaths, Pause, Rain, pause, rain
+from gossip.sim.mass_crash import MassCrash, mass_crash
+from gossip.sim.membership_only import MemberCore, Oblivious, member_swarm
 
 
-def test_a_large_swarm_agrees_after_a_tenth_of_it_crashed_at_once() -> None:
-    n = LARGE + 6  # so many that helpers and audiences are drawn, not chosen among all
-    swarm = member_swarm(n, 3, Network(closing_s=(1e6, 1e6), heartbeat_s=None), encoded=False)
+class Impatient(MemberCore):
+    """SWIM without Lifeguard: an accused has one probe interval, whoever confirms."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        membership = self.membership
+        hasty = replace(membership.settings, suspicion_mult=1, suspicion_max_mult=1)
+        for part in (membership, membership.rumours, membership.prober, membership.cases, membership.hearsay):
+            part.settings = hasty
+
+
+class Unmindful(Oblivious):
+    """Neither its driver nor its own late timers tell it that it stood still."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.membership.on_clock_jump = no_jump  # type: ignore[method-assign]
+
+
+class Unforgiving(MemberCore):
+    """It knows that it stood still, and gives the accused no more time for that."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.membership.cases.postpone = no_delay  # type: ignore[method-assign]
+
+
+def no_jump(late_s: float, now: float) -> list[Effect]:
+    return []
+
+
+def no_delay(now: float) -> list[Effect]:
+    return []
+
+
+# --- rain -------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "world",
+    [Rain(3, 7, 150.0), Rain(8, 21, 200.0), Rain(8, 22, 150.0, in_order=False, sleepers=2)],
+    ids=["few", "eight", "beside sleepers"],
+)
+def test_nobody_dies_of_loss_duplication_and_jitter_together(world: Rain) -> None:
+    seen = rain(world)
+    assert not seen.false_deaths, seen.false_deaths
+    sent = seen.counts["sent"] - seen.counts["no_link"]
+    assert 0.18 < seen.counts["lost"] / sent < 0.22
+    assert 0.14 < seen.counts["duplicated"] / sent < 0.18  # of the four fifths that are not lost
+    assert seen.counts["suspect"] > 0.5 * seen.node_seconds  # each of which might have ended in a death
+    if world.sleepers:
+        assert seen.counts["excused"] > 5
+        assert seen.counts["true deaths"] > 5
+
+
+def test_the_rain_kills_where_an_accused_has_no_time_to_answer() -> None:
+    """The check can fail: the same weather, without Lifeguard's patience."""
+    seen = rain(Rain(8, 3, 100.0, core=Impatient))
+    assert seen.false_deaths
+    assert {death.status for death in seen.false_deaths} == {"dead"}
+
+
+# --- pauses -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pause_s", [0.1, 0.25, 0.8, 5.0, 60.0])
+@pytest.mark.parametrize("core", [MemberCore, Oblivious])
+def test_observers_that_stood_still_for_any_time_kill_nobody(pause_s: float, core: type[MemberCore]) -> None:
+    for seed, (n, observers, loss, deaf) in enumerate([(5, 1, 0.0, False), (5, 2, 0.2, True), (4, 3, 0.2, False)]):
+        world = Pause(n, seed, pause_s, observers, loss, deaf, core)
+        seen = pause(world)
+        assert not seen.false_deaths, (world, seen.false_deaths)
+
+
+@pytest.mark.parametrize("core", [Unmindful, Unforgiving])
+def test_one_that_forgets_that_it_slept_kills_whom_it_suspected(core: type[MemberCore]) -> None:
+    """The check can fail: seeds 0 to 5, with a suspicion open when the sleep begins."""
+    killed = sum(len(pause(Pause(6, seed, 5.0, 1, 0.2, True, core)).false_deaths) for seed in range(6))
+    assert killed > 0
+
+
+# --- the count itself ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_false_death_is_counted_though_it_is_put_right_at_once_and_a_true_one_is_not() -> None:
+    swarm = member_swarm(4, 1)
+    deaths = FalseDeaths(excused=[3])
+    swarm.hooks.append(deaths)
     swarm.run_for(2.0)
-    assert all_fine(swarm)
-    crashed_at = swarm.now
-    victims = range(0, n, 10)
-    for victim in victims:
-        swarm.crash(victim)
-    swarm.run_for(4.0)
-    assert {change.peer for _, _, change in told(swarm, "dead")} == set(victims)
-    for peer in swarm.up:
-        assert set(swarm.cores[peer].membership.alive()) == set(swarm.up)
-    assert max(at for at, _, _ in told(swarm, "dead")) < crashed_at + 3.5
+    membership = swarm.cores[0].membership
+    for victim in (1, 3):
+        member = membership.members[victim]
+        membership.cases.bury(member, 2, swarm.now, "murder")
+        membership.view.place(member, "alive", met=True)
+    swarm.run_for(0.3)
+    assert [(death.by, death.peer, death.origin) for death in deaths.found] == [(0, 1, 2)]
+    assert deaths.counts["excused"] == 1
+    swarm.crash(2)
+    swarm.run_for(3.0)
+    assert len(deaths.found) == 1
+    assert deaths.counts["true deaths"] == 3
 
 
-def test_nobody_dies_of_loss_duplication_and_jitter_together() -> None:
-    seen: Counter[str] = Counter()
+# --- a mass crash ---------------------------------------------------------------------------------------------------------------
 
-    def listen(now: float, by: PeerId, change: Change) -> None:
-        seen[change.what] += 1
 
-    network = Network(LinkModel(delay_s=(0.0, 0.1), loss=0.2, duplicate=0.2))
-    swarm = member_swarm(8, 21, network, encoded=False, listen=listen)
-    swarm.run_for(60.0)
-    assert 0.18 < swarm.counts["lost"] / swarm.counts["sent"] < 0.22
-    assert swarm.counts["duplicated"] > 1000
-    assert seen["suspect"] > 100
-    assert not seen["dead"]
+@pytest.mark.parametrize(("n", "connections_close"), [(30, True), (LARGE + 6, False)])
+def test_a_swarm_agrees_after_a_tenth_of_it_crashed_at_once(n: int, connections_close: bool) -> None:
+    """In a ``LARGE`` one helpers and audiences are drawn, not chosen among all."""
+    after = mass_crash(MassCrash(n, 3, connections_close))
+    assert after.victims == n // 10
+    assert after.false_deaths == after.false_suspicions == 0
+    assert after.suspected_median_s < (0.01 if connections_close else 0.6)
+    least_s = shortest_s(n, MembershipSettings())
+    assert least_s == pytest.approx(0.8 * log10(n))
+    assert least_s - 0.1 < after.dead_first_median_s  # not before the suspicion's time, which shrinks as others die
+    assert after.known_all_s <= after.converged_s < 3.5
+    # A ping and an ack every 0.2 s with nothing to tell, and tables besides.
+    assert 9.0 < after.calm_messages_per_peer_s < 11.0
+    assert after.calm_bytes_per_peer_s - after.calm_table_bytes_per_peer_s < 500.0
+    assert after.crash_bytes_per_peer > n // 10 * 4 * 20  # each victim's accusations and death, more than once

@@ -490,11 +490,11 @@ def test_a_life_that_others_invented_gives_way_to_what_the_peer_says_of_itself()
 def test_a_later_life_of_oneself_is_not_contested() -> None:
     bench = Bench(4)
     bench.gossip(2, rumour(0, "alive", NEXT_LIFE, control="new"))
-    bench.gossip(2, rumour(0, "alive", 2 * NEXT_LIFE, control="newer"))
-    assert not bench.core.superseded, "a single peer may lie"
-    bench.gossip(3, rumour(0, "alive", NEXT_LIFE, control="new"))
-    assert bench.core.superseded
-    assert bench.core.standing == 0
+    bench.gossip(3, rumour(0, "dead", 2 * NEXT_LIFE, origin=3))
+    assert (bench.core.standing, bench.core.me.status) == (0, "alive")
+    assert not bench.own_rumours()
+    bench.gossip(3, rumour(0, "suspect", 0, origin=3))
+    assert bench.core.standing == 1, "what is said of this life is denied as ever"
 
 
 def test_rumours_of_a_former_life_of_oneself_are_nothing_to_refute() -> None:
