@@ -230,6 +230,7 @@ def reducer_of(aggregator: str, f: int) -> tuple[Reducer, int]:
 
     from gossip import aggregators
 
+    torch.set_num_threads(1)  # eight numbers are nothing to share, and the threads of many searches would fight for processors
     rule = aggregators.load(aggregator)
     if rule.needs_trainer:
         raise ConfigError(f"{rule.name} asks the trainer for its loss, and simulated trainers have none", "gossip demo runs it")
