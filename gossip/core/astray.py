@@ -7,7 +7,7 @@ from typing import Any
 
 from .events import Effect, Send
 from .lineage import Lineage
-from .messages import CommitRequest, PeerId
+from .messages import CommitRequest, NotMe, PeerId
 from .settings import CoreSettings
 from .timers import Timers
 
@@ -31,6 +31,7 @@ class Astray:
         self.lost_track: tuple[PeerId, str] | None = None
         self._branches: dict[PeerId, bytes] = {}
         self._asked = -1  # the round for which a timer runs already
+        self._open: tuple[PeerId, int] | None = None  # who was asked for the commits from which round on
 
     def begin(self) -> None:
         """Another round begins: who is on which branch is open again."""
@@ -40,6 +41,7 @@ class Astray:
         """The state of another peer was taken over."""
         self._branches.clear()
         self._asked = -1
+        self._open = None
 
     def behind(self, peer: PeerId, round_id: int, now: float) -> list[Effect]:
         """``peer`` is in a later round. The commits between may be on their way; if not, it is asked for them."""
@@ -56,7 +58,21 @@ class Astray:
 
     def still_behind(self, timer: StillBehind) -> list[Effect]:
         self._asked = -1
+        self._open = (timer.peer, timer.round_id)
         return [Send(timer.peer, CommitRequest(self.settings.lineage, timer.round_id))]
+
+    def not_kept(self, peer: PeerId, notice: NotMe, now: float) -> list[Effect]:
+        """``peer``, which is in a later round, has answered with that and not with a commit.
+
+        When it was asked for the commits it does not keep them, as one that has taken over a state itself: asking it again
+        would lead to nothing, so its state is asked for. (An update that is late gets the same answer, under its own attempt.)
+        """
+        here, round_id = self.lineage.next_round, notice.round_id
+        if self._open != (peer, here) or notice.asked_round != here or notice.attempt or notice.shard:
+            return self.behind(peer, round_id, now)
+        self._open = None
+        self.lost_track = (peer, f"round {round_id} is under way, and the commits from round {here} on are not kept")
+        return []
 
     def is_elsewhere(self, peer: PeerId, parent: bytes) -> bool:
         """Whether ``peer``, whose last round has the hash ``parent``, is on another branch.

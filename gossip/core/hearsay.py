@@ -8,7 +8,7 @@ from .awareness import Awareness
 from .cases import Cases
 from .dissemination import Rumours
 from .events import Effect, Send
-from .members import RANK, REFUTATIONS, Member, View, incarnation_of
+from .members import RANK, REFUTATIONS, Member, View, first_standing, incarnation_of
 from .messages import Gossip, PeerId, Rumour
 from .settings import MembershipSettings
 
@@ -19,8 +19,8 @@ TABLE_MAX = 500  # members in one PushPull: a header holds about twice as many
 class Hearsay:
     """Merges rumours into the table. ``me`` is the local peer's own entry, whose standing only a refutation raises.
 
-    ``voices``: who spoke before its address was known, and its incarnation. Once a peer has spoken to us, what others say of a
-    later life of it counts only when that has spoken, too: or a single liar could make everybody deaf to the present one.
+    ``voices``: who spoke before its address was known, and its incarnation. While a peer that has spoken to us is linked, what
+    others say of a later life of it counts only when that has spoken, too: or a single liar could make everybody deaf to it.
     """
 
     def __init__(
@@ -150,7 +150,17 @@ class Hearsay:
         life = incarnation_of(rumour.incarnation)
         if life < member.incarnation:
             return sender == member.peer and not member.spoken
-        return sender == member.peer or not member.spoken or self.voices.get(member.peer) == life
+        heard = member.spoken and member.linked and not member.gone
+        return sender == member.peer or not heard or self.voices.get(member.peer) == life
+
+    def undeceive(self, sender: PeerId, incarnation: int, now: float) -> list[Effect]:
+        """A peer speaks of which others have told a later life: that was invented. Where it is, it or others will say again."""
+        member = self.view.members.get(sender)
+        if member is None or member.spoken or incarnation >= member.incarnation:
+            return []
+        effects = self.cases.revive(member, Rumour(sender, "alive", first_standing(incarnation), "", "", sender), sender, now)
+        self._recognize(sender, now)
+        return effects
 
     # --- what may be believed at all --------------------------------------------------------------------------------------
 

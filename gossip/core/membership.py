@@ -198,7 +198,7 @@ class Membership:
 
     def on_message(self, sender: PeerId, incarnation: int, message: MembershipMessage, now: float) -> list[Effect]:
         """``heard`` has been asked before."""
-        effects: list[Effect] = []
+        effects = self.hearsay.undeceive(sender, incarnation, now) if self._voices else []
         match message:
             case Ping(nonce, target, rumours):
                 effects += self.hearsay.hear(rumours, sender, now)

@@ -140,7 +140,7 @@ class Peer:
             return []
         still_s, self._handled_at = now - self._handled_at, now
         # What a server put off until its commit was on its way comes before anything else.
-        fires = event.token if isinstance(event, TimerFired) else None
+        self.timers.firing = fires = event.token if isinstance(event, TimerFired) else None
         effects = self.rounds.hold_made(now, fires) if isinstance(self.rounds, RollingRounds) else []
         tolerance_s = self.settings.membership.probe_interval_s
         if still_s > tolerance_s and self.phase == "running" and self.timers.overdue_s(now) > tolerance_s / 2:

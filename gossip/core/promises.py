@@ -32,6 +32,12 @@ class Promises:
         while len(self._attempts) > ROUNDS_KEPT:
             del self._attempts[next(iter(self._attempts))]
 
+    def keep_finished(self, round_id: int, parent: bytes, shards: Sequence[ShardRound]) -> None:
+        """Of a round that was committed here. What was made here is not made again under the same attempt."""
+        self._attempts[round_id, parent] = tuple([shard.attempt + shard.made_here for shard in shards])
+        if len(self._attempts) > ROUNDS_KEPT:
+            del self._attempts[next(iter(self._attempts))]
+
     def first(self, round_id: int, parent: bytes, shard: int) -> int:
         """The earliest attempt that a peer may begin with."""
         attempts = self._attempts.get((round_id, parent), ())

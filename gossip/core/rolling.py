@@ -249,8 +249,7 @@ class RollingRounds:
 
     def _on_not_me(self, sender: PeerId, notice: NotMe, now: float) -> list[Effect]:
         if notice.round_id > self.round_id:
-            # It has answered with its round and not with a commit: it does not keep the one that we lack.
-            return self.astray.behind(sender, notice.round_id, now) if self.mode != "off" else []
+            return self.astray.not_kept(sender, notice, now) if self.mode != "off" else []
         if self.mode != "active" or notice.asked_round != self.round_id or notice.shard >= len(self._shards):
             return []
         if notice.round_id == self.round_id and self.astray.is_elsewhere(sender, notice.chain):
@@ -412,6 +411,7 @@ class RollingRounds:
         """Every shard is committed: this round is history."""
         held = tuple([(shard.commit, shard.payload) for shard in self._shards if shard.commit is not None])
         self.log.append(self.round_id, held)
+        self._promises.keep_finished(self.round_id, self.chain, self._shards)
         alive = sum([peer == self.local or not self._skip_reason(peer) for peer in held[0][0].roster])
         effects = self.agreed.append(held, [shard.made_here for shard in self._shards], alive)
         self.deadline.observe_round(now - self._began_at)

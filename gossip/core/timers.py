@@ -13,9 +13,13 @@ class Timers(Generic[What]):
     """Hands out tokens and remembers what each stands for until it fires or is cancelled.
 
     One core has one ``Timers``. ``What`` is plain data that says what to do when the time has come.
+
+    Attributes:
+        firing: The token of the event that is being handled, if that is a timer: it is spent, and there is nothing to cancel.
     """
 
     def __init__(self) -> None:
+        self.firing: Token | None = None
         self._next = 1
         self._pending: dict[Token, tuple[float, What]] = {}
 
@@ -26,8 +30,8 @@ class Timers(Generic[What]):
         return SetTimer(token, at)
 
     def cancel(self, token: Token | None) -> list[CancelTimer]:
-        """Cancels if it is still pending; asking again, or with None, does nothing."""
-        if token is None or self._pending.pop(token, None) is None:
+        """Cancels if it is still pending; asking again, or with None, does nothing. One that fires just now is only forgotten."""
+        if token is None or self._pending.pop(token, None) is None or token == self.firing:
             return []
         return [CancelTimer(token)]
 

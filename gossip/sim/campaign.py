@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from multiprocessing.synchronize import Event
 
-from gossip.errors import LocalError
+from gossip.errors import ConfigError, LocalError
 from gossip.faults import FaultPlan
 
 from . import play
@@ -50,7 +50,14 @@ class Question:
     plan: FaultPlan | None = None
 
     def schedule(self, seed: int) -> Schedule:
-        """The schedule of one seed. Raises: ConfigError: The plan does not fit."""
+        """The schedule of one seed. Raises: ConfigError: The plan does not fit, or there are no such peers or seeds."""
+        if seed < 0:
+            raise ConfigError(f"seed {seed}: seeds are counted from 0")
+        # Before anything is drawn for so many.
+        if self.plan is not None:
+            Schedule(seed).with_plan(replace(self.plan, faults=()))
+        if self.peers is not None:
+            replace(Schedule(seed), peers=self.peers).checked()
         if self.plan is None:
             return generate(seed, peers=self.peers, topology=self.topology, aggregator=self.aggregator).checked()
         world = self.plan.simulate

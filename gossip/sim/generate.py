@@ -46,6 +46,8 @@ SHARDS = ((8,), (8,), (5, 3), (4, 4, 4))
 PROBE_INTERVALS_S = (0.2, 0.5, 0.5, 1.0)
 STABLE = 0.2  # of the schedules: a peer that is started again has its old addresses
 SEALED = 0.5  # of the schedules: the transport finds every flipped bit
+RULES = {"mean": 1, "median": 3, "trimmed_mean": 3, "multi_krum": 5}
+"""One of them where somebody lies (without liars all are means), and the updates that it needs against one liar."""
 LIES = (("sign_flip", 1.0), ("nan", 1.0), ("zero", 1.0), ("stale", 3.0), ("scale", 20.0), ("bit_flip", 1.0))
 
 
@@ -66,7 +68,7 @@ def generate(
     drawn_peers, drawn_topology = draw.randint(*PEERS), draw.choice(TOPOLOGIES)
     shards, chosen = draw.choice(SHARDS), draw.randint(*KINDS_A_SCHEDULE)
     stable, sealed = draw.random() < STABLE, draw.random() < SEALED
-    lots = [draw.random() for _ in KINDS]
+    lots, drawn_rule = [draw.random() for _ in KINDS], draw.choice(tuple(RULES))
     probe_interval_s = Random(f"schedule/{seed}/probe interval").choice(PROBE_INTERVALS_S)
     n, chosen_topology = peers or drawn_peers, topology or drawn_topology
     if not topologies.load(chosen_topology).rolling:
@@ -91,6 +93,9 @@ def generate(
     while len({type(fault) for fault in bearable}) < KINDS_MIN and chosen <= len(KINDS):
         bearable = _bearable([fault for number in sorted(order[:chosen]) for fault in made[number]], n)
         chosen += 1
+    # With one to spare, or a single crash would cost every round from then on.
+    if aggregator is None and world is None and RULES[drawn_rule] < n and any(isinstance(fault, Liar) for fault in bearable):
+        base = replace(base, aggregator=drawn_rule)
     return replace(base, faults=bearable)
 
 

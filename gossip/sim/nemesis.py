@@ -160,6 +160,9 @@ class Nemesis(Observer):
     def totals(self, swarm: Swarm[Any]) -> Counter[str]:
         """``struck``, with those who lied and those who were slow."""
         found = Counter(self.struck)
+        for number, before in self._before.items():  # still on: a violation ended the run
+            fault = self.schedule.faults[number]
+            found[name_of(fault)] += self._count(swarm, fault) > before
         for lie in self.lies.values():
             found[lie.liar.attack] += lie.told > 0
         if self._liars is not None:

@@ -18,7 +18,7 @@ from gossip import topologies
 from gossip.core.events import Effect, Event, Received
 from gossip.core.messages import PeerId
 from gossip.core.peer import Peer
-from gossip.core.settings import CoreSettings, MembershipSettings, RoundSettings
+from gossip.core.settings import CoreSettings, MembershipSettings, RoundSettings, TrustSettings
 from gossip.errors import ConfigError
 from gossip.fault_kinds import Liar
 from gossip.topologies.base import Plan, Roster, Topology
@@ -30,10 +30,12 @@ from .nemesis import Nemesis
 from .network import LinkModel, Network
 from .observer import Observer
 from .schedule import Schedule
-from .toy_trainer import Reducer, ToyTrainer, weighted_mean
+from .toy_trainer import Judged, Reducer, ToyTrainer, weighted_mean
 
 SAMPLES = 997  # in an epoch: a prime, so that the last round of one is uneven
 
+TRUST = TrustSettings(quarantine_rounds=12, parole_rounds=8)
+"""Who stands out goes through quarantine and parole, and back, within the ninety rounds of a run."""
 
 FORKING = Partition | Flap | Ring | Loss | Corrupt | Reset | Reorder | Spike | Delay | Narrow
 """Faults by which a commit may reach some and not others."""
@@ -86,15 +88,13 @@ class _Planned(Topology):
 
     def __init__(self, topology: Topology) -> None:
         super().__init__(topology.function, topology.name, topology.rolling, topology.bound)
-        self._plans: dict[tuple[Roster, int, int], Plan] = {}
+        self._plans: dict[tuple[Any, ...], Plan] = {}
 
     def __call__(self, roster: Roster, round_id: int, seed: int, **options: Any) -> Plan:
-        if options:
-            return super().__call__(roster, round_id, seed, **options)
-        key = roster, round_id, seed
+        key = roster, round_id, seed, *options.items()
         plan = self._plans.get(key)
         if plan is None:
-            plan = self._plans[key] = super().__call__(roster, round_id, seed)
+            plan = self._plans[key] = super().__call__(roster, round_id, seed, **options)
         return plan
 
 
@@ -191,6 +191,7 @@ def make_swarm(schedule: Schedule, nemesis: Nemesis) -> Swarm[Peer]:
         updates_min=updates_min,
         membership=MembershipSettings(probe_interval_s=schedule.probe_interval_s),
         rounds=RoundSettings(round_timeout_s=schedule.round_timeout_s, start_timeout_s=schedule.start_timeout_s),
+        trust=TRUST,
     )
     folder: Folder = {}
 
@@ -229,17 +230,20 @@ def reducer_of(aggregator: str, f: int) -> tuple[Reducer, int]:
 
     from gossip import aggregators
 
+    torch.set_num_threads(1)  # eight numbers are nothing to share, and the threads of many searches would fight for processors
     rule = aggregators.load(aggregator)
     if rule.needs_trainer:
         raise ConfigError(f"{rule.name} asks the trainer for its loss, and simulated trainers have none", "gossip demo runs it")
 
-    def reduce(rows: Sequence[NDArray[np.float64]], samples: Sequence[int]) -> NDArray[np.float64]:
+    def reduce(rows: Sequence[NDArray[np.float64]], samples: Sequence[int]) -> NDArray[np.float64] | Judged:
         try:
             with torch.no_grad():
-                aggregate = rule.explain(torch.from_numpy(np.stack(rows).astype(np.float32)), f=f).aggregate
+                verdict = rule.explain(torch.from_numpy(np.stack(rows).astype(np.float32)), f=f)
         except ConfigError:
             return np.full_like(rows[0], np.nan)  # too few updates: the trainer then says that it could not
-        return aggregate.to(torch.float64).numpy()
+        return Judged(
+            verdict.aggregate.to(torch.float64).numpy(), tuple(verdict.weights.tolist()), tuple(verdict.outlyingness.tolist())
+        )
 
     return reduce, rule.at_least(f)
 

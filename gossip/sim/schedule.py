@@ -41,7 +41,7 @@ class Schedule:
     faults: tuple[Fault, ...] = ()
     active_s: float = 18.0
     duration_s: float = 30.0
-    compute_s: tuple[float, float] = (0.28, 0.42)
+    compute_s: tuple[float, float] = (0.35, 0.5)
     delay_s: tuple[float, float] = (0.0002, 0.001)
     shards: tuple[int, ...] = (8,)
     probe_interval_s: float = 0.2

@@ -7,7 +7,7 @@ import itertools
 import random
 from collections.abc import Callable, Sequence
 from math import sqrt
-from typing import Any, Protocol, assert_never
+from typing import Any, NamedTuple, Protocol, assert_never
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +17,18 @@ from gossip.core.events import Effect, Event, Payload
 from gossip.core.messages import DIGEST_BYTES, PeerId
 
 Vector = NDArray[np.float32]
-Reducer = Callable[[Sequence[NDArray[np.float64]], Sequence[int]], NDArray[np.float64]]
-"""``(rows of (d,), samples of each) -> (d,)``."""
+
+
+class Judged(NamedTuple):
+    """An aggregate ``(d,)``, and what its rule says of each row: how much it counts, how far out it lies (1: typical)."""
+
+    aggregate: NDArray[np.float64]
+    weights: tuple[float, ...]
+    outlyingness: tuple[float, ...]
+
+
+Reducer = Callable[[Sequence[NDArray[np.float64]], Sequence[int]], NDArray[np.float64] | Judged]
+"""``(rows of (d,), samples of each) -> (d,)``; a bare vector blames nobody."""
 
 TRAINER_EFFECTS = (events.Aggregate, events.Apply, events.Go, events.TakeSnapshot, events.Restore)
 
@@ -45,10 +55,7 @@ class Trainer(Protocol):
 
 def digest_of(*arrays: NDArray[Any]) -> bytes:
     """blake2b-16 of the arrays' bytes, one after the other."""
-    state = hashlib.blake2b(digest_size=DIGEST_BYTES)
-    for array in arrays:
-        state.update(np.ascontiguousarray(array).view(np.uint8).data)
-    return state.digest()
+    return hashlib.blake2b(b"".join([array.tobytes() for array in arrays]), digest_size=DIGEST_BYTES).digest()
 
 
 def payload_of(array: NDArray[Any], digest: bool = False) -> Payload:
@@ -206,7 +213,9 @@ class ToyTrainer:
         return [(pause_s, contributed)]
 
     def _cut(self, vector: Vector) -> list[Vector]:
-        edges = np.cumsum((0, *self.sizes))
+        if len(self.sizes) == 1:
+            return [vector]
+        edges = itertools.accumulate(self.sizes, initial=0)
         return [vector[a:b] for a, b in itertools.pairwise(edges)]
 
     def _aggregate(self, ask: events.Aggregate) -> events.Aggregated:
@@ -219,11 +228,13 @@ class ToyTrainer:
             assert ask.own is not None, "mixing is centred on the own row"
             rows = [row - rows[ask.own] for row in rows]
             samples = [1] * len(rows)
-        result = self.reducer(rows, samples).astype(np.float32)
+        found = self.reducer(rows, samples)
+        if not isinstance(found, Judged):
+            found = Judged(found, tuple(weight / sum(samples) for weight in samples), (1.0,) * len(rows))
+        result = found.aggregate.astype(np.float32)
         if not np.logical_and.reduce(np.isfinite(result)):
             return events.Aggregated(ask.ticket, None, reason="the aggregate is not finite")
-        weights = tuple(weight / sum(samples) for weight in samples)
-        return events.Aggregated(ask.ticket, payload_of(result, digest=True), weights, (1.0,) * len(rows))
+        return events.Aggregated(ask.ticket, payload_of(result, digest=True), found.weights, found.outlyingness)
 
     def _apply(self, apply: events.Apply, now: float) -> None:
         parts = [payload.data for payload in apply.payloads]

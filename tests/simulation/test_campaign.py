@@ -20,6 +20,7 @@ from gossip.faults import Fault, FaultPlan
 from gossip.sim.campaign import ENOUGH, Question, Tally, search
 from gossip.sim.chart import Chart, Line
 from gossip.sim.checkers import Violation
+from gossip.sim.checkers.disturbances import Disturbances
 from gossip.sim.driver import Swarm
 from gossip.sim.generate import generate
 from gossip.sim.nemesis import Nemesis, name_of
@@ -105,6 +106,45 @@ def test_a_fault_takes_place_once_and_is_over_in_the_calm(fault: Fault) -> None:
     before = {peer: swarm.hosts[peer].core.rounds.round_id for peer in swarm.up}
     swarm.run_for(0.6)
     assert all(swarm.hosts[peer].core.rounds.round_id > before[peer] for peer in swarm.up)
+
+
+def test_a_fault_that_is_still_on_when_a_violation_ends_the_run_took_place() -> None:
+    swarm, nemesis = played(
+        replace(WORLD, faults=(Loss(0.3, 1.0, 60.0), Flap((0, 1), 1.0, 60.0, 0.5), Loss(0.0, 1.0, 60.0, (1,))))
+    )
+    assert nemesis.totals(swarm)["loss"] >= 1
+    assert nemesis.totals(swarm)["flap"] == 1
+
+
+def test_s6_messages_that_spike_for_seconds_are_no_network_in_which_nobody_may_be_taken_for_dead() -> None:
+    """Seed 2098: one message in twenty took a second longer, and all behind it."""
+    swarm, _ = played(replace(WORLD, faults=(Spike(0.05, 1.1, 1.0, 60.0),)), seconds=0.5)
+    disturbances = Disturbances()
+    swarm.hooks.append(disturbances)
+    swarm.run_for(0.3)
+    assert disturbances.undisturbed_s(swarm, 0) > 0.2
+    swarm.run_for(1.0)
+    assert disturbances.undisturbed_s(swarm, 0) == 0.0
+
+
+def test_a_liar_among_robust_rules_is_quarantined_released_and_watched_and_the_replicas_agree() -> None:
+    lying = replace(
+        WORLD, faults=(Liar("scale", (1,), 20.0), Loss(0.1, 1.0, 2.0)), aggregator="median", active_s=6.0, duration_s=6.0
+    )
+    outcome = run(lying)
+    assert outcome.violation is None, outcome.violation
+    assert {"suspected", "quarantined", "parole"} <= set(outcome.reports)
+    assert outcome.judged["S9"] > 100
+
+
+def test_a_crash_costs_the_rounds_for_which_too_few_honest_updates_are_left() -> None:
+    """A median against one liar needs three updates: with one of four gone no round changes anything, as it has to be."""
+    schedule = replace(
+        WORLD, faults=(Liar("scale", (1,), 20.0), Crash(3, at_s=4.0)), aggregator="median", active_s=12.0, duration_s=12.0
+    )
+    outcome = run(schedule)
+    assert outcome.violation is None, outcome.violation
+    assert outcome.reports["lost_round"] > 1
 
 
 def test_a_fault_that_finds_nothing_to_strike_is_not_counted() -> None:

@@ -17,6 +17,7 @@ from gossip.core.messages import Commit, Contribution, Gossip, Ping, Rumour, Upd
 from gossip.core.peer import Peer
 from gossip.sim.checkers import Checker, Circumstances, Panel, Violation, all_checkers, every_checker
 from gossip.sim.checkers.membership import memory_s
+from gossip.sim.checkers.rounds import FORKS_AFTER_S
 from gossip.sim.driver import Swarm
 from gossip.sim.observer import Observer
 from gossip.sim.toy_trainer import payload_of
@@ -311,9 +312,23 @@ def test_s10_a_second_digest_of_a_round_is_caught_where_none_may_be() -> None:
     swarm = running("S10")
     tamper(swarm, 1, each(Committed, another_digest))
     assert "at peer" in caught(swarm, "S10").text
-    swarm = running("S10", circumstances=Circumstances.of(forks=True))
+
+
+def test_s10_a_second_digest_is_excused_while_the_network_loses_commits_and_caught_later() -> None:
+    def forking() -> Swarm[Peer]:
+        swarm = running("S10", circumstances=Circumstances.of(forks=True))
+        swarm.network.cut(0, 3, both_ways=False)
+        swarm.run_for(0.2)
+        swarm.network.heal()
+        return swarm
+
+    swarm = forking()
     tamper(swarm, 1, each(Committed, lambda done: [done] if done.made else another_digest(done)))
     swarm.run_for(1.0)  # a fork, which is healed later
+    swarm = forking()
+    swarm.run_for(FORKS_AFTER_S + 1.0)
+    tamper(swarm, 1, each(Committed, lambda done: [done] if done.made else another_digest(done)))
+    assert "at peer" in caught(swarm, "S10").text
 
 
 def test_s10_a_server_that_makes_two_commits_of_one_round_is_caught() -> None:

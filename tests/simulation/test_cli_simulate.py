@@ -15,6 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gossip import faults
+from gossip.errors import GossipError
 from gossip.fault_kinds import Hang
 from gossip.launch.cli import app
 from gossip.sim import play
@@ -124,6 +125,9 @@ def test_a_campaign_that_proves_nothing_fails_though_nothing_was_violated(monkey
         (["--aggregator", "mediam", "--replay", "1"], "Did you mean 'median'?"),
         (["--aggregator", "zeno", "--replay", "1"], "asks the trainer for its loss"),
         (["--peers", "1"], "2 to 64 peers"),
+        (["--peers", "65"], "2 to 64 peers"),
+        (["--replay", "-5"], "seed -5"),
+        (["--first-seed", "-3"], "seed -3"),
         (["--seeds", "0"], "nothing to play"),
         (["--jobs", "0"], "at least one process"),
         (["--faults", "nowhere.toml"], "cannot read the fault plan nowhere.toml"),
@@ -131,12 +135,23 @@ def test_a_campaign_that_proves_nothing_fails_though_nothing_was_violated(monkey
     ],
 )
 def test_options_that_make_no_sense_are_refused_with_a_hint(options: list[str], says: str) -> None:
-    from gossip.errors import GossipError
-
     done = CliRunner().invoke(app, ["simulate", *options])
     assert isinstance(done.exception, GossipError), done.output
     assert done.exception.exit_code == 2
     assert says in f"{done.exception} {done.exception.hint}"
+
+
+@pytest.mark.parametrize(
+    ("world", "says"), [("peers = 65", "2 to 64 peers"), ('peers = "many"', "peers = 'many'"), ("seed = -1", "seed -1")]
+)
+def test_a_world_in_a_plan_that_cannot_be_is_refused_too(world: str, says: str, tmp_path: Path) -> None:
+    path = tmp_path / "plan.toml"
+    path.write_text(f"[simulate]\n{world}\n")
+    done = CliRunner().invoke(
+        app, ["simulate", "--faults", str(path), "--seeds", "1"] if "seed" not in world else ["simulate", "--faults", str(path)]
+    )
+    assert isinstance(done.exception, GossipError), done.output
+    assert says in str(done.exception)
 
 
 @pytest.mark.parametrize("command", [["run", "train.py"], ["demo"]])

@@ -490,6 +490,7 @@ def test_a_life_that_others_invented_gives_way_to_the_one_that_speaks() -> None:
     assert bench.core.members[1].incarnation == 5, "an address, as long as nobody else answers to that name"
     bench.say(1, Gossip(()))
     bench.do(bench.core.learn(1, "c1", "b1", 0, bench.now))  # its hello
+    bench.link(1)
     member = bench.core.members[1]
     assert (member.status, member.standing, member.control, member.spoken) == ("alive", 0, "c1", True)
     bench.gossip(2, rumour(1, "alive", 5 * NEXT_LIFE, control="evil"))

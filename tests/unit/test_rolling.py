@@ -425,6 +425,31 @@ def test_one_that_missed_a_commit_asks_for_it() -> None:
     assert any(isinstance(message, CommitRequest) for _, _, message in table.sent)
 
 
+def test_one_that_is_told_that_the_commits_are_not_kept_asks_for_the_state_and_not_again() -> None:
+    """Whoever has taken over a state keeps no earlier commits. Seed 407 with a median: asked 50 times a second for 18 s."""
+    table = Table(4)
+    server = table.order()[0]
+    unlucky = next(i for i in range(4) if i != server)
+    table.lose = lambda sender, to, message: isinstance(message, Commit) and to == unlucky
+    for _ in range(4):
+        table.contribute(*[i for i in range(4) if table.peers[i].round_id > 0 or len(table.sent) == 0])
+        table.pass_time(0.2)
+    late = table.peers[unlucky]
+    assert late.round_id == 0
+    ahead = max(peer.round_id for peer in table.peers)
+    assert ahead >= 2
+    for peer in table.peers:
+        peer.log.clear()
+    asked = len(table.sent)
+    notice = NotMe(LINEAGE, 0, 0, 0, ahead, b"h" * 16)
+    table.run(unlucky, late.on_message(Received(server, 1, notice), table.now))
+    assert late.astray.lost_track is None, "it has not been asked for commits yet"
+    table.pass_time(1.0)
+    assert sum(isinstance(message, CommitRequest) for _, _, message in table.sent[asked:]) == 1
+    assert late.astray.lost_track is not None
+    assert "are not kept" in late.astray.lost_track[1]
+
+
 def test_one_too_far_behind_for_the_log_asks_for_the_state() -> None:
     table = Table(3)
     late = table.peers[2]

@@ -14,7 +14,7 @@ from gossip.errors import ConfigError
 from gossip.fault_kinds import Crash, Hang, Liar, Restart
 from gossip.faults import concerned
 from gossip.sim.campaign import Question
-from gossip.sim.generate import KINDS, generate
+from gossip.sim.generate import KINDS, RULES, generate
 from gossip.sim.nemesis import name_of
 from gossip.sim.schedule import Schedule, without_peer
 from gossip.world_faults import CrashMidway, Delay, Flap, KillTrainer, Leave, Loss, Partition, Ring
@@ -39,6 +39,14 @@ def test_drawn_schedules_can_be_played_and_cover_every_kind_of_fault_and_topolog
 def test_every_schedule_has_three_kinds_of_fault() -> None:
     few = [schedule.seed for schedule in MANY if len({type(fault) for fault in schedule.faults}) < 3]
     assert not few
+
+
+def test_liars_meet_means_and_robust_rules_that_have_an_update_to_spare() -> None:
+    lied_to = [schedule for schedule in MANY if any(isinstance(fault, Liar) for fault in schedule.faults)]
+    assert {schedule.aggregator for schedule in lied_to} == set(RULES)
+    assert all(RULES[schedule.aggregator] < schedule.peers for schedule in lied_to)
+    assert {schedule.aggregator for schedule in MANY if schedule not in lied_to} == {"mean"}
+    assert generate(lied_to[0].seed, aggregator="krum").aggregator == "krum"
 
 
 def test_a_seed_draws_the_same_in_every_process() -> None:

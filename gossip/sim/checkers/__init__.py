@@ -61,7 +61,7 @@ def every_checker(circumstances: Circumstances | None = None) -> list[Onlooker]:
         AppliedOnce(c),
         UsedOnce(c),
         IdenticalReplicas(c),
-        OneHistory(c),
+        OneHistory(disturbances, c),
         Conserved(c),
         TakesOverTheDonorsState(c),
         Bounded(c),

@@ -42,7 +42,8 @@ by the next round's hashes only, until results are compared. Who forges others' 
 prevents before there are keys, and shrinks the roster until half of it is a majority."""
 
 INVENTING_LIES = frozenset({"forged_incarnations"})
-"""By which honest peers come to believe in lives that never were: of peers that have not spoken to them, until they do."""
+"""By which honest peers come to believe in lives that never were: of peers that have not spoken to them, until they do; and in
+refutations that never were, which the peer then outbids."""
 
 DEADLY_LIES = frozenset({"false_deaths"})
 """By which honest peers come to take for dead one that has never spoken to them: of such a one they have others' word alone, and
@@ -153,3 +154,27 @@ def peer_core(swarm: Swarm[Any], peer: PeerId) -> Peer | None:
     """The core of a peer's present life, when it is a whole peer."""
     core = swarm.hosts[peer].core
     return core if isinstance(core, Peer) else None
+
+
+class Misled:
+    """Who holds a liar's state: took it over from the liar, or from one who did, and has taken over no other since."""
+
+    def __init__(self, circumstances: Circumstances) -> None:
+        self.circumstances = circumstances
+        self._peers: dict[PeerId, None] = {}
+
+    def __contains__(self, peer: PeerId) -> bool:
+        return peer in self._peers
+
+    def forget(self, peer: PeerId) -> None:
+        """A new life begins."""
+        self._peers.pop(peer, None)
+
+    def restores(self, swarm: Swarm[Any], peer: PeerId) -> None:
+        """``peer`` takes over the state of its donor."""
+        core = peer_core(swarm, peer)
+        if core is None or not self.circumstances.false_states:
+            return
+        self._peers.pop(peer, None)
+        if core.recovery.donor in self.circumstances.two_faced or core.recovery.donor in self._peers:
+            self._peers[peer] = None

@@ -30,7 +30,7 @@ from gossip.core.peer import Peer
 from gossip.core.rolling import RollingRounds
 from gossip.sim.toy_trainer import digest_of
 
-from .base import Checker, Circumstances, peer_core
+from .base import Checker, Circumstances, Misled, peer_core
 from .disturbances import STILL_S
 from .rounds import rolling_of
 
@@ -192,12 +192,14 @@ class TakesOverTheDonorsState(Checker):
 
     def __init__(self, circumstances: Circumstances | None = None) -> None:
         super().__init__(circumstances)
+        self._misled = Misled(self.circumstances)
         self._taken: dict[int, list[bytes]] = {}
         self._heads: dict[int, dict[bytes, None]] = {}  # of the round before
         self._first: dict[PeerId, int] = {}
 
     def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
         self._first.pop(peer, None)
+        self._misled.forget(peer)
         rounds = rolling_of(peer_core(swarm, peer))
         if rounds is not None:
             self._heads.setdefault(0, {})[rounds.chain] = None
@@ -224,9 +226,8 @@ class TakesOverTheDonorsState(Checker):
         content = content_digest(restore.payload)
         if content != restore.payload.digest:
             raise self.violated(swarm, peer, f"restores bytes with the digest {content.hex()} as {restore.payload.digest.hex()}")
-        core = peer_core(swarm, peer)
-        misled = self.circumstances.false_states and core is not None and core.recovery.donor in self.circumstances.two_faced
-        if not self.circumstances.false_words and not misled:
+        self._misled.restores(swarm, peer)
+        if not self.circumstances.false_words and peer not in self._misled:
             known = content in self._taken.get(restore.round_id, [])
             self.demand(known, swarm, peer, f"restores a state of round {restore.round_id} that no donor has packed")
 
@@ -236,8 +237,7 @@ class TakesOverTheDonorsState(Checker):
             return
         self._first[peer] = event.round_id
         rounds = rolling_of(core)
-        misled = self.circumstances.false_states and core.recovery.donor in self.circumstances.two_faced
-        if rounds is None or self.circumstances.false_words or misled:
+        if rounds is None or self.circumstances.false_words or peer in self._misled:
             return
         head = rounds.agreed.lineage.at(event.round_id - 1)
         known = head in self._heads.get(event.round_id, {})

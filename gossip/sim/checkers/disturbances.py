@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gossip.core.events import ClockJumped, Event, TimerFired, TrainerProgress
 from gossip.core.messages import PeerId
+from gossip.sim.network import LinkModel
 
 from .base import Onlooker
 
@@ -37,13 +38,18 @@ class Disturbances(Onlooker):
         self.still_s: dict[PeerId, float] = {}
         """How long that pause was."""
         self.bad_network_until = NEVER
+        self.uneven_until = NEVER
+        """When the network last did to some messages what it did not to others: cut, lost, delayed them."""
         self._handled_at: dict[PeerId, float] = {}
         self._cut_until: dict[PeerId, float] = {}
         self._cut: tuple[PeerId, ...] = ()
         self._changed = -1
         self._look_at = NEVER
+        self._default: LinkModel | None = None
 
     def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
+        if self._default is None:
+            self._default = swarm.network.default
         self._handled_at[peer] = swarm.now
         self.still_until.pop(peer, None)
 
@@ -94,11 +100,16 @@ class Disturbances(Onlooker):
         self._changed = swarm.network.changed
         for peer in self._cut:
             self._cut_until[peer] = swarm.now
+        self.uneven_until = swarm.now
         self._cut = tuple(dict.fromkeys(peer for link in swarm.network.cuts for peer in link))
 
     def _look(self, swarm: Swarm[Any]) -> None:
         network = swarm.network
+        if network.cuts or network.models or network.default != self._default:
+            self.uneven_until = swarm.now
         for model in (network.default, *network.models.values()):
-            if model.loss > LOSS_MAX or model.delay_s[1] > DELAY_MAX_S:
+            # A message that takes so long holds up all behind it.
+            spike_s = model.spike_s if model.spike else 0.0
+            if model.loss > LOSS_MAX or model.delay_s[1] + spike_s > DELAY_MAX_S:
                 self.bad_network_until = swarm.now
                 return

@@ -53,7 +53,9 @@ class NothingRaises(Checker):
                 because = _words(swarm.handling)
                 raise self.violated(swarm, peer, f"sends more than {self._most[peer]} messages because of {because}")
         elif isinstance(effect, Halt):
-            event = swarm.handling
+            core, event = swarm.hosts[peer].core, swarm.handling
+            if isinstance(core, Peer) and core._stop_reason == effect.reason:
+                return  # it was asked to leave, and nobody needs it any more
             if isinstance(event, Received) and event.sender in self.circumstances.liars:
                 raise self.violated(swarm, peer, f"halts ({effect.reason}) at the word of a liar: {_words(event)}")
 

@@ -213,8 +213,13 @@ class CrashCostsLittle(Checker):
         cores = [core for other in swarm.up if (core := peer_core(swarm, other)) is not None and core.phase == "running"]
         roster = max((core.rounds.roster.peers for core in cores), key=len, default=())
         quorum = max((core.rounds.quorum() for core in cores), default=1)
-        if sum(1 for peer in roster if peer in swarm.up) < quorum:
-            return
+        locked = max(
+            (rolling.agreed.trust.quarantined(rolling.round_id) for core in cores if (rolling := rolling_of(core))), key=len
+        )
+        here = [peer for peer in roster if peer in swarm.up]
+        useful = sum(1 for peer in here if peer not in locked and peer not in self.circumstances.liars)
+        if len(here) < quorum or useful < cores[0].settings.updates_min:
+            return  # rounds cannot go on, or change nothing, for want of updates
         reached = max(core.rounds.round_id for core in cores)
         text = f"{within_s:.2f} s after its crash the others are in round {reached}, as they were then ({furthest})"
         self.demand(reached > furthest, swarm, victim, text)
@@ -275,10 +280,18 @@ class OneLineage(RoundLiveness):
         ahead = max(at, key=lambda peer: at[peer])
         behind = min(at, key=lambda peer: at[peer])
         if isinstance(participants[0][1].rounds, GossipRounds):
-            if at[ahead] - at[behind] > BEHIND_ROUNDS + 2:
-                return behind, f"it is in round {at[behind]}, peer {ahead} in round {at[ahead]}"
-            return self._finite(swarm)
+            return self._left_behind(participants, at) or self._finite(swarm)
         return self._one_chain(participants, at[behind], ahead)
+
+    @staticmethod
+    def _left_behind(participants: list[tuple[PeerId, Peer]], at: dict[PeerId, int]) -> Shortcoming:
+        """Nobody is far behind those it hears. In a ring those are two, and the far side may be further."""
+        for peer, core in participants:
+            assert isinstance(core.rounds, GossipRounds)
+            for source in core.rounds._sources:
+                if at.get(source, 0) - at[peer] > BEHIND_ROUNDS + 2:
+                    return peer, f"it is in round {at[peer]}, peer {source}, which it hears, in round {at[source]}"
+        return None
 
     def _one_chain(self, participants: list[tuple[PeerId, Peer]], last: int, ahead: PeerId) -> Shortcoming:
         ids = [peer for peer, _ in participants]

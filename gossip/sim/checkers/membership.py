@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gossip.core.events import Event, Stop, TrainerLost
+from gossip.core.members import incarnation_of
 from gossip.core.messages import PeerId
 from gossip.core.settings import MembershipSettings
 from gossip.core.suspicion import longest_s, shortest_s
@@ -58,7 +59,10 @@ class StandingNeverFalls(TableChecker):
             self._highest[peer] = max(self._highest.get(peer, 0), standing)
         if swarm.hosts[subject].state == "starting":
             self._note(swarm, subject)  # a folder of addresses may name it before it runs
-        if standing > self._highest.get(subject, 0) and not self.circumstances.false_words:
+        highest = self._highest.get(subject, 0)
+        if self.circumstances.invented_lives and incarnation_of(standing) == incarnation_of(highest):
+            return  # how often it has refuted in this life: others may lie about that, and it outbids them
+        if standing > highest and not self.circumstances.false_words:
             text = f"gives peer {subject} the standing {standing}, which it never had: {self._highest.get(subject, 0)} at most"
             raise self.violated(swarm, peer, text)
 
@@ -85,6 +89,9 @@ class NoReturnFromTheDead(TableChecker):
             return
         went_with = gone.get(transition.subject, -1)
         if went_with < 0:
+            return
+        if self.circumstances.invented_lives and incarnation_of(went_with) > swarm.hosts[transition.subject].incarnation:
+            del gone[transition.subject]  # the life that died was a liar's invention, and gives way
             return
         if transition.standing > went_with:
             del gone[transition.subject]
@@ -138,9 +145,10 @@ class OneAddressALife(TableChecker):
             self._lives.setdefault(peer, {})[membership.me.control, membership.me.bulk] = host.incarnation
 
     def judge(self, swarm: Swarm[Any], peer: PeerId, transition: Transition, event: Event | None) -> None:
-        if transition.field not in ("control", "bulk", "enlisted") or is_invented(
-            self.circumstances, swarm, peer, transition.subject
-        ):
+        if transition.field not in ("control", "bulk", "enlisted"):
+            return
+        if is_invented(self.circumstances, swarm, peer, transition.subject):
+            self._held[peer].pop(transition.subject, None)
             return
         subject, life, control = transition.subject, transition.incarnation, transition.control
         if transition.field != "bulk":

@@ -12,12 +12,14 @@ from gossip.core.peer import Peer
 from gossip.core.rolling import RollingRounds
 from gossip.sim.toy_trainer import ToyTrainer
 
-from .base import Checker, Circumstances, Life, life_of, peer_core
+from .base import Checker, Circumstances, Life, Misled, life_of, peer_core
+from .disturbances import Disturbances
 
 if TYPE_CHECKING:
     from gossip.sim.driver import Swarm
 
 RECENT_PUSHES = 512
+FORKS_AFTER_S = 6.0  # two round timeouts after the network was uneven no second commit of a round can come out any more
 
 
 def rolling_of(core: Peer | None) -> RollingRounds | None:
@@ -157,21 +159,18 @@ class IdenticalReplicas(Checker):
 
     def __init__(self, circumstances: Circumstances | None = None) -> None:
         super().__init__(circumstances)
-        self._misled: dict[PeerId, None] = {}  # who took over a liar's state, or that of one who did
+        self._misled = Misled(self.circumstances)
         self._parameters: dict[tuple[int, bytes], tuple[bytes, PeerId]] = {}
         self._agreed: dict[tuple[int, bytes], tuple[Any, PeerId]] = {}
 
     def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
-        self._misled.pop(peer, None)
+        self._misled.forget(peer)
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
         if isinstance(effect, Apply):
             self._compare(swarm, peer)  # before it is applied: what the rounds before have made
-        elif isinstance(effect, Restore) and self.circumstances.false_states:
-            core = peer_core(swarm, peer)
-            self._misled.pop(peer, None)
-            if core is not None and (core.recovery.donor in self.circumstances.two_faced or core.recovery.donor in self._misled):
-                self._misled[peer] = None
+        elif isinstance(effect, Restore):
+            self._misled.restores(swarm, peer)
 
     def after_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
         if isinstance(event, Restored):
@@ -240,8 +239,9 @@ class OneHistory(Checker):
     effects = (Update, Aggregate, Committed, Go)
     afters = (Commit,)
 
-    def __init__(self, circumstances: Circumstances | None = None) -> None:
+    def __init__(self, disturbances: Disturbances, circumstances: Circumstances | None = None) -> None:
         super().__init__(circumstances)
+        self.disturbances = disturbances
         self._promised: dict[PeerId, _Promise] = {}
         self._offered: dict[PeerId, dict[tuple[int, int, bytes], int]] = {}
         self._made: dict[tuple[bytes, int, int, int], tuple[Life, bytes]] = {}
@@ -335,9 +335,15 @@ class OneHistory(Checker):
             return
         digest, holder = self._applied.setdefault((commit.parent, commit.round_id, commit.shard), (commit.digest, peer))
         self.judged += 1
-        if digest != commit.digest and not self.circumstances.forks:
+        if digest != commit.digest and not self._may_fork(swarm):
             text = f"{where}: digest {commit.digest.hex() or 'none'} here, {digest.hex() or 'none'} at peer {holder}"
             raise self.violated(swarm, peer, text)
+
+    def _may_fork(self, swarm: Swarm[Any]) -> bool:
+        """Whether commits could get lost between the living just now, or so little ago that one of them may come out yet."""
+        if self.circumstances.false_words or not self.circumstances.forks:
+            return self.circumstances.forks
+        return swarm.now - self.disturbances.uneven_until <= FORKS_AFTER_S
 
     def _on_go(self, swarm: Swarm[Any], peer: PeerId, go: Go) -> None:
         rounds = rolling_of(peer_core(swarm, peer))

@@ -1,0 +1,66 @@
+"""What a lying peer, of any kind, does to honest ones: nothing but what the excuses of its kind name."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gossip.fault_kinds import Crash, Restart
+from gossip.sim.checkers import Circumstances
+from gossip.sim.checkers.base import DEADLY_LIES, FORKING_LIES, INVENTING_LIES, STATE_LIES
+from gossip.sim.generate import generate
+from gossip.sim.liars import LIES
+from gossip.sim.play import circumstances, run
+from gossip.sim.schedule import Schedule
+from gossip.world_faults import NODE_LIES, CrashMidway, Narrow, NodeLie, Ring
+
+SHORT = Schedule(7, active_s=5.0, duration_s=5.0, shards=(5, 3))
+RESTARTS = (Restart(1, None, 0.2, 2.0), Restart(2, None, 0.5, 3.5))  # peer 0, the liar, is the first whom they ask for a state
+
+
+@pytest.mark.parametrize("lie", NODE_LIES)
+def test_one_liar_of_any_kind_tells_its_lie_and_breaks_nothing(lie: str) -> None:
+    outcome = run(replace(SHORT, faults=(NodeLie(lie, (0,)), *RESTARTS)))
+    assert outcome.violation is None, outcome.violation
+    assert outcome.struck[f"lie_{lie}"] == 1
+
+
+@pytest.mark.parametrize("lie", ["garbage", "huge", "replays", "flood", "false_suspicions", "wrong_size"])
+def test_one_liar_breaks_nothing_in_gossip_rounds(lie: str) -> None:
+    outcome = run(replace(SHORT, topology="random-k", shards=(8,), faults=(NodeLie(lie, (0,)), *RESTARTS)))
+    assert outcome.violation is None, outcome.violation
+
+
+def test_most_lies_excuse_nothing_but_what_their_teller_holds_itself() -> None:
+    excused = FORKING_LIES | INVENTING_LIES | DEADLY_LIES | STATE_LIES
+    assert excused < set(LIES)
+    for lie in sorted(set(LIES) - excused):
+        found = circumstances(replace(SHORT, faults=(NodeLie(lie, (0,)),)))
+        assert found == Circumstances.of((0,), two_faced=(0,), lies=(lie,))
+        assert not any((found.forks, found.false_words, found.false_states, found.invented_lives, found.unfounded_deaths))
+
+
+# --- what was found in the core -----------------------------------------------------------------------------------------------
+
+
+def test_seed_0_hellos_do_not_beget_hellos_without_end() -> None:
+    outcome = run(Schedule(0, peers=4, active_s=1.0, duration_s=1.0, faults=(NodeLie("flood", (0,)),)))
+    assert outcome.violation is None, outcome.violation
+
+
+def test_seed_1_who_left_a_round_with_a_commit_holds_it_when_it_comes_back() -> None:
+    outcome = run(Schedule(1, peers=5, shards=(5, 3), faults=(NodeLie("wrong_size", (1,)),)))
+    assert outcome.violation is None, outcome.violation
+
+
+def test_seed_259_a_minority_on_a_dead_branch_does_not_ask_for_ever_for_commits_that_nobody_keeps() -> None:
+    """Without a lie: those ahead have taken over a state since, and what they keep begins with that."""
+    faults = (
+        Crash(5, at_s=5.362),
+        CrashMidway(0, 10.773, 24, 0.034),
+        Narrow(105.355, 256.0, 9.004, 5.39, ()),
+        Ring((4, 2, 3, 5, 0, 1), 8.167, 4.98),
+    )
+    outcome = run(replace(generate(259), faults=faults))
+    assert outcome.violation is None, outcome.violation

@@ -1,0 +1,60 @@
+"""Who comes back to a round, by way of another branch, is bound by what it promised, took and made there."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gossip.core.events import Payload
+from gossip.core.messages import Commit
+from gossip.core.promises import ROUNDS_KEPT, Promises
+from gossip.core.shard import ShardRound
+
+HERE, THERE = b"here", b"there"
+PAYLOAD = Payload(np.zeros(2, np.float32), 8, True, b"d" * 16)
+
+
+def shards(*attempts: int) -> list[ShardRound]:
+    return [ShardRound(index, (0, 1, 2), attempt) for index, attempt in enumerate(attempts)]
+
+
+def commit(shard: int) -> Commit:
+    return Commit(b"lineage", 5, shard, 0, 0, 1, HERE, PAYLOAD.digest, (), (), (0, 1, 2), None, "")
+
+
+def test_attempts_that_were_moved_on_from_are_not_gone_back_to() -> None:
+    promises = Promises()
+    promises.keep(5, HERE, shards(2, 0))
+    assert [promises.first(5, HERE, shard) for shard in (0, 1)] == [2, 0]
+    assert promises.first(5, THERE, 0) == 0
+
+
+def test_a_round_that_was_finished_binds_as_well_and_its_maker_to_the_next_attempt() -> None:
+    promises, done = Promises(), shards(1, 3)
+    done[0].hold(commit(0), PAYLOAD, made_here=False)
+    done[1].hold(commit(1), PAYLOAD, made_here=True)
+    promises.keep_finished(5, HERE, done)
+    assert [promises.first(5, HERE, shard) for shard in (0, 1)] == [1, 4]
+
+
+def test_a_commit_that_was_held_is_held_again_in_that_very_round() -> None:
+    promises, left = Promises(), shards(0, 1)
+    left[1].hold(commit(1), PAYLOAD, made_here=True)
+    promises.keep(5, HERE, left)
+    promises.keep(5, THERE, shards(0, 0))
+    elsewhere, back = shards(0, 0), shards(0, 0)
+    promises.recall(5, THERE, elsewhere)
+    assert [shard.commit for shard in elsewhere] == [None, None]
+    promises.recall(5, HERE, back)
+    assert back[0].commit is None
+    assert (back[1].commit, back[1].payload, back[1].made_here) == (commit(1), PAYLOAD, True)
+
+
+def test_payloads_of_rounds_long_past_are_let_go() -> None:
+    promises, left = Promises(), shards(0)
+    left[0].hold(commit(0), PAYLOAD, made_here=False)
+    promises.keep(5, HERE, left)
+    promises.recall(6 + ROUNDS_KEPT, THERE, shards(0))
+    assert promises._held is None
+    for round_id in range(100):
+        promises.keep_finished(round_id, HERE, shards(0))
+    assert len(promises._attempts) <= ROUNDS_KEPT
