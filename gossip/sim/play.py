@@ -132,11 +132,10 @@ def run(schedule: Schedule, observers: Iterable[Observer] = ()) -> Outcome:
 
 
 def circumstances(schedule: Schedule) -> Circumstances:
-    """What the faults of a schedule excuse."""
+    """What the faults of a schedule excuse. Flipped bits excuse no false words: a checksum finds each of them."""
     liars = {peer: True for fault in schedule.faults if isinstance(fault, Liar) for peer in fault.peers}
     return Circumstances.of(
         tuple(liars),
-        corruption=not schedule.sealed and any(isinstance(fault, Corrupt) for fault in schedule.faults),
         forks=any(isinstance(fault, FORKING) for fault in schedule.faults),
     )
 
