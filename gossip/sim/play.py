@@ -163,7 +163,7 @@ def run(schedule: Schedule, observers: Iterable[Observer] = ()) -> Outcome:
 
 
 def circumstances(schedule: Schedule) -> Circumstances:
-    """What the faults of a schedule excuse."""
+    """What the faults of a schedule excuse. Flipped bits excuse no false words: a checksum finds each of them."""
     node_lies = [fault for fault in schedule.faults if isinstance(fault, NodeLie)]
     two_faced = [peer for fault in node_lies for peer in fault.peers]
     liars = [peer for fault in schedule.faults if isinstance(fault, Liar) for peer in fault.peers]

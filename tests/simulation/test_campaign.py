@@ -26,7 +26,7 @@ from gossip.sim.generate import generate
 from gossip.sim.nemesis import Nemesis, name_of
 from gossip.sim.observer import Observer
 from gossip.sim.picture import draw
-from gossip.sim.play import Found, Outcome, make_swarm, run
+from gossip.sim.play import Found, Outcome, circumstances, make_swarm, run
 from gossip.sim.schedule import Schedule
 from gossip.sim.shrink import shrink
 from gossip.world_faults import (
@@ -114,6 +114,18 @@ def test_a_fault_that_is_still_on_when_a_violation_ends_the_run_took_place() -> 
     )
     assert nemesis.totals(swarm)["loss"] >= 1
     assert nemesis.totals(swarm)["flap"] == 1
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_flipped_bits_never_get_through_and_excuse_no_false_words(sealed: bool) -> None:
+    schedule = replace(WORLD, faults=(Corrupt(0.2, 1.0, 3.0),), sealed=sealed)
+    outcome = run(schedule)
+    assert outcome.violation is None, outcome.violation
+    counts = outcome.counts
+    believed = counts["corrupted"] - counts["malformed"] - counts["spoiled"]  # a spoiled payload is dropped on the way
+    assert counts["malformed"] > 30
+    assert believed <= 0
+    assert not circumstances(schedule).false_words
 
 
 def test_s6_messages_that_spike_for_seconds_are_no_network_in_which_nobody_may_be_taken_for_dead() -> None:

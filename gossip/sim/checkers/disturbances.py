@@ -108,8 +108,8 @@ class Disturbances(Onlooker):
         if network.cuts or network.models or network.default != self._default:
             self.uneven_until = swarm.now
         for model in (network.default, *network.models.values()):
-            # A message that takes so long holds up all behind it.
+            # What was damaged is dropped; a message that takes so long holds up all behind it.
             spike_s = model.spike_s if model.spike else 0.0
-            if model.loss > LOSS_MAX or model.delay_s[1] + spike_s > DELAY_MAX_S:
+            if model.loss + model.corrupt > LOSS_MAX or model.delay_s[1] + spike_s > DELAY_MAX_S:
                 self.bad_network_until = swarm.now
                 return
