@@ -57,5 +57,6 @@ class Greeting:
         return [self.to(peer)]
 
     def to_all(self) -> list[Send]:
+        """Also to those who have not spoken yet: one that was told a false address of ours can only hear us."""
         hello = self.hello()
-        return [Send(peer, hello) for peer in self.membership.alive() if peer != self.local]
+        return [Send(peer, hello) for peer in self.membership.within_reach()]

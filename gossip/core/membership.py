@@ -134,6 +134,10 @@ class Membership:
         """Members that were met and are neither dead nor left, sorted; a suspect is alive until it is dead."""
         return tuple(sorted(member.peer for member in self.view.present()))
 
+    def within_reach(self) -> tuple[PeerId, ...]:
+        """Others, sorted, who are neither dead nor left, and were met or have a connection that stands."""
+        return tuple(sorted(member.peer for member in self.view.others() if not member.gone and (member.met or member.linked)))
+
     def drain(self) -> list[Change]:
         """The changes since the last call, in order."""
         changes, self.view.changes = self.view.changes, []
@@ -166,7 +170,8 @@ class Membership:
             incarnation < member.incarnation and self._voices.get(peer) == incarnation
         ):
             effects += self.cases.revive(member, Rumour(peer, "alive", standing, control, bulk, peer), self.local, now)
-        elif incarnation == member.incarnation and not member.control:
+        elif incarnation == member.incarnation and (member.control, member.bulk) != (control, bulk):
+            # Others may have told a false one before the peer came to say its own.
             effects += self.cases.set_address(member, control, bulk)
         if self._voices.get(peer) == member.incarnation:
             del self._voices[peer]

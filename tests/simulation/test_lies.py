@@ -14,7 +14,7 @@ from gossip.sim.generate import generate
 from gossip.sim.liars import LIES
 from gossip.sim.play import circumstances, run
 from gossip.sim.schedule import Schedule
-from gossip.world_faults import NODE_LIES, CrashMidway, Narrow, NodeLie, Ring
+from gossip.world_faults import NODE_LIES, CrashMidway, Drift, HangTrainer, Narrow, NodeLie, Partition, Reset, Ring
 
 
 def world(seed: int, **changes: Any) -> Schedule:
@@ -71,3 +71,27 @@ def test_seed_259_a_minority_on_a_dead_branch_does_not_ask_for_ever_for_commits_
     )
     outcome = run(replace(generate(259), faults=faults))
     assert outcome.violation is None, outcome.violation
+
+
+def test_seed_706_a_false_address_told_before_a_life_began_gives_way_to_its_owners_word() -> None:
+    faults = (
+        Restart(7, None, 2.257, 16.899),
+        Restart(3, None, 0.126, 8.023),
+        Restart(0, None, 0.14, 3.115),
+        NodeLie("forged_incarnations", (3,)),
+        Partition(((0, 1, 6, 7), (2, 3, 5)), 7.812, 0.446),
+        Partition(((0, 6, 7), (1, 2, 3, 4, 5)), 3.299, 1.596),
+        Reset(0.0293, 8.173, 1.855, (3,)),
+        Drift(5, 0.9354, 4.376, 1.685),
+        HangTrainer(5, 3.599, 1.24),
+    )
+    schedule = Schedule(706, peers=8, topology="ring", faults=faults, compute_s=(0.35, 0.5), sealed=True)
+    outcome = run(schedule)
+    assert outcome.violation is None, outcome.violation
+
+
+def test_seed_784_who_was_told_two_results_may_be_found_out_late() -> None:
+    found = circumstances(replace(SHORT, faults=(NodeLie("two_results", (3,)),)))
+    assert found.forks
+    assert found.forking_lies
+    assert run(replace(generate(784), compute_s=(0.35, 0.5))).violation is None

@@ -85,8 +85,12 @@ class Circumstances:
     ) -> Circumstances:
         """``corruption``: bits of messages flip unnoticed. False words can fork the history like a network that loses commits."""
         false_words = false_words or corruption
-        forks = forks or false_words or not FORKING_LIES.isdisjoint(lies)
+        forks = forks or false_words or not FORKING_LIES.isdisjoint(lies)  # a lie may come out long after it was told
         return Circumstances(frozenset(liars), false_words, forks, frozenset(two_faced), frozenset(lies))
+
+    @property
+    def forking_lies(self) -> bool:
+        return not FORKING_LIES.isdisjoint(self.lies)
 
     @property
     def invented_lives(self) -> bool:

@@ -144,6 +144,11 @@ class OneAddressALife(TableChecker):
         if membership is not None:
             self._lives.setdefault(peer, {})[membership.me.control, membership.me.bulk] = host.incarnation
 
+    def _is_mended(self, swarm: Swarm[Any], subject: PeerId, control: str) -> bool:
+        """A liar may have named a life before it began, with an address of its own; the true one takes its place."""
+        membership = membership_of(swarm.hosts[subject].core) if self.circumstances.invented_lives else None
+        return membership is not None and membership.me.control == control
+
     def judge(self, swarm: Swarm[Any], peer: PeerId, transition: Transition, event: Event | None) -> None:
         if transition.field not in ("control", "bulk", "enlisted"):
             return
@@ -153,7 +158,7 @@ class OneAddressALife(TableChecker):
         subject, life, control = transition.subject, transition.incarnation, transition.control
         if transition.field != "bulk":
             held_life, held = self._held[peer].get(subject, (life, ""))
-            if held and held != control and held_life == life:
+            if held and held != control and held_life == life and not self._is_mended(swarm, subject, control):
                 text = f"peer {subject}.{life} had the address {held} and now has {control or 'none'}"
                 raise self.violated(swarm, peer, text)
             self._held[peer][subject] = (life, control)

@@ -341,8 +341,9 @@ class OneHistory(Checker):
 
     def _may_fork(self, swarm: Swarm[Any]) -> bool:
         """Whether commits could get lost between the living just now, or so little ago that one of them may come out yet."""
-        if self.circumstances.false_words or not self.circumstances.forks:
-            return self.circumstances.forks
+        circumstances = self.circumstances
+        if circumstances.false_words or circumstances.forking_lies or not circumstances.forks:
+            return circumstances.forks
         return swarm.now - self.disturbances.uneven_until <= FORKS_AFTER_S
 
     def _on_go(self, swarm: Swarm[Any], peer: PeerId, go: Go) -> None:
