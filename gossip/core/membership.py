@@ -28,6 +28,7 @@ __all__ = ["TIMERS", "Change", "Member", "Membership", "MembershipMessage", "Mem
 STALLED_BEHIND = 2  # rounds; one behind is anybody who has not applied what we just did
 TABLE_EVERY_S = 0.1  # at most one answer in that time to one peer's PushPull
 STRAY_EVERY = 5  # of so many probes and tables, one goes to a peer that is dead or was never met
+LAST_WORDS_S = 5.0  # what a process said may arrive for so long after others have heard of its successor
 
 MembershipMessage: TypeAlias = Ping | PingRequest | Ack | Nack | PushPull | Gossip
 
@@ -183,14 +184,17 @@ class Membership:
         if sender == self.local or not self.hearsay.allows(sender):
             return False
         member = self.members.get(sender)
-        if member is None or incarnation > member.incarnation or (incarnation < member.incarnation and not member.spoken):
+        # Words of a former life may still be on their way. One that goes on speaking is no former life: who has never been heard
+        # in the later one, which others told of, was lied about.
+        is_former = member is not None and incarnation < member.incarnation
+        if member is not None and is_former and (member.spoken or now - member.known_since < LAST_WORDS_S):
+            return False
+        if member is None or incarnation != member.incarnation:
             # A new life. Its words count, but it becomes a member only when its address is known.
             if not self.hearsay.plausible(first_standing(incarnation), member):
                 return False
             self._voices[sender] = incarnation
             return True
-        if incarnation < member.incarnation:
-            return False
         member.heard_at = now
         if self._voices:
             self._voices.pop(sender, None)

@@ -10,7 +10,7 @@ from member_bench import NEXT_LIFE, Bench, rumour
 
 from gossip.core.events import Connect, Disconnect
 from gossip.core.members import REFUTATIONS
-from gossip.core.membership import Membership
+from gossip.core.membership import LAST_WORDS_S, Membership
 from gossip.core.messages import ROUND_MAX, Ack, Gossip, Nack, Ping, PingRequest, Progress, PushPull, Rumour
 from gossip.core.settings import MembershipSettings
 from gossip.core.timers import Timers
@@ -488,6 +488,7 @@ def test_a_life_that_others_invented_gives_way_to_the_one_that_speaks() -> None:
     bench = Bench(3, meet=False)
     bench.gossip(2, rumour(1, "alive", 5 * NEXT_LIFE, control="evil"))
     assert bench.core.members[1].incarnation == 5, "an address, as long as nobody else answers to that name"
+    bench.now += LAST_WORDS_S
     bench.say(1, Gossip(()))
     bench.do(bench.core.learn(1, "c1", "b1", 0, bench.now))  # its hello
     bench.link(1)
@@ -500,9 +501,22 @@ def test_a_life_that_others_invented_gives_way_to_the_one_that_speaks() -> None:
 def test_a_life_that_others_invented_gives_way_to_what_the_peer_says_of_itself() -> None:
     bench = Bench(3, meet=False)
     bench.gossip(2, rumour(1, "alive", 5 * NEXT_LIFE, control="evil"))
+    bench.now += LAST_WORDS_S
     bench.gossip(1, rumour(1, "alive", 0, control="c1"))
     member = bench.core.members[1]
     assert (member.status, member.standing, member.control) == ("alive", 0, "c1")
+
+
+def test_last_words_of_a_former_life_do_not_undo_the_later_one() -> None:
+    """Simulation seeds 1658 and 1706: a killed peer's messages came after the news of its next life."""
+    bench = Bench(3)
+    bench.link(1, up=False)
+    bench.gossip(2, rumour(1, "alive", NEXT_LIFE, control="new"))
+    member = bench.core.members[1]
+    assert (member.incarnation, member.spoken) == (1, False)
+    bench.gossip(1, rumour(1, "alive", 0, control="c1"))
+    bench.do(bench.core.learn(1, "c1", "b1", 0, bench.now))
+    assert (member.incarnation, member.control) == (1, "new")
 
 
 def test_a_later_life_of_oneself_is_not_contested() -> None:
