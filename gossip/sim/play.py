@@ -219,7 +219,7 @@ def make_swarm(schedule: Schedule, nemesis: Nemesis) -> Swarm[Peer]:
 
 
 def reducer_of(aggregator: str, f: int) -> tuple[Reducer, int]:
-    """How updates become one, and the least number of updates that takes.
+    """How updates become one, and the least number of updates that takes with ``f`` liars among them.
 
     The plain mean is summed here in a fixed order; every other rule is the very one that real runs use, which needs torch.
     Raises: ConfigError: There is no such rule, or it needs a trainer's loss, which toys do not have.
@@ -235,10 +235,10 @@ def reducer_of(aggregator: str, f: int) -> tuple[Reducer, int]:
     if rule.needs_trainer:
         raise ConfigError(f"{rule.name} asks the trainer for its loss, and simulated trainers have none", "gossip demo runs it")
 
-    def reduce(rows: Sequence[NDArray[np.float64]], samples: Sequence[int]) -> NDArray[np.float64] | Judged:
+    def reduce(rows: Sequence[NDArray[np.float64]], samples: Sequence[int], tolerated: int) -> NDArray[np.float64] | Judged:
         try:
             with torch.no_grad():
-                verdict = rule.explain(torch.from_numpy(np.stack(rows).astype(np.float32)), f=f)
+                verdict = rule.explain(torch.from_numpy(np.stack(rows).astype(np.float32)), f=tolerated)
         except ConfigError:
             return np.full_like(rows[0], np.nan)  # too few updates: the trainer then says that it could not
         return Judged(

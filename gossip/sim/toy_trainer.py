@@ -27,8 +27,9 @@ class Judged(NamedTuple):
     outlyingness: tuple[float, ...]
 
 
-Reducer = Callable[[Sequence[NDArray[np.float64]], Sequence[int]], NDArray[np.float64] | Judged]
-"""``(rows of (d,), samples of each) -> (d,)``; a bare vector blames nobody."""
+Reducer = Callable[[Sequence[NDArray[np.float64]], Sequence[int], int], NDArray[np.float64] | Judged]
+"""``(rows of (d,), samples of each, f) -> (d,)``; a bare vector blames nobody. f is what the core says each time: it falls as
+liars are found out."""
 
 TRAINER_EFFECTS = (events.Aggregate, events.Apply, events.Go, events.TakeSnapshot, events.Restore)
 
@@ -73,8 +74,8 @@ def noise_of(name: str, elements: int) -> NDArray[np.float64]:
     return drawn_four / (2.0 * 18918.6)
 
 
-def weighted_mean(rows: Sequence[NDArray[np.float64]], samples: Sequence[int]) -> NDArray[np.float64]:
-    """The sample-weighted mean, summed in the order of ``rows``, so that every peer gets the same bits."""
+def weighted_mean(rows: Sequence[NDArray[np.float64]], samples: Sequence[int], f: int = 0) -> NDArray[np.float64]:
+    """The sample-weighted mean, summed in the order of ``rows``, so that every peer gets the same bits. It tolerates no liars."""
     total = np.zeros_like(rows[0])
     for row, weight in zip(rows, samples, strict=True):
         total += row * float(weight)
@@ -228,7 +229,7 @@ class ToyTrainer:
             assert ask.own is not None, "mixing is centred on the own row"
             rows = [row - rows[ask.own] for row in rows]
             samples = [1] * len(rows)
-        found = self.reducer(rows, samples)
+        found = self.reducer(rows, samples, ask.f)
         if not isinstance(found, Judged):
             found = Judged(found, tuple(weight / sum(samples) for weight in samples), (1.0,) * len(rows))
         result = found.aggregate.astype(np.float32)

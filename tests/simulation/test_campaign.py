@@ -149,14 +149,32 @@ def test_a_liar_among_robust_rules_is_quarantined_released_and_watched_and_the_r
     assert outcome.judged["S9"] > 100
 
 
-def test_a_crash_costs_the_rounds_for_which_too_few_honest_updates_are_left() -> None:
-    """A median against one liar needs three updates: with one of four gone no round changes anything, as it has to be."""
+def test_l4_with_its_liar_found_out_a_rule_goes_on_with_fewer_updates_than_against_one() -> None:
+    """A trimmed mean against one liar needs three updates. One of four lies and one leaves: two are enough, as in a real run."""
+    schedule = replace(WORLD, faults=(Liar("nan", (0,), 1.0), Leave(1, at_s=2.0)), aggregator="trimmed_mean")
+    outcome = run(schedule)
+    assert outcome.violation is None, outcome.violation
+    assert "lost_round" not in outcome.reports
+
+
+def test_a_crash_that_leaves_updates_enough_without_the_liar_that_was_found_costs_one_round_at_most() -> None:
     schedule = replace(
         WORLD, faults=(Liar("scale", (1,), 20.0), Crash(3, at_s=4.0)), aggregator="median", active_s=12.0, duration_s=12.0
     )
     outcome = run(schedule)
     assert outcome.violation is None, outcome.violation
+    assert outcome.judged["L3"] > 0
+    assert outcome.reports.get("lost_round", 0) <= schedule.peers - 1  # one round, as each of the others reports it
+
+
+def test_who_goes_costs_the_rounds_for_which_too_few_updates_are_left_to_tell_a_liar() -> None:
+    """Multi-Krum against one liar needs five updates. Before it is found out two of six leave: no round changes anything, as it
+    has to be, and nobody is asked to contribute."""
+    leaves = (Leave(4, at_s=0.5), Leave(5, at_s=0.7))
+    outcome = run(replace(WORLD, peers=6, faults=(Liar("sign_flip", (1,), 1.0), *leaves), aggregator="multi_krum"))
+    assert outcome.violation is None, outcome.violation
     assert outcome.reports["lost_round"] > 1
+    assert "quarantined" not in outcome.reports
 
 
 def test_a_fault_that_finds_nothing_to_strike_is_not_counted() -> None:

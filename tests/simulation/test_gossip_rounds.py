@@ -177,7 +177,7 @@ def test_a_peer_that_slept_wakes_harmless_and_catches_up() -> None:
 
 
 def test_a_quarter_of_liars_ruins_plain_averaging_and_not_a_robust_rule() -> None:
-    def median(rows: Sequence[NDArray[np.float64]], samples: Sequence[int]) -> NDArray[np.float64]:
+    def median(rows: Sequence[NDArray[np.float64]], samples: Sequence[int], f: int) -> NDArray[np.float64]:
         return np.asarray(np.median(np.stack(rows), axis=0))
 
     def lie(peer: int) -> Callable[[Vector, int], Vector] | None:

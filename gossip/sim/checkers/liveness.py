@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Collection, Iterable
 from functools import partial
 from math import ceil, log2
 from typing import TYPE_CHECKING, Any
@@ -218,7 +219,7 @@ class CrashCostsLittle(Checker):
         )
         here = [peer for peer in roster if peer in swarm.up]
         useful = sum(1 for peer in here if peer not in locked and peer not in self.circumstances.liars)
-        if len(here) < quorum or useful < cores[0].settings.updates_min:
+        if len(here) < quorum or useful < updates_needed(cores[0].settings, roster, locked):
             return  # rounds cannot go on, or change nothing, for want of updates
         reached = max(core.rounds.round_id for core in cores)
         text = f"{within_s:.2f} s after its crash the others are in round {reached}, as they were then ({furthest})"
@@ -251,11 +252,15 @@ class EverybodyContributes(RoundLiveness):
                 self._contributes[contribution.peer] = None
 
     def lacks(self, swarm: Swarm[Any]) -> Shortcoming:
-        for peer, core in self.participants(swarm):
+        participants = self.participants(swarm)
+        for peer, core in participants:
             rounds = rolling_of(core)
             if rounds is None or peer in self.circumstances.liars:
                 continue
             locked = rounds.agreed.trust.quarantined(rounds.round_id)
+            useful = sum(1 for other, _ in participants if other not in locked)
+            if useful < updates_needed(core.settings, rounds.roster, locked):
+                continue  # the rule can make nothing of so few while a liar that was not found out may be among them
             if peer not in self._contributes and peer not in locked:
                 return peer, f"no commit of the calm names it; it is {core.phase}, {rounds.mode} in round {rounds.round_id}"
         return None
@@ -394,6 +399,13 @@ class StopEnds(Checker):
                 raise self.violated(swarm, peer, f"it was asked to stop at {asked_at:.2f} s and still runs")
 
         swarm.at(due, judge)
+
+
+def updates_needed(settings: CoreSettings, roster: Iterable[PeerId], locked: Collection[PeerId]) -> int:
+    """Updates that are enough for the rule. Each liar that is found out is one less for it to tolerate: it then needs one
+    update less at least, whatever the rule."""
+    found = sum(1 for peer in roster if peer in locked)
+    return settings.updates_min - min(settings.f, found)
 
 
 def settings_of(swarm: Swarm[Any]) -> CoreSettings | None:
