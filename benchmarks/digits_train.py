@@ -112,6 +112,7 @@ def main() -> None:
         part.write_text(json.dumps(measured))
         os.replace(part, options.result)
     if options.exchange != "gossip":
+        dist.barrier()  # one that closes its connections while another is in its last all-reduce may leave that one waiting
         dist.destroy_process_group()
 
 

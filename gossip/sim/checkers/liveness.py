@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gossip.core.events import Apply, Committed, Effect, Event, Halt, Report, Stop
+from gossip.core.events import Apply, Committed, Effect, Event, Halt, Report, Restore, Stop
 from gossip.core.gossiping import BEHIND_ROUNDS, GossipRounds
 from gossip.core.messages import PeerId
 from gossip.core.peer import Peer
@@ -18,7 +18,7 @@ from gossip.core.settings import CoreSettings, MembershipSettings
 from gossip.core.suspicion import longest_s
 from gossip.sim.toy_trainer import ToyTrainer
 
-from .base import Checker, Circumstances, membership_of, peer_core
+from .base import Checker, Circumstances, Misled, membership_of, peer_core
 from .disturbances import NEVER, Disturbances
 from .membership import memory_s
 from .rounds import rolling_of
@@ -273,6 +273,19 @@ class OneLineage(RoundLiveness):
     """
 
     invariant = "L5"
+    effects = (Restore,)
+
+    def __init__(self, circumstances: Circumstances | None = None) -> None:
+        super().__init__(circumstances)
+        self._misled = Misled(self.circumstances)
+
+    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
+        super().on_start(swarm, peer)
+        self._misled.forget(peer)
+
+    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+        if isinstance(effect, Restore):
+            self._misled.restores(swarm, peer)
 
     def lacks(self, swarm: Swarm[Any]) -> Shortcoming:
         participants = self.participants(swarm)
@@ -288,13 +301,15 @@ class OneLineage(RoundLiveness):
             return self._left_behind(participants, at) or self._finite(swarm)
         return self._one_chain(participants, at[behind], ahead)
 
-    @staticmethod
-    def _left_behind(participants: list[tuple[PeerId, Peer]], at: dict[PeerId, int]) -> Shortcoming:
-        """Nobody is far behind those it hears. In a ring those are two, and the far side may be further."""
+    def _left_behind(self, participants: list[tuple[PeerId, Peer]], at: dict[PeerId, int]) -> Shortcoming:
+        """Nobody is far behind those it hears. In a ring those are two, and the far side may be further.
+
+        Nobody has to follow one whom a liar has sent into a round that never comes.
+        """
         for peer, core in participants:
             assert isinstance(core.rounds, GossipRounds)
             for source in core.rounds._sources:
-                if at.get(source, 0) - at[peer] > BEHIND_ROUNDS + 2:
+                if source not in self._misled and at.get(source, 0) - at[peer] > BEHIND_ROUNDS + 2:
                     return peer, f"it is in round {at[peer]}, peer {source}, which it hears, in round {at[source]}"
         return None
 
