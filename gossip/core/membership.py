@@ -28,7 +28,7 @@ __all__ = ["TIMERS", "Change", "Member", "Membership", "MembershipMessage", "Mem
 STALLED_BEHIND = 2  # rounds; one behind is anybody who has not applied what we just did
 TABLE_EVERY_S = 0.1  # at most one answer in that time to one peer's PushPull
 STRAY_EVERY = 5  # of so many probes and tables, one goes to a peer that is dead or was never met
-LAST_WORDS_S = 5.0  # what a process said may arrive for so long after others have heard of its successor
+LAST_WORDS_S = 2.0  # what a process said may arrive for so long after others have heard of its successor
 
 MembershipMessage: TypeAlias = Ping | PingRequest | Ack | Nack | PushPull | Gossip
 
