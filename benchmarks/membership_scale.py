@@ -38,7 +38,7 @@ RAIN_SHARES = {2: 0.03, 3: 0.12, 4: 0.17, 5: 0.15, 8: 0.42, 16: 0.08, 32: 0.03} 
 RAIN_RUN_S = 4000.0  # node-seconds in one run
 PAUSES_S = (0.1, 0.15, 0.25, 0.35, 0.5, 0.8, 1.2, 2.0, 3.0, 5.0, 10.0)
 LONG_PAUSES_S = (30.0, 120.0, 600.0)
-COUNTS = ("suspect", "excused", "true deaths", "sent", "lost", "duplicated", "delivered", "paused", "restarted")
+COUNTS = ("suspect", "excused", "true deaths", "sent", "lost", "duplicated", "paused", "restarted")
 
 World = Rain | Pause | MassCrash
 Row = dict[str, Any]
