@@ -81,21 +81,22 @@ class World(ExitStack):
         for transport in self._driven:
             self.heard[id(transport)] += transport.poll(0.002)
 
-    def until(self, condition: Callable[[], bool], what: str) -> None:
+    def until(self, condition: Callable[[], bool], what: str | Callable[[], str]) -> None:
         end = time.monotonic() + PATIENCE_S
         while not condition():
-            assert time.monotonic() < end, f"waited {PATIENCE_S:.0f} s in vain for {what}"
+            assert time.monotonic() < end, f"waited {PATIENCE_S:.0f} s in vain for {what if isinstance(what, str) else what()}"
             self.pump()
 
     def received(self, transport: Transport) -> list[Received]:
         return [arrival for arrival in self.heard[id(transport)] if isinstance(arrival, Received)]
 
     def wait_received(self, transport: Transport, count: int) -> list[Received]:
-        self.until(lambda: len(self.received(transport)) >= count, f"{count} messages; {transport.traffic}")
+        self.until(lambda: len(self.received(transport)) >= count, lambda: f"{count} messages; {transport.traffic}")
         return self.received(transport)
 
     def wait_drop(self, transport: Transport, reason: str) -> None:
-        self.until(lambda: transport.traffic.dropped.get(reason, 0) > 0, f"a drop counted as {reason!r}; {transport.traffic}")
+        dropped = transport.traffic.dropped
+        self.until(lambda: dropped.get(reason, 0) > 0, lambda: f"a drop counted as {reason!r}; {transport.traffic}")
 
     def send(self, transport: Transport, peer: PeerId, message: Message, payload: Payload | None = None) -> None:
         """Until it is taken: queues are bounded."""

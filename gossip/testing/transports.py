@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from gossip.core.digests import digest_of
 from gossip.core.events import LinkDown, LinkUp, Received
 from gossip.core.messages import Ack, Message, PeerId, Ping, Progress, Push, StateOffer
+from gossip.transport.base import Arrival
 
 from .transport_world import (
     LINEAGE,
@@ -58,6 +59,10 @@ def check_transport(make: TransportFactory) -> None:
             check(make)
         except AssertionError as error:
             raise AssertionError(f"{promise}: {error}") from error
+
+
+def _broke(heard: Iterable[Arrival]) -> bool:
+    return any(isinstance(arrival, LinkDown) for arrival in heard)
 
 
 def _promise(check: Callable[[World], None]) -> TransportCheck:
@@ -228,7 +233,7 @@ def _a_link_that_closes_is_told_at_once_and_once(world: World) -> None:
     watcher, other = world.pair()
     world.stop(other)
     heard = world.heard[id(watcher)]
-    world.until(lambda: any(isinstance(arrival, LinkDown) for arrival in heard), "LinkDown after the other closed")
+    world.until(lambda: _broke(heard), "LinkDown after the other closed")
     world.until(lambda: watcher.send(1, ping(0)) is False, "send on a closed link to return False")
     assert [type(arrival).__name__ for arrival in heard] == ["LinkUp", "LinkDown"], f"heard {heard}"
     assert all(arrival.peer == 1 for arrival in heard if isinstance(arrival, LinkUp | LinkDown))
@@ -241,7 +246,7 @@ def _a_peer_that_comes_late_or_back_is_linked(world: World) -> None:
     address = (other.control, other.bulk)
     world.stop(other)
     heard = world.heard[id(watcher)]
-    world.until(lambda: any(isinstance(arrival, LinkDown) for arrival in heard), "LinkDown")
+    world.until(lambda: _broke(heard), "LinkDown")
     heir = world.peer(1, incarnation=1, at=address)
     world.until(lambda: heard.count(LinkUp(1)) == 2, "LinkUp when somebody listens there again")
     watcher.connect(1, *address)
@@ -282,14 +287,17 @@ def _disconnect_forgets(world: World) -> None:
     world.until(lambda: 1 in rounds_of(world.received(receiver)), "an update over the new link")
     leftovers = len(rounds_of(world.received(receiver))) - 1  # what was on the wire already
     assert leftovers < taken, f"all {taken} queued updates came after disconnect"
-    assert not any(isinstance(arrival, LinkDown) for arrival in world.heard[id(sender)]), "disconnect was reported as LinkDown"
+    assert not _broke(world.heard[id(sender)]), "disconnect was reported as LinkDown"
     sender.disconnect(1)
     sender.disconnect(1)
 
 
 @_promise
 def _queues_are_bounded(world: World) -> None:
-    """To somebody who does not read, ``send`` returns False before long, and works again when he reads."""
+    """To somebody who does not read, ``send`` returns False before long, and works again when he reads.
+
+    Nothing that was taken is lost in silence: who does not read for long loses what he was sent, and ``LinkDown`` says so.
+    """
     sender, receiver = world.pair(limit=MIB)
     world.neglect(receiver)
     data = payload_of(floats(MIB))
@@ -303,9 +311,16 @@ def _queues_are_bounded(world: World) -> None:
     assert taken["bulk"] < 2_000, "the bulk lane took 2 GB for somebody who does not read"
     assert sender.traffic.dropped == {"full": 2}, f"counted {sender.traffic.dropped}"
     world.drive(receiver)
-    world.wait_received(receiver, sum(taken.values()))
-    world.send(sender, 1, ping(0))
-    world.send(sender, 1, update(0), data)
+    world.until(
+        lambda: len(world.received(receiver)) >= sum(taken.values()) or _broke(world.heard[id(sender)]),
+        lambda: f"{taken} messages or LinkDown; {receiver.traffic}",
+    )
+    if _broke(world.heard[id(sender)]):
+        world.until(lambda: world.heard[id(sender)][-1] == LinkUp(1), "LinkUp, as he reads again")
+    world.send(sender, 1, ping(2**20))
+    world.send(sender, 1, update(2**20), data)
+    world.until(lambda: 2**20 in rounds_of(world.received(receiver)), "an update when he reads again")
+    world.until(lambda: any(one.message == ping(2**20) for one in world.received(receiver)), "a ping when he reads again")
 
 
 @_promise
