@@ -45,7 +45,6 @@ TOPOLOGIES = ("rolling", "rolling", "rolling", "random-k", "random-k", "ring", "
 SHARDS = ((8,), (8,), (5, 3), (4, 4, 4))
 PROBE_INTERVALS_S = (0.2, 0.5, 0.5, 1.0)
 STABLE = 0.2  # of the schedules: a peer that is started again has its old addresses
-SEALED = 0.5  # of the schedules: the transport finds every flipped bit
 RULES = {"mean": 1, "median": 3, "trimmed_mean": 3, "multi_krum": 5}
 """One of them where somebody lies (without liars all are means), and the updates that it needs against one liar."""
 LIES = (("sign_flip", 1.0), ("nan", 1.0), ("zero", 1.0), ("stale", 3.0), ("scale", 20.0), ("bit_flip", 1.0))
@@ -67,7 +66,7 @@ def generate(
     draw = Random(f"schedule/{seed}")
     drawn_peers, drawn_topology = draw.randint(*PEERS), draw.choice(TOPOLOGIES)
     shards, chosen = draw.choice(SHARDS), draw.randint(*KINDS_A_SCHEDULE)
-    stable, sealed = draw.random() < STABLE, draw.random() < SEALED
+    stable = draw.random() < STABLE
     lots, drawn_rule = [draw.random() for _ in KINDS], draw.choice(tuple(RULES))
     probe_interval_s = Random(f"schedule/{seed}/probe interval").choice(PROBE_INTERVALS_S)
     n, chosen_topology = peers or drawn_peers, topology or drawn_topology
@@ -81,7 +80,6 @@ def generate(
         aggregator=aggregator or (world.aggregator if world else "mean"),
         shards=shards,
         stable_addresses=stable,
-        sealed=sealed,
         probe_interval_s=probe_interval_s,
         faults=(),
     )

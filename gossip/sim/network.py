@@ -45,8 +45,7 @@ class Network:
     """All links of a swarm. Change it at any time while the swarm runs.
 
     A lane is first in, first out, as TCP is, unless ``fifo`` is false. ``closing_s`` is how long it takes until the others see
-    that a process is gone; ``heartbeat_s`` until a link over which nothing comes counts as down (None: never). ``sealed``: the
-    transport finds every damaged header, as encryption does; without, one that can be read is believed.
+    that a process is gone; ``heartbeat_s`` until a link over which nothing comes counts as down (None: never).
     """
 
     default: LinkModel = field(default_factory=LinkModel)
@@ -54,7 +53,6 @@ class Network:
     closing_s: tuple[float, float] = (0.001, 0.003)
     heartbeat_s: tuple[float, float] | None = (0.3, 0.4)
     reconnect_s: float = 0.1
-    sealed: bool = False
     models: dict[Link, LinkModel] = field(default_factory=dict)
     cuts: dict[Link, bool] = field(default_factory=dict)  # an ordered set
     changed: int = 0  # counts changes of ``cuts``, so that the swarm notices them

@@ -212,7 +212,7 @@ def make_swarm(schedule: Schedule, nemesis: Nemesis) -> Swarm[Peer]:
             samples_total=SAMPLES,
         )
 
-    network = Network(LinkModel(delay_s=schedule.delay_s), sealed=schedule.sealed)
+    network = Network(LinkModel(delay_s=schedule.delay_s))
     return Swarm(
         make_core, schedule.peers, schedule.seed, network, make_trainer=make_trainer, stable_addresses=schedule.stable_addresses
     )

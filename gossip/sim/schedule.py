@@ -31,7 +31,6 @@ class Schedule:
         round_timeout_s: ``RoundSettings.round_timeout_s``.
         start_timeout_s: ``RoundSettings.start_timeout_s``.
         stable_addresses: Who is started again has the addresses that it had.
-        sealed: The transport finds every flipped bit, as encryption does; without, what can be read is believed.
     """
 
     seed: int
@@ -48,7 +47,6 @@ class Schedule:
     round_timeout_s: float = 3.0
     start_timeout_s: float = 20.0
     stable_addresses: bool = False
-    sealed: bool = False
 
     @property
     def plan(self) -> FaultPlan:

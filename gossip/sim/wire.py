@@ -120,7 +120,7 @@ class Wire:
             arrives_ns += to_ns(hold_up * model.reorder_s)
         elif network.fifo:
             arrives_ns = lane.arrives_ns[bulk] = max(arrives_ns, lane.arrives_ns[bulk])
-        trip = (to, lane, lane.to_incarnation, lane.breaks, parcel, damaged, payload)
+        trip = (to, lane, lane.to_incarnation, lane.breaks, parcel, payload)
         swarm.at_ns(arrives_ns, self._arrive, *trip)
         if doubled:
             counts["duplicated"] += 1
@@ -136,7 +136,6 @@ class Wire:
         incarnation: int,
         breaks: int,
         parcel: Envelope | bytes,
-        damaged: bool,
         payload: Payload | None,
     ) -> None:
         swarm, counts = self.swarm, self.swarm.counts
@@ -152,9 +151,6 @@ class Wire:
             counts["malformed"] += 1
             return
         assert type(envelope) is Envelope
-        if damaged and swarm.network.sealed:
-            counts["unsealed"] += 1
-            return
         if envelope.run != swarm.run:
             counts["foreign_run"] += 1
             return

@@ -85,7 +85,7 @@ def test_seed_706_a_false_address_told_before_a_life_began_gives_way_to_its_owne
         Drift(5, 0.9354, 4.376, 1.685),
         HangTrainer(5, 3.599, 1.24),
     )
-    schedule = Schedule(706, peers=8, topology="ring", faults=faults, compute_s=(0.35, 0.5), sealed=True)
+    schedule = Schedule(706, peers=8, topology="ring", faults=faults, compute_s=(0.35, 0.5))
     outcome = run(schedule)
     assert outcome.violation is None, outcome.violation
 
