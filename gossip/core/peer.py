@@ -142,6 +142,7 @@ class Peer:
         # What a server put off until its commit was on its way comes before anything else.
         self.timers.firing = fires = event.token if isinstance(event, TimerFired) else None
         effects = self.rounds.hold_made(now, fires) if isinstance(self.rounds, RollingRounds) else []
+        # Silence alone is no sign of that: a peer with nothing to do has none either. A timer that is overdue is.
         tolerance_s = self.settings.membership.probe_interval_s
         if still_s > tolerance_s and self.phase == "running" and self.timers.overdue_s(now) > tolerance_s / 2:
             effects += self.rounds.on_stood_still(still_s, now)
