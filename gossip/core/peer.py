@@ -387,7 +387,9 @@ class Peer:
         fields: dict[str, Any] = {"subject": change.peer, "round": self.rounds.round_id}
         if change.what in ("skip", "dead", "suspect", "left"):
             fields |= {"reason": change.reason, "by": change.by}
-        effects: list[Effect] = [Report(change.what, fields)]
+        # Who has finished passes nobody over any more: the others' connections close one after the other, and that is no news.
+        told = change.what != "skip" or self.phase != "draining"
+        effects: list[Effect] = [Report(change.what, fields)] if told else []
         if change.what == "joined" and self.phase != "unprepared":
             effects.append(self.greeting.to(change.peer))
         if self.phase == "gathering":
