@@ -8,7 +8,6 @@ Every peer knows every plan, so what is outside the schedule is not accepted.
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
 from random import Random
 from typing import Any, Literal, Protocol, TypeAlias
 
@@ -23,6 +22,7 @@ from .lineage import genesis
 from .messages import Commit, Contribution, Hello, PeerId, Push, Rejection, Update
 from .mixing import Mixing
 from .pushes import Kind, Pushed, Pushes
+from .record import record
 from .settings import CoreSettings
 from .timers import Timers
 from .trust import TrustTable
@@ -40,7 +40,7 @@ class GossipTopology(Protocol):
     def __call__(self, roster: Roster, round_id: int, seed: int) -> Plan: ...
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class GossipTimer:
     """The sources of this round have had their grace."""
 
