@@ -223,13 +223,14 @@ class GossipRounds:
         self.pushes.add(push.what, sender, Pushed(push.round_id, push.samples, payload))
         return self._maybe_close(now)
 
-    def on_hello(self, sender: PeerId, hello: Hello) -> None:
+    def on_hello(self, sender: PeerId, hello: Hello, now: float) -> list[Effect]:
         """A peer says how far it is, and whether it goes on."""
         self.elsewhere.heard(sender, hello.round_id)
         if hello.ready:
             self.finished.discard(sender)
-        else:
-            self.finished.add(sender)
+            return []
+        self.finished.add(sender)
+        return self._maybe_close(now)  # its push is not waited for any more
 
     def on_stood_still(self, still_s: float, now: float) -> list[Effect]:
         """This peer was stopped for a while. Nobody relied on it: nothing to do."""

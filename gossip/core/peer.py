@@ -338,7 +338,7 @@ class Peer:
             new = sender not in self.gathering.hellos
             self.gathering.hear(sender, hello)
             return effects + ([self.greeting.to(sender)] if new else []) + self._decide(now)
-        self.rounds.on_hello(sender, hello)
+        effects += self.rounds.on_hello(sender, hello, now)
         if hello.round_id == 0 or hello.layout != self.greeting.layout:
             effects += self.greeting.answer(sender, incarnation, now)  # it has just come: tell it where we are
         return effects

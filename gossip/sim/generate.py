@@ -16,11 +16,13 @@ from gossip.fault_tables import Fault
 from gossip.world_faults import (
     NODE_LIES,
     Corrupt,
+    CrashBroadcast,
     CrashMidway,
     Delay,
     Drift,
     Duplicate,
     Flap,
+    HangServer,
     HangTrainer,
     KillTrainer,
     LateTimers,
@@ -32,6 +34,7 @@ from gossip.world_faults import (
     Reorder,
     Reset,
     Ring,
+    ServerFault,
     Spike,
 )
 
@@ -87,6 +90,8 @@ def generate(
     # By weight without replacement (Efraimidis and Spirakis): the largest of u ** (1 / weight).
     order = sorted(range(len(KINDS)), key=lambda i: -(lots[i] ** (1.0 / KINDS[i].weight)))
     made = [kind.draw(_Lots(Random(f"schedule/{seed}/{kind.name}"), n, base.active_s)) for kind in KINDS]
+    if not topologies.load(chosen_topology).rolling:
+        made = [[fault for fault in faults if not isinstance(fault, ServerFault)] for faults in made]  # nobody serves there
     bearable: tuple[Fault, ...] = ()
     # Some that were drawn cannot be borne together with others: then more kinds make up for them.
     while len({type(fault) for fault in bearable}) < KINDS_MIN and chosen <= len(KINDS):
@@ -165,6 +170,14 @@ def _crash_midway(lots: _Lots) -> list[Fault]:
     order, count = lots.peers(), lots.few(2)
     drawn = [(lots.when(), lots.random.randint(0, 40), lots.long(0.02, 3.0)) for _ in range(2)]
     return [CrashMidway(peer, *each) for peer, each in zip(order[:count], drawn, strict=False)]
+
+
+def _crash_broadcast(lots: _Lots) -> list[Fault]:
+    return [CrashBroadcast(lots.when(), int(lots.random.random() * (lots.n - 1)), lots.long(0.02, 8.0))]
+
+
+def _hang_server(lots: _Lots) -> list[Fault]:
+    return [HangServer(lots.when(), lots.long(0.2, 8.0))]
 
 
 def _hang(lots: _Lots) -> list[Fault]:
@@ -308,6 +321,8 @@ KINDS: tuple[Kind, ...] = (
     Kind("hang_trainer", 0.8, _hang_trainer),
     Kind("kill_trainer", 0.8, _kill_trainer),
     Kind("leave", 0.5, _leave),
+    Kind("crash_broadcast", 1.0, _crash_broadcast),
+    Kind("hang_server", 0.7, _hang_server),
 )
 
 
@@ -337,10 +352,14 @@ def _bearable(faults: list[Fault], n: int) -> tuple[Fault, ...]:
                     continue
                 if victim not in mortal:
                     mortal.append(victim)
+            case CrashBroadcast():
+                if len(mortal) + 1 >= n - (-1 in gone):
+                    continue
+                mortal.append(-2)  # likewise
             case Hang(peer=victim) if victim in gone:
                 continue
             case _:
                 pass
         kept.append(fault)
     crowd = len(mortal) > (n - 1) // 2
-    return tuple(fault for fault in kept if not (crowd and isinstance(fault, Hang | Partition | Ring)))
+    return tuple(fault for fault in kept if not (crowd and isinstance(fault, Hang | HangServer | Partition | Ring)))

@@ -37,6 +37,7 @@ from .membership import (
     StandingNeverFalls,
 )
 from .panel import Panel
+from .promptness import NobodyIsStuck, NobodyWaitsForTheSkipped, OverWhenAllIsThere
 from .rounds import AppliedOnce, IdenticalReplicas, OneHistory, UsedOnce
 
 __all__ = ["Checker", "Circumstances", "Observer", "Onlooker", "Panel", "Violation", "all_checkers", "every_checker"]
@@ -67,7 +68,10 @@ def every_checker(circumstances: Circumstances | None = None) -> list[Onlooker]:
         Bounded(c),
         Converges(c),
         RoundsGoOn(c),
+        NobodyIsStuck(c),
+        OverWhenAllIsThere(c),
         CrashCostsLittle(disturbances, c),
+        NobodyWaitsForTheSkipped(c),
         EverybodyContributes(c),
         OneLineage(c),
         NobodyStarves(disturbances, c),
