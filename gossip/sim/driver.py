@@ -210,6 +210,8 @@ class Swarm(Timeline, Generic[C]):
         host = self.hosts[peer]
         assert host.state == "paused", f"peer {peer} is {host.state}"
         host.state = "up"
+        for see in self.hooks.resume:
+            see(self, peer)
         while host.inbox and host.state == "up":
             self._handle(host, *host.inbox.popleft())
         still_s = host.machine.clock_s(self.now_ns) - host.machine.clock_s(host.paused_at_ns)

@@ -212,7 +212,13 @@ def make_swarm(schedule: Schedule, nemesis: Nemesis) -> Swarm[Peer]:
 
     network = Network(LinkModel(delay_s=schedule.delay_s))
     return Swarm(
-        make_core, schedule.peers, schedule.seed, network, make_trainer=make_trainer, stable_addresses=schedule.stable_addresses
+        make_core,
+        schedule.peers,
+        schedule.seed,
+        network,
+        make_trainer=make_trainer,
+        progress_s=schedule.probe_interval_s,  # as a node does
+        stable_addresses=schedule.stable_addresses,
     )
 
 

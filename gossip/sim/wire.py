@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from gossip.core.events import Event, Payload, Received, Send
-from gossip.core.messages import BULK_MESSAGES, Commit, Envelope, Message, PeerId, StateOffer
+from gossip.core.messages import BULK_MESSAGES, Commit, Envelope, PeerId, StateOffer
 from gossip.errors import Malformed
 from gossip.transport.chunks import bytes_of, checksum
 from gossip.transport.codec import decode, encode
