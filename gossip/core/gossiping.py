@@ -268,14 +268,12 @@ class GossipRounds:
         self._rng.shuffle(targets)
         stamp = (self.settings.lineage, self.round_id)
         gradient = own.payloads[0] if own.payloads and own.samples else None
-        effects: list[Effect] = []
-        for peer in targets:
-            samples = own.samples if gradient is not None else 0
-            effects.append(Send(peer, Push(*stamp, "gradient", samples, own.loss, b""), gradient))
-            if self.mixes and own.parameters is not None:
-                push = Push(*stamp, "parameters", own.samples, own.loss, own.sketch)
-                effects.append(Send(peer, push, own.parameters))
-        return effects
+        push = Push(*stamp, "gradient", own.samples if gradient is not None else 0, own.loss, b"")
+        if not self.mixes or own.parameters is None:
+            return [Send(peer, push, gradient) for peer in targets]
+        mixed = Push(*stamp, "parameters", own.samples, own.loss, own.sketch)
+        pairs = [(Send(peer, push, gradient), Send(peer, mixed, own.parameters)) for peer in targets]
+        return [send for pair in pairs for send in pair]
 
     def _awaited(self) -> list[PeerId]:
         """Sources that have not delivered what this round wants of them, and that are worth waiting for."""

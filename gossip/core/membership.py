@@ -98,7 +98,8 @@ class Membership:
         self.hearsay = Hearsay(settings, allowed, me, self.view, self.rumours, self.cases, self.awareness)
         self._voices = self.hearsay.voices
         self._awake_since = float("-inf")
-        self.progress = Progress(0, 0)
+        self._step = 0  # of the local trainer, and when it made it
+        self._stepped_at: float | None = None
         self.stall_after_s = 2.0
         self._turns = 0
         self._exchanged = False  # tables, with anybody
@@ -212,11 +213,11 @@ class Membership:
             case Ping(nonce, target, rumours):
                 effects += self.hearsay.hear(rumours, sender, now)
                 if target == self.local and sender in self.members:
-                    effects.append(Send(sender, Ack(nonce, self.local, self.progress, self._talk(sender))))
+                    effects.append(Send(sender, Ack(nonce, self.local, self.progress(now), self._talk(sender))))
             case PingRequest(nonce, target, rumours):
                 effects += self.hearsay.hear(rumours, sender, now)
                 if sender in self.members and target == self.local:
-                    effects.append(Send(sender, Ack(nonce, self.local, self.progress, self._talk(sender))))
+                    effects.append(Send(sender, Ack(nonce, self.local, self.progress(now), self._talk(sender))))
                 elif sender in self.members:
                     effects += self.prober.on_request(sender, message, now)
             case Ack():
@@ -340,13 +341,18 @@ class Membership:
 
     # --- facts from the rest of the core ----------------------------------------------------------------------------------
 
-    def set_progress(self, progress: Progress) -> None:
-        """Of the local trainer; travels in every ack."""
-        self.progress = progress
+    def set_progress(self, step: int, age_s: float, now: float) -> None:
+        """Of the local trainer; travels in every ack, as old as it is by then."""
+        self._step, self._stepped_at = step, now - age_s
+
+    def progress(self, now: float) -> Progress:
+        """How far the local trainer is. One that has not told us yet is no older than this moment."""
+        since = now if self._stepped_at is None else self._stepped_at
+        return Progress(self._step, max(0, round((now - since) * 1000)))
 
     def _is_stalled(self, theirs: Progress) -> bool:
         """No progress for long, while we had some: where the whole swarm waits for something, nobody's trainer is to blame."""
-        return theirs.age_ms > 1000.0 * self.stall_after_s and self.progress.step >= theirs.step + STALLED_BEHIND
+        return theirs.age_ms > 1000.0 * self.stall_after_s and self._step >= theirs.step + STALLED_BEHIND
 
     def missed_deadline(self, peer: PeerId) -> None:
         """It did not send what it owed in time: skip it until a message of its own comes."""

@@ -58,7 +58,6 @@ from .messages import (
     PeerId,
     Ping,
     PingRequest,
-    Progress,
     Push,
     PushPull,
     Query,
@@ -76,6 +75,7 @@ from .timers import Timers
 
 HELLO_INTERVAL_S = 0.25
 RETURN_INTERVAL_S = 0.02  # how often one that returns asks for the commits made meanwhile
+RETURN_HELLO_EVERY = 5  # such turns: everybody is told that it is ready, in case the first word was lost
 STALL_ROUNDS = 2.0  # round timeouts without progress after which a trainer counts as stalled
 STATE_SLACK = 2**20  # a donor's packed state may be this much, and half, larger than ours
 
@@ -132,6 +132,7 @@ class Peer:
         self._handled_at = float("inf")
         self._data: tuple[int, int] | None = None
         self._returning = False
+        self._turns_back = 0
         self._stop_reason = ""
 
     def handle(self, event: Event, now: float) -> list[Effect]:
@@ -203,7 +204,7 @@ class Peer:
             case LinkDown():
                 return self.membership.on_link(event.peer, False, event.reason, now)
             case TrainerProgress():
-                self.membership.set_progress(Progress(event.step, round(event.age_s * 1000)))
+                self.membership.set_progress(event.step, event.age_s, now)
                 return []
             case ClockJumped():
                 return self.membership.on_clock_jump(event.late_s, now)
@@ -373,10 +374,11 @@ class Peer:
 
     def _ask_to_return(self, now: float) -> list[Effect]:
         """Until a commit names us in the roster: follow the commits, and say that we are ready."""
+        self._turns_back = self._turns_back + 1 if self._returning else 0
         self._returning = self.phase == "running" and self.rounds.mode == "following"
         if not self._returning:
             return []
-        effects: list[Effect] = [*self.greeting.to_all()]
+        effects: list[Effect] = [*self.greeting.to_all()] if self._turns_back % RETURN_HELLO_EVERY == 0 else []
         if (donor := self.others.next_donor()) is not None:
             effects.append(Send(donor, CommitRequest(self.settings.lineage, self.rounds.round_id)))
         return [*effects, self._again("return", now + RETURN_INTERVAL_S)]
