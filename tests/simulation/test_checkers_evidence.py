@@ -15,6 +15,9 @@ from gossip.core.peer import Peer
 from gossip.sim.checkers import Panel, Violation
 from gossip.sim.driver import Swarm
 from gossip.sim.network import LinkModel
+from gossip.sim.play import run
+from gossip.sim.schedule import Schedule
+from gossip.world_faults import KillTrainer
 
 ACCUSED = Received(2, 0, Gossip((Rumour(1, "suspect", 0, "", "", 2),)))
 
@@ -63,7 +66,7 @@ def just_disturbed() -> Swarm[Peer]:
 def test_s6_a_death_at_a_single_word_is_caught() -> None:
     swarm = just_disturbed()
     disturb(swarm, 0, bury_1)
-    with pytest.raises(Violation, match="S6 .* dead at the word of 1 and without a failed probe"):
+    with pytest.raises(Violation, match=r"S6 .* dead at the word of 1 and without a failed probe"):
         swarm.inject(0, ACCUSED)
 
 
@@ -163,3 +166,22 @@ def test_s12_one_that_asks_the_dead_for_their_state_is_caught() -> None:
     swarm.run_for(4.0)
     tamper(swarm, 0, lambda event, effects: [*effects, Send(1, StateRequest(b"lineage!", 1))])
     assert "asks peer 1 for its state, which is dead" in caught(swarm, "S12").text
+
+
+def test_s12_one_that_waits_for_a_donor_whose_connection_closed_is_caught() -> None:
+    swarm = running("S12", compute_s=0.5)
+    swarm.restart(3)
+    taker = swarm.hosts[3].core
+    swarm.run_until(lambda: taker.recovery.stage == "asking", 3.0)
+    assert taker.recovery.donor is not None
+    taker.recovery.on_view_change = lambda now: []  # type: ignore[method-assign]
+    swarm.crash(taker.recovery.donor)
+    assert "waits for the state of peer" in caught(swarm, "S12").text
+
+
+def test_a_trainer_that_dies_soon_after_each_start_is_buried_each_time_at_its_own_word() -> None:
+    again_and_again = tuple(KillTrainer(3, 4.0 + 0.6 * i, 0.05) for i in range(4))
+    outcome = run(Schedule(2, peers=4, faults=again_and_again, active_s=8.0, duration_s=14.0, start_timeout_s=6.0))
+    assert outcome.violation is None, outcome.violation
+    assert outcome.struck["kill_trainer"] == 4
+    assert outcome.reports["dead"] >= 3 * 4 - 1

@@ -12,7 +12,7 @@ from gossip.core.cases import CONNECT_GRACE_S
 from gossip.core.events import Effect, Event, LinkDown, Received, Send, TimerFired
 from gossip.core.messages import Ack, Gossip, Nack, NotMe, PeerId, Ping, PingRequest, PushPull, Rumour, StateOffer, StateRequest
 
-from .base import Checker, Circumstances, membership_of
+from .base import Checker, Circumstances, membership_of, peer_core
 from .hearing import Hearing
 from .reach import Reach
 from .transitions import TableChecker, Transition
@@ -79,7 +79,9 @@ class NoUnfoundedAccusation(TableChecker):
             return
         asked_s = self.hearing.of(peer, subject).asked_s
         if self.reach.direct(swarm, peer, subject, asked_s - LINKED_AFTER_S):
-            raise self.violated(swarm, peer, f"accuses peer {subject}, which it asked at {asked_s:.3f} s over an undisturbed link")
+            raise self.violated(
+                swarm, peer, f"accuses peer {subject}, which it asked at {asked_s:.3f} s over an undisturbed link"
+            )
         bridges = self.reach.by_way_of(swarm, peer, subject, asked_s - LINKED_AFTER_S)
         useless = len(swarm.hosts) - 2 - len(bridges)
         if bridges and useless < membership.settings.indirect_probes:
@@ -145,17 +147,27 @@ class FormerLivesAreNotAnswered(Checker):
 
 
 class NobodyAsksTheDead(Checker):
-    """S12: nobody waits for the state of one whom it knows to be dead, or to have left."""
+    """S12: nobody asks one that it knows to be dead for the state, nor waits for that of one that it skips."""
 
     invariant = "S12"
     effects = (StateRequest,)
+    afters = (LinkDown, TimerFired)
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
         membership = membership_of(swarm.hosts[peer].core)
-        if type(effect) is not Send or type(effect.message) is not StateRequest or membership is None:
+        if type(effect) is Send and type(effect.message) is StateRequest and membership is not None:
+            text = f"asks peer {effect.peer} for its state, which is {membership.skip_reason(effect.peer)} as far as it knows"
+            self.demand(not membership.is_gone(effect.peer), swarm, peer, text)
+
+    def after_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+        if type(event) is not LinkDown and type(event) is not TimerFired:
             return
-        text = f"asks peer {effect.peer} for its state, which is {membership.skip_reason(effect.peer)} as far as it knows"
-        self.demand(not membership.is_gone(effect.peer), swarm, peer, text)
+        core = peer_core(swarm, peer)
+        if core is None or core.recovery.stage != "asking" or core.recovery.donor is None:
+            return
+        self.judged += 1
+        if reason := core.membership.skip_reason(core.recovery.donor):
+            raise self.violated(swarm, peer, f"waits for the state of peer {core.recovery.donor}, which it skips: {reason}")
 
 
 def _ends_a_probe(event: Event | None) -> bool:

@@ -1,4 +1,4 @@
-"""What each peer has heard that speaks for another's life, and what against it. Told from what comes and goes, not from its table.
+"""What each peer has heard that speaks for another's life, and what against it: told from what comes and goes.
 
 Where it cannot be told, a probe counts as failed: one that can be sent to nobody leaves no trace but that no connection stands.
 """
