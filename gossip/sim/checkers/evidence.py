@@ -171,7 +171,7 @@ class NobodyAsksTheDead(Checker):
 
 
 def _ends_a_probe(event: Event | None) -> bool:
-    """Whether it may be the verdict of a probe, and not what others say, or a connection that was refused: nothing listens there."""
+    """Whether it may be the verdict of a probe: not what others say, nor a connection that was refused."""
     return isinstance(event, TimerFired) or (type(event) is Received and isinstance(event.message, Nack))
 
 
