@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from .events import Effect, Send
 from .lineage import Lineage
 from .messages import CommitRequest, NotMe, PeerId
+from .record import record
 from .settings import CoreSettings
 from .timers import Timers
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class StillBehind:
     """``peer`` is ahead of us, and the commits between have had the time to come by themselves."""
 

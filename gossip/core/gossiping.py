@@ -8,7 +8,6 @@ Every peer knows every plan, so what is outside the schedule is not accepted.
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
 from random import Random
 from typing import Any, Literal, Protocol, TypeAlias
 
@@ -23,6 +22,7 @@ from .lineage import genesis
 from .messages import Commit, Contribution, Hello, PeerId, Push, Rejection, Update
 from .mixing import Mixing
 from .pushes import Kind, Pushed, Pushes
+from .record import record
 from .settings import CoreSettings
 from .timers import Timers
 from .trust import TrustTable
@@ -40,7 +40,7 @@ class GossipTopology(Protocol):
     def __call__(self, roster: Roster, round_id: int, seed: int) -> Plan: ...
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class GossipTimer:
     """The sources of this round have had their grace."""
 
@@ -223,13 +223,14 @@ class GossipRounds:
         self.pushes.add(push.what, sender, Pushed(push.round_id, push.samples, payload))
         return self._maybe_close(now)
 
-    def on_hello(self, sender: PeerId, hello: Hello) -> None:
+    def on_hello(self, sender: PeerId, hello: Hello, now: float) -> list[Effect]:
         """A peer says how far it is, and whether it goes on."""
         self.elsewhere.heard(sender, hello.round_id)
         if hello.ready:
             self.finished.discard(sender)
-        else:
-            self.finished.add(sender)
+            return []
+        self.finished.add(sender)
+        return self._maybe_close(now)  # its push is not waited for any more
 
     def on_stood_still(self, still_s: float, now: float) -> list[Effect]:
         """This peer was stopped for a while. Nobody relied on it: nothing to do."""

@@ -8,7 +8,6 @@ accusers, the whole suspicion time, and no answer meanwhile. Source: Das, Gupta,
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
 from math import ceil, log2
 from typing import Any, Literal, TypeAlias, assert_never
 
@@ -20,6 +19,7 @@ from .hearsay import TABLE_MAX, Hearsay
 from .members import Change, Member, View, first_standing
 from .messages import Ack, Gossip, Nack, PeerId, Ping, PingRequest, Progress, PushPull, Rumour
 from .probing import Prober, ProbeStep, RelayExpired, Silence
+from .record import record
 from .settings import MembershipSettings
 from .timers import Timers
 
@@ -33,17 +33,17 @@ LAST_WORDS_S = 2.0  # what a process said may arrive for so long after others ha
 MembershipMessage: TypeAlias = Ping | PingRequest | Ack | Nack | PushPull | Gossip
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ProbeTick:
     at: float
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class GossipTick:
     at: float
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TableTick:
     at: float
 

@@ -142,6 +142,7 @@ class Peer:
         # What a server put off until its commit was on its way comes before anything else.
         self.timers.firing = fires = event.token if isinstance(event, TimerFired) else None
         effects = self.rounds.hold_made(now, fires) if isinstance(self.rounds, RollingRounds) else []
+        # Silence alone is no sign of that: a peer with nothing to do has none either. A timer that is overdue is.
         tolerance_s = self.settings.membership.probe_interval_s
         if still_s > tolerance_s and self.phase == "running" and self.timers.overdue_s(now) > tolerance_s / 2:
             effects += self.rounds.on_stood_still(still_s, now)
@@ -337,7 +338,7 @@ class Peer:
             new = sender not in self.gathering.hellos
             self.gathering.hear(sender, hello)
             return effects + ([self.greeting.to(sender)] if new else []) + self._decide(now)
-        self.rounds.on_hello(sender, hello)
+        effects += self.rounds.on_hello(sender, hello, now)
         if hello.round_id == 0 or hello.layout != self.greeting.layout:
             effects += self.greeting.answer(sender, incarnation, now)  # it has just come: tell it where we are
         return effects
@@ -386,7 +387,9 @@ class Peer:
         fields: dict[str, Any] = {"subject": change.peer, "round": self.rounds.round_id}
         if change.what in ("skip", "dead", "suspect", "left"):
             fields |= {"reason": change.reason, "by": change.by}
-        effects: list[Effect] = [Report(change.what, fields)]
+        # Who has finished passes nobody over any more: the others' connections close one after the other, and that is no news.
+        told = change.what != "skip" or self.phase != "draining"
+        effects: list[Effect] = [Report(change.what, fields)] if told else []
         if change.what == "joined" and self.phase != "unprepared":
             effects.append(self.greeting.to(change.peer))
         if self.phase == "gathering":

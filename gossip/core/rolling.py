@@ -180,16 +180,18 @@ class RollingRounds:
             case Commit():
                 return self._on_commit(sender, shard, message, event.payload, now)
 
-    def on_hello(self, sender: PeerId, hello: Hello) -> None:
+    def on_hello(self, sender: PeerId, hello: Hello, now: float) -> list[Effect]:
         """A peer says how far it is: ready to be in the roster, or finished."""
         self.elsewhere.heard(sender, hello.round_id)
         close = hello.round_id > 0 and self.round_id - hello.round_id <= self.settings.rounds.commit_log
         if not hello.ready:
             self.joining.discard(sender)
             self.finished.add(sender)
+            return self.on_view_change(now)  # what it serves is handed on
         elif sender not in self.roster and close:
             self.finished.discard(sender)
             self.joining.add(sender)
+        return []
 
     def on_progress(self, peer: PeerId, step: int, now: float) -> list[Effect]:
         """An ack tells how many rounds a peer's trainer has applied: more than we know of means that we have missed some."""

@@ -232,7 +232,7 @@ class Swarm(Timeline, Generic[C]):
         host.trainer_stopped = False
         waiting, host.trainer_inbox = host.trainer_inbox, []
         for event in waiting:
-            self.deliver(host, event)
+            self._say(host, event)
         asked, host.asked = host.asked, []
         for effect in asked:
             self._ask_trainer(host, effect)
@@ -420,4 +420,10 @@ class Swarm(Timeline, Generic[C]):
         if host.trainer_stopped and not isinstance(event, events.Aggregated):
             host.trainer_inbox.append(event)
         else:
-            self.deliver(host, event)
+            self._say(host, event)
+
+    def _say(self, host: Host[C], event: Event) -> None:
+        self.deliver(host, event)
+        if host.trainer is not None:
+            for effect in host.trainer.put_off(event):
+                self._ask_trainer(host, effect)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median_high
 from typing import Any
 
 import numpy as np
@@ -59,7 +60,7 @@ class Outcome:
     """What came of one run.
 
     Attributes:
-        rounds: The farthest that a peer came.
+        rounds: The round that half of the peers are in at the end, or beyond: a liar may send one anywhere.
         struck: Kind of fault -> how often it really took place.
         cuts: Different ways in which the network was cut.
         counts: What became of the messages: sent, delivered, lost, cut, corrupted, malformed, ...
@@ -152,7 +153,7 @@ def run(schedule: Schedule, observers: Iterable[Observer] = ()) -> Outcome:
         schedule,
         violation,
         swarm.trace_hash,
-        max(life.core.rounds.round_id for life in lives),
+        median_high(host.core.rounds.round_id for host in swarm.hosts.values()),
         swarm.now,
         dict(nemesis.totals(swarm)),
         len(nemesis.cuts_seen),

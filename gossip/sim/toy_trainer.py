@@ -53,6 +53,10 @@ class Trainer(Protocol):
         """Whether an answer that it gave earlier is still what it has to say, now that the time has come."""
         ...
 
+    def put_off(self, said: Event) -> Sequence[Effect]:
+        """What it was asked for meanwhile and gets to now that it has said this, in order."""
+        ...
+
 
 def digest_of(*arrays: NDArray[Any]) -> bytes:
     """blake2b-16 of the arrays' bytes, one after the other."""
@@ -86,7 +90,7 @@ class ToyTrainer:
     """A float32 vector with the interface of a trainer.
 
     Its update of a round is a step towards a target that all peers share, plus noise that depends on (seed, peer, round)
-    alone; applying an aggregate adds it. ``applied`` lists (round, digest of the aggregate, b"" when there was none).
+    alone; applying an aggregate adds it. While it computes it does nothing else. ``applied`` lists (round, digest of the aggregate, b"" when there was none).
 
     Args:
         sizes: elements of each shard.
@@ -126,7 +130,8 @@ class ToyTrainer:
             else np.random.default_rng([seed, 2, initial]).standard_normal(elements).astype(np.float32)
         )
         self.next_round = 0
-        self.computing: events.Contributed | None = None  # from the parameters as they are; a real one does one thing at a time
+        self.computing: events.Contributed | None = None  # from the parameters as they are
+        self._put_off: list[Effect] = []  # while it computes
         self.changed_at = 0.0
         self.applied: list[tuple[int, bytes]] = []
         self.restored: list[tuple[int, bytes]] = []
@@ -158,12 +163,22 @@ class ToyTrainer:
     def still_says(self, event: Event) -> bool:
         return not isinstance(event, events.Contributed) or event is self.computing
 
+    def put_off(self, said: Event) -> Sequence[Effect]:
+        if said is not self.computing:
+            return ()
+        self.computing = None
+        waiting, self._put_off = self._put_off, []
+        return waiting
+
     def on_effect(self, effect: Effect, now: float) -> list[tuple[float, Event]]:
+        if isinstance(effect, events.Aggregate):  # the node itself does that
+            return [(0.0001, self._aggregate(effect))]
+        if self.computing is not None and not isinstance(effect, events.Go):
+            self._put_off.append(effect)
+            return []
         match effect:
             case events.Go():
                 return self._compute(effect)
-            case events.Aggregate():
-                return [(0.0001, self._aggregate(effect))]
             case events.Apply():
                 self._apply(effect, now)
                 return [(0.0002, events.Applied(effect.round_id))]
@@ -252,7 +267,7 @@ class ToyTrainer:
         packed = np.asarray(restore.payload.data)
         if packed.nbytes != self.parameters.nbytes:
             return events.Restored(restore.round_id, f"{packed.nbytes} bytes do not fit {self.parameters.nbytes}")
-        self.parameters, self.computing = packed.view(np.float32).copy(), None
+        self.parameters = packed.view(np.float32).copy()
         self.next_round, self.changed_at = restore.round_id, now
         self.restored.append((restore.round_id, self.digest))
         return events.Restored(restore.round_id)

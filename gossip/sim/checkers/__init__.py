@@ -46,6 +46,7 @@ from .membership import (
     StandingNeverFalls,
 )
 from .panel import Panel
+from .promptness import NobodyIsStuck, NobodyWaitsForTheSkipped, OverWhenAllIsThere
 from .reach import Reach
 from .rounds import AppliedOnce, IdenticalReplicas, OneHistory, UsedOnce
 
@@ -85,7 +86,10 @@ def every_checker(circumstances: Circumstances | None = None) -> list[Onlooker]:
         Bounded(c),
         Converges(c),
         RoundsGoOn(c),
+        NobodyIsStuck(c),
+        OverWhenAllIsThere(c),
         CrashCostsLittle(disturbances, c),
+        NobodyWaitsForTheSkipped(c),
         EverybodyContributes(c),
         OneLineage(c),
         NobodyStarves(disturbances, c),
