@@ -288,7 +288,12 @@ def _hang_trainer(lots: _Lots) -> list[Fault]:
 
 
 def _kill_trainer(lots: _Lots) -> list[Fault]:
-    return [KillTrainer(lots.peers()[0], lots.when(), lots.long(0.02, 3.0))]
+    """Once, or again and again soon after each start: then its peer announces its end while others still spread that it came."""
+    victim, at_s, after_s = lots.peers()[0], lots.when(), lots.long(0.02, 3.0)
+    looping, every_s, soon_s = lots.random.random() < 0.5, lots.long(0.1, 1.0), lots.long(0.01, 0.2)
+    if not looping:
+        return [KillTrainer(victim, at_s, after_s)]
+    return [KillTrainer(victim, round(at_s + i * every_s, 3), soon_s) for i in range(4)]
 
 
 def _leave(lots: _Lots) -> list[Fault]:
