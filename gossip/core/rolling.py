@@ -352,9 +352,8 @@ class RollingRounds:
         if own is None or shard.commit is not None:
             return []
         payload = own.payloads[shard.index] if own.samples else None
-        update = Update(
-            self.settings.lineage, self.round_id, shard.index, shard.attempt, self.chain, own.samples, own.loss
-        )  # fmt: skip
+        where = (self.settings.lineage, self.round_id, shard.index, shard.attempt)
+        update = Update(*where, self.chain, own.samples, own.loss)
         effects: list[Effect] = [*self.timers.cancel(shard.give_up)]
         give_up = RoundTimer("give_up", self.round_id, shard.index, shard.attempt)
         timer = self.timers.set(now + self.deadline.round_timeout_s(), give_up)
@@ -397,7 +396,8 @@ class RollingRounds:
         return tuple(sorted(stay | come))
 
     def _spread(self, commit: Commit, payload: Payload | None) -> list[Effect]:
-        everybody = sorted(set(self.roster.peers) | set(commit.roster))
+        # A newcomer that alone held it would be on a branch of its own: the others do not ask it. So it hears of it last.
+        everybody = [*self.roster.peers, *[peer for peer in commit.roster if peer not in self.roster]]
         return [Send(peer, commit, payload) for peer in everybody if peer != self.local and not self.view.is_gone(peer)]
 
     # --- the end of a round -------------------------------------------------------------------------------------------------

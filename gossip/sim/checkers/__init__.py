@@ -37,7 +37,7 @@ from .membership import (
     StandingNeverFalls,
 )
 from .panel import Panel
-from .promptness import NobodyIsStuck, NobodyWaitsForTheSkipped, OverWhenAllIsThere
+from .promptness import AsksForWhatItLacks, NobodyIsStuck, NobodyWaitsForTheSkipped, OverWhenAllIsThere
 from .rounds import AppliedOnce, IdenticalReplicas, OneHistory, UsedOnce
 
 __all__ = ["Checker", "Circumstances", "Observer", "Onlooker", "Panel", "Violation", "all_checkers", "every_checker"]
@@ -74,6 +74,7 @@ def every_checker(circumstances: Circumstances | None = None) -> list[Onlooker]:
         NobodyWaitsForTheSkipped(c),
         EverybodyContributes(c),
         OneLineage(c),
+        AsksForWhatItLacks(c),
         NobodyStarves(disturbances, c),
         StopEnds(disturbances, c),
     ]

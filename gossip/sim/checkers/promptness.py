@@ -1,19 +1,30 @@
-"""L2 and L3 where time matters: nobody waits for one that it skips, nor when all is there, nor stays in a round for long."""
+"""L2, L3 and L5 where time matters: nobody waits for one that it skips, nor when all is there, nor without asking."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from gossip.core.events import Apply, Committed, Contributed, Effect, Event, Received, Report, Send, TrainerProgress
-from gossip.core.messages import Hello, PeerId, Query, Update
+from gossip.core.events import (
+    Apply,
+    Committed,
+    Contributed,
+    Effect,
+    Event,
+    Received,
+    Report,
+    Restore,
+    Send,
+    TrainerProgress,
+)
+from gossip.core.messages import Ack, Commit, CommitRequest, Hello, NotMe, PeerId, Query, StateRequest, Update
 from gossip.core.peer import Peer
 from gossip.core.rolling import RollingRounds
 from gossip.core.shard import ShardRound
 from gossip.sim.network import LinkModel
 
 from .base import Checker, Circumstances, peer_core
-from .disturbances import NEVER
+from .disturbances import NEVER, STILL_S
 from .rounds import rolling_of
 
 if TYPE_CHECKING:
@@ -21,8 +32,10 @@ if TYPE_CHECKING:
 
 AT_ONCE_S = 0.5  # for some round trips and the rule; half of the shortest round timeout
 QUIET_S = 1.0  # views have settled when nothing has happened for so long
+ASKED_WITHIN_S = 1.0  # by one that was told that it is behind; it waits for a fiftieth of that
 LOOK_EVERY_S = 0.2
 ROUNDS_KNOWN = 64
+TELLING = frozenset({Ack, Update, Query, Commit, NotMe})
 VIEW_REPORTS = frozenset({"skip", "unskip", "suspect", "dead", "left", "joined", "alive_again"})
 
 
@@ -265,10 +278,62 @@ class NobodyIsStuck(Checker):
         return cores
 
 
+class AsksForWhatItLacks(Checker):
+    """L5: who is told that others are ahead asks for what it lacks, and again for as long as it is told so."""
+
+    invariant = "L5"
+    events = (Ack, Update, Query, Commit, NotMe)
+    effects = (Update, CommitRequest, StateRequest, Apply, Restore)
+
+    def __init__(self, circumstances: Circumstances | None = None) -> None:
+        super().__init__(circumstances)
+        self._told_at: dict[PeerId, float] = {}  # that others are ahead, and it has asked for nothing since
+
+    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
+        self._told_at.pop(peer, None)
+
+    def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+        if not isinstance(event, Received) or type(event.message) not in TELLING:
+            return
+        core = peer_core(swarm, peer)
+        rounds = rolling_of(core)
+        if core is None or rounds is None or _round_told(event) <= rounds.round_id:
+            return
+        if core.phase != "running" or rounds.mode == "off" or not _is_well(swarm, peer) or _is_of_old(core, event):
+            self._told_at.pop(peer, None)
+            return
+        told_at = self._told_at.setdefault(peer, swarm.now)
+        if swarm.now - core._handled_at > STILL_S:
+            self._told_at[peer] = swarm.now  # it stood still
+        else:
+            waited_s = swarm.now - told_at
+            text = (
+                f"was told {waited_s:.2f} s ago that others are beyond round {rounds.round_id}, and has asked for nothing since"
+            )
+            self.demand(waited_s <= ASKED_WITHIN_S, swarm, peer, text)
+
+    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+        self._told_at.pop(peer, None)
+
+
+def _round_told(event: Received) -> int:
+    """The round in which, by this message, somebody is."""
+    message = event.message
+    if isinstance(message, Ack):
+        return message.progress.step
+    return message.round_id if isinstance(message, Update | Query | Commit | NotMe) else -1
+
+
+def _is_of_old(core: Peer, event: Received) -> bool:
+    """Whether the message is of a stranger or of a former life, which counts for nothing."""
+    member = core.membership.members.get(event.sender)
+    return event.sender not in core.settings.peers or (member is not None and event.incarnation < member.incarnation)
+
+
 def _is_well(swarm: Swarm[Any], peer: PeerId) -> bool:
     """Whether neither its trainer hangs nor its machine has too much to do."""
     host = swarm.hosts[peer]
     return not host.trainer_stopped and not host.machine.late_ns and not host.machine.handling_ns
 
 
-__all__ = ["NobodyIsStuck", "NobodyWaitsForTheSkipped", "OverWhenAllIsThere"]
+__all__ = ["AsksForWhatItLacks", "NobodyIsStuck", "NobodyWaitsForTheSkipped", "OverWhenAllIsThere"]
