@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 from gossip.topologies.base import Plan, Roster
 
-from .agreed import Agreed
+from .agreed import Agreed, whence
 from .astray import Astray, StillBehind
 from .commit_log import CommitLog, reissue
 from .deadline import Deadline
@@ -230,12 +230,12 @@ class RollingRounds:
             if shard.commit.digest == commit.digest or commit.parent != self.chain:
                 return []
             digests = {"held": shard.commit.digest.hex(), "heard": commit.digest.hex()}
-            return [Report("fork", {**_whence(sender, commit), **digests})]
+            return [Report("fork", {**whence(sender, commit), **digests})]
         if self.astray.is_elsewhere(sender, commit.parent):
             return []
         in_turn = commit.made_at <= commit.attempt and commit.server == shard.server(commit.made_at)
         if not in_turn or not self.agreed.is_sound(commit, payload):
-            return [Report("bad_commit", _whence(sender, commit))]
+            return [Report("bad_commit", whence(sender, commit))]
         serves = shard.server(shard.attempt) == self.local
         if commit.attempt < shard.attempt and not serves:
             # We have promised not to take it. Who serves our attempt may: then it re-issues it to everybody.
@@ -429,6 +429,8 @@ class RollingRounds:
         """A message of a later round: keep it. The commits between may be on their way; if not, ask for them."""
         if event.sender not in self.settings.peers:
             return []
+        if self.mode == "off" and message.round_id > 0 and isinstance(message, Update):
+            return [Send(event.sender, self._not_me(message))]  # not kept: it would be outdated when we are back
         self.elsewhere.stash(self.round_id, message.round_id, event, message.shard)
         if message.round_id <= self.round_id or self.mode == "off":
             return []
@@ -443,7 +445,3 @@ class RollingRounds:
             return -1
         empty = message.samples == 0 if isinstance(message, Update) else not message.digest
         return 0 if empty else 4 * self.sizes[message.shard]
-
-
-def _whence(sender: PeerId, commit: Commit) -> dict[str, Any]:
-    return {"round": commit.round_id, "shard": commit.shard, "server": commit.server, "from": sender}

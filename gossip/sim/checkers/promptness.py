@@ -21,10 +21,9 @@ from gossip.core.messages import Ack, Commit, CommitRequest, Hello, NotMe, PeerI
 from gossip.core.peer import Peer
 from gossip.core.rolling import RollingRounds
 from gossip.core.shard import ShardRound
-from gossip.sim.network import LinkModel
 
 from .base import Checker, Circumstances, peer_core
-from .disturbances import NEVER, STILL_S
+from .disturbances import NEVER, STILL_S, Disturbances
 from .rounds import rolling_of
 
 if TYPE_CHECKING:
@@ -127,9 +126,9 @@ class OverWhenAllIsThere(Checker):
     events = (Contributed,)
     effects = (Committed, Report)
 
-    def __init__(self, circumstances: Circumstances | None = None) -> None:
+    def __init__(self, disturbances: Disturbances, circumstances: Circumstances | None = None) -> None:
         super().__init__(circumstances)
-        self._default: LinkModel | None = None
+        self.disturbances = disturbances
         self._offers: dict[PeerId, _Offer] = {}
         self._over: dict[tuple[int, bytes], None] = {}
         self._calm = False
@@ -137,8 +136,6 @@ class OverWhenAllIsThere(Checker):
         self._lives_at = NEVER  # somebody was started or died
 
     def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
-        if self._default is None:
-            self._default = swarm.network.default
         self._offers.pop(peer, None)
         self._lives_at = swarm.now
 
@@ -170,14 +167,15 @@ class OverWhenAllIsThere(Checker):
         last = self._offers.get(peer)
         if last is None or (last.round_id, last.parent) != (round_id, parent):
             return
-        roster = last.roster
+        first, roster = last, last.roster
         for other in roster:
             offer = self._offers.get(other)
             if offer is None or (offer.round_id, offer.parent, offer.roster) != (round_id, parent, roster):
                 return  # it came too late, or not at all
-            if offer.at > last.at:
-                last = offer
-        if max(self._changed_at, self._lives_at) > last.at - QUIET_S or not self._is_settled(swarm, roster):
+            first = offer if offer.at < first.at else first
+            last = offer if offer.at > last.at else last
+        changed_at = max(self._changed_at, self._lives_at, self.disturbances.calm_since(swarm))
+        if changed_at > first.at - QUIET_S or not self._is_settled(swarm, roster):
             return
         waited_s = swarm.now - last.at
         text = (
@@ -188,7 +186,7 @@ class OverWhenAllIsThere(Checker):
     def _is_settled(self, swarm: Swarm[Any], roster: tuple[PeerId, ...]) -> bool:
         """Whether everybody runs, undisturbed, reaches a quorum, and skips exactly those whom it does not reach."""
         network = swarm.network
-        if network.models or network.default is not self._default or (self.circumstances.two_faced and not self._calm):
+        if self.circumstances.two_faced and not self._calm:
             return False
         cores = {
             peer: core for peer in roster if (core := peer_core(swarm, peer)) is not None and swarm.hosts[peer].state == "up"
@@ -211,17 +209,15 @@ class NobodyIsStuck(Checker):
     events = (TrainerProgress,)
     effects = (Apply,)
 
-    def __init__(self, circumstances: Circumstances | None = None) -> None:
+    def __init__(self, disturbances: Disturbances, circumstances: Circumstances | None = None) -> None:
         super().__init__(circumstances)
-        self._default: LinkModel | None = None
+        self.disturbances = disturbances
         self._applied_at: dict[PeerId, float] = {}
         self._look_at = NEVER
         self._well_since: float | None = None
         self._calm = False
 
     def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
-        if self._default is None:
-            self._default = swarm.network.default
         self._applied_at[peer] = swarm.now
         self._well_since = None
 
@@ -245,8 +241,9 @@ class NobodyIsStuck(Checker):
             return
         if self._well_since is None:
             self._well_since = swarm.now
+        well_since = max(self._well_since, self.disturbances.calm_since(swarm))
         for other, core in cores.items():
-            stuck_s = swarm.now - max(self._applied_at[other], self._well_since)
+            stuck_s = swarm.now - max(self._applied_at[other], well_since)
             most_s = 2.0 * core.rounds.deadline.round_timeout_s()
             self.judged += 1
             if stuck_s > most_s + LOOK_EVERY_S:
@@ -255,8 +252,7 @@ class NobodyIsStuck(Checker):
 
     def _all_well(self, swarm: Swarm[Any]) -> dict[PeerId, Peer] | None:
         """All who run, when they see each other and nothing disturbs them."""
-        network = swarm.network
-        if network.cuts or network.models or network.default is not self._default:
+        if swarm.network.cuts:
             return None
         if self.circumstances.two_faced and not self._calm:
             return None
