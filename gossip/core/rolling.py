@@ -231,7 +231,7 @@ class RollingRounds:
                 return []
             digests = {"held": shard.commit.digest.hex(), "heard": commit.digest.hex()}
             return [Report("fork", {**whence(sender, commit), **digests})]
-        if self.astray.is_elsewhere(sender, commit.parent):
+        if self.astray.is_off_branch(sender, commit):
             return []
         in_turn = commit.made_at <= commit.attempt and commit.server == shard.server(commit.made_at)
         if not in_turn or not self.agreed.is_sound(commit, payload):
