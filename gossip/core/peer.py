@@ -77,6 +77,7 @@ HELLO_INTERVAL_S = 0.25
 RETURN_INTERVAL_S = 0.02  # how often one that returns asks for the commits made meanwhile
 RETURN_HELLO_EVERY = 5  # such turns: everybody is told that it is ready, in case the first word was lost
 STALL_ROUNDS = 2.0  # round timeouts without progress after which a trainer counts as stalled
+STOOD_STILL_S = 0.25  # longer than a node is ever idle, and less than it takes until others find it silent and go on without it
 STATE_SLACK = 2**20  # a donor's packed state may be this much, and half, larger than ours
 
 Phase: TypeAlias = Literal["unprepared", "gathering", "running", "recovering", "draining", "halted"]
@@ -144,7 +145,7 @@ class Peer:
         self.timers.firing = fires = event.token if isinstance(event, TimerFired) else None
         effects = self.rounds.hold_made(now, fires) if isinstance(self.rounds, RollingRounds) else []
         # Silence alone is no sign of that: a peer with nothing to do has none either. A timer that is overdue is.
-        tolerance_s = self.settings.membership.probe_interval_s
+        tolerance_s = min(self.settings.membership.probe_interval_s, STOOD_STILL_S)
         if still_s > tolerance_s and self.phase == "running" and self.timers.overdue_s(now) > tolerance_s / 2:
             effects += self.rounds.on_stood_still(still_s, now)
         effects += self._dispatch(event, now)

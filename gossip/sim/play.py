@@ -189,7 +189,11 @@ def make_swarm(schedule: Schedule, nemesis: Nemesis) -> Swarm[Peer]:
         f=liars if schedule.aggregator != "mean" else 0,
         updates_min=updates_min,
         membership=MembershipSettings(probe_interval_s=schedule.probe_interval_s),
-        rounds=RoundSettings(round_timeout_s=schedule.round_timeout_s, start_timeout_s=schedule.start_timeout_s),
+        rounds=RoundSettings(
+            round_timeout_s=schedule.round_timeout_s,
+            start_timeout_s=schedule.start_timeout_s,
+            commit_log=schedule.commit_log,
+        ),
         trust=TRUST,
     )
     folder: Folder = {}

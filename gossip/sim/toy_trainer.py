@@ -114,8 +114,8 @@ class ToyTrainer:
     """A float32 vector with the interface of a trainer.
 
     Its update of a round is a step towards a target that all peers share, plus noise that depends on (seed, peer, round)
-    alone; applying an aggregate adds it. While it computes it does nothing else. ``applied`` lists (round, digest of the aggregate,
-    b"" when there was none).
+    alone; applying an aggregate adds it. While it computes it does nothing else. ``applied`` lists (round, digest of the
+    aggregate, b"" when there was none).
 
     Args:
         sizes: elements of each shard.

@@ -46,7 +46,7 @@ from .membership import (
     StandingNeverFalls,
 )
 from .panel import Panel
-from .promptness import NobodyIsStuck, NobodyWaitsForTheSkipped, OverWhenAllIsThere
+from .promptness import AsksForWhatItLacks, NobodyIsStuck, NobodyWaitsForTheSkipped, OverWhenAllIsThere
 from .reach import Reach
 from .rounds import AppliedOnce, IdenticalReplicas, OneHistory, UsedOnce
 
@@ -86,12 +86,13 @@ def every_checker(circumstances: Circumstances | None = None) -> list[Onlooker]:
         Bounded(c),
         Converges(c),
         RoundsGoOn(c),
-        NobodyIsStuck(c),
-        OverWhenAllIsThere(c),
+        NobodyIsStuck(disturbances, c),
+        OverWhenAllIsThere(disturbances, c),
         CrashCostsLittle(disturbances, c),
         NobodyWaitsForTheSkipped(c),
         EverybodyContributes(c),
         OneLineage(c),
+        AsksForWhatItLacks(c),
         NobodyStarves(disturbances, c),
         StopEnds(disturbances, c),
     ]

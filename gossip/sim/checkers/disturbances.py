@@ -41,6 +41,9 @@ class Disturbances(Onlooker):
         self.bad_network_until = NEVER
         self.uneven_until = NEVER
         """When the network last did to some messages what it did not to others: cut, lost, delayed them."""
+        self.weather_until = NEVER
+        """When the network was last bad in any way but cut."""
+        self.cuts_changed_at = NEVER
         self._cut_until: dict[PeerId, float] = {}
         self._cut: tuple[PeerId, ...] = ()
         self._changed = -1
@@ -92,16 +95,25 @@ class Disturbances(Onlooker):
                 return False
         return True
 
+    def calm_since(self, swarm: Swarm[Any]) -> float:
+        """Since when the network is what it ought to be, but for cuts, which have not changed; and nobody stood still."""
+        if swarm.network.changed != self._changed:
+            self._on_cuts(swarm)
+        self._look(swarm)
+        return max(self.weather_until, self.cuts_changed_at, *self.still_until.values(), NEVER)
+
     def _on_cuts(self, swarm: Swarm[Any]) -> None:
         self._changed = swarm.network.changed
         for peer in self._cut:
             self._cut_until[peer] = swarm.now
-        self.uneven_until = swarm.now
+        self.uneven_until = self.cuts_changed_at = swarm.now
         self._cut = tuple(dict.fromkeys(peer for link in swarm.network.cuts for peer in link))
 
     def _look(self, swarm: Swarm[Any]) -> None:
         network = swarm.network
-        if network.cuts or network.models or network.default != self._default:
+        if network.models or network.default != self._default:
+            self.weather_until = self.uneven_until = swarm.now
+        elif network.cuts:
             self.uneven_until = swarm.now
         for model in (network.default, *network.models.values()):
             # What was damaged is dropped; a message that takes so long holds up all behind it.

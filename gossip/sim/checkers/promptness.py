@@ -1,19 +1,29 @@
-"""L2 and L3 where time matters: nobody waits for one that it skips, nor when all is there, nor stays in a round for long."""
+"""L2, L3 and L5 where time matters: nobody waits for one that it skips, nor when all is there, nor without asking."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from gossip.core.events import Apply, Committed, Contributed, Effect, Event, Received, Report, Send, TrainerProgress
-from gossip.core.messages import Hello, PeerId, Query, Update
+from gossip.core.events import (
+    Apply,
+    Committed,
+    Contributed,
+    Effect,
+    Event,
+    Received,
+    Report,
+    Restore,
+    Send,
+    TrainerProgress,
+)
+from gossip.core.messages import Ack, Commit, CommitRequest, Hello, NotMe, PeerId, Query, StateRequest, Update
 from gossip.core.peer import Peer
 from gossip.core.rolling import RollingRounds
 from gossip.core.shard import ShardRound
-from gossip.sim.network import LinkModel
 
 from .base import Checker, Circumstances, peer_core
-from .disturbances import NEVER
+from .disturbances import NEVER, STILL_S, Disturbances
 from .rounds import rolling_of
 
 if TYPE_CHECKING:
@@ -21,8 +31,10 @@ if TYPE_CHECKING:
 
 AT_ONCE_S = 0.5  # for some round trips and the rule; half of the shortest round timeout
 QUIET_S = 1.0  # views have settled when nothing has happened for so long
+ASKED_WITHIN_S = 1.0  # by one that was told that it is behind; it waits for a fiftieth of that
 LOOK_EVERY_S = 0.2
 ROUNDS_KNOWN = 64
+TELLING = frozenset({Ack, Update, Query, Commit, NotMe})
 VIEW_REPORTS = frozenset({"skip", "unskip", "suspect", "dead", "left", "joined", "alive_again"})
 
 
@@ -114,9 +126,9 @@ class OverWhenAllIsThere(Checker):
     events = (Contributed,)
     effects = (Committed, Report)
 
-    def __init__(self, circumstances: Circumstances | None = None) -> None:
+    def __init__(self, disturbances: Disturbances, circumstances: Circumstances | None = None) -> None:
         super().__init__(circumstances)
-        self._default: LinkModel | None = None
+        self.disturbances = disturbances
         self._offers: dict[PeerId, _Offer] = {}
         self._over: dict[tuple[int, bytes], None] = {}
         self._calm = False
@@ -124,8 +136,6 @@ class OverWhenAllIsThere(Checker):
         self._lives_at = NEVER  # somebody was started or died
 
     def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
-        if self._default is None:
-            self._default = swarm.network.default
         self._offers.pop(peer, None)
         self._lives_at = swarm.now
 
@@ -157,14 +167,15 @@ class OverWhenAllIsThere(Checker):
         last = self._offers.get(peer)
         if last is None or (last.round_id, last.parent) != (round_id, parent):
             return
-        roster = last.roster
+        first, roster = last, last.roster
         for other in roster:
             offer = self._offers.get(other)
             if offer is None or (offer.round_id, offer.parent, offer.roster) != (round_id, parent, roster):
                 return  # it came too late, or not at all
-            if offer.at > last.at:
-                last = offer
-        if max(self._changed_at, self._lives_at) > last.at - QUIET_S or not self._is_settled(swarm, roster):
+            first = offer if offer.at < first.at else first
+            last = offer if offer.at > last.at else last
+        changed_at = max(self._changed_at, self._lives_at, self.disturbances.calm_since(swarm))
+        if changed_at > first.at - QUIET_S or not self._is_settled(swarm, roster):
             return
         waited_s = swarm.now - last.at
         text = (
@@ -175,7 +186,7 @@ class OverWhenAllIsThere(Checker):
     def _is_settled(self, swarm: Swarm[Any], roster: tuple[PeerId, ...]) -> bool:
         """Whether everybody runs, undisturbed, reaches a quorum, and skips exactly those whom it does not reach."""
         network = swarm.network
-        if network.models or network.default is not self._default or (self.circumstances.two_faced and not self._calm):
+        if self.circumstances.two_faced and not self._calm:
             return False
         cores = {
             peer: core for peer in roster if (core := peer_core(swarm, peer)) is not None and swarm.hosts[peer].state == "up"
@@ -198,17 +209,15 @@ class NobodyIsStuck(Checker):
     events = (TrainerProgress,)
     effects = (Apply,)
 
-    def __init__(self, circumstances: Circumstances | None = None) -> None:
+    def __init__(self, disturbances: Disturbances, circumstances: Circumstances | None = None) -> None:
         super().__init__(circumstances)
-        self._default: LinkModel | None = None
+        self.disturbances = disturbances
         self._applied_at: dict[PeerId, float] = {}
         self._look_at = NEVER
         self._well_since: float | None = None
         self._calm = False
 
     def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
-        if self._default is None:
-            self._default = swarm.network.default
         self._applied_at[peer] = swarm.now
         self._well_since = None
 
@@ -232,8 +241,9 @@ class NobodyIsStuck(Checker):
             return
         if self._well_since is None:
             self._well_since = swarm.now
+        well_since = max(self._well_since, self.disturbances.calm_since(swarm))
         for other, core in cores.items():
-            stuck_s = swarm.now - max(self._applied_at[other], self._well_since)
+            stuck_s = swarm.now - max(self._applied_at[other], well_since)
             most_s = 2.0 * core.rounds.deadline.round_timeout_s()
             self.judged += 1
             if stuck_s > most_s + LOOK_EVERY_S:
@@ -242,8 +252,7 @@ class NobodyIsStuck(Checker):
 
     def _all_well(self, swarm: Swarm[Any]) -> dict[PeerId, Peer] | None:
         """All who run, when they see each other and nothing disturbs them."""
-        network = swarm.network
-        if network.cuts or network.models or network.default is not self._default:
+        if swarm.network.cuts:
             return None
         if self.circumstances.two_faced and not self._calm:
             return None
@@ -265,10 +274,62 @@ class NobodyIsStuck(Checker):
         return cores
 
 
+class AsksForWhatItLacks(Checker):
+    """L5: who is told that others are ahead asks for what it lacks, and again for as long as it is told so."""
+
+    invariant = "L5"
+    events = (Ack, Update, Query, Commit, NotMe)
+    effects = (Update, CommitRequest, StateRequest, Apply, Restore)
+
+    def __init__(self, circumstances: Circumstances | None = None) -> None:
+        super().__init__(circumstances)
+        self._told_at: dict[PeerId, float] = {}  # that others are ahead, and it has asked for nothing since
+
+    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
+        self._told_at.pop(peer, None)
+
+    def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+        if not isinstance(event, Received) or type(event.message) not in TELLING:
+            return
+        core = peer_core(swarm, peer)
+        rounds = rolling_of(core)
+        if core is None or rounds is None or _round_told(event) <= rounds.round_id:
+            return
+        if core.phase != "running" or rounds.mode == "off" or not _is_well(swarm, peer) or _is_of_old(core, event):
+            self._told_at.pop(peer, None)
+            return
+        told_at = self._told_at.setdefault(peer, swarm.now)
+        if swarm.now - core._handled_at > STILL_S:
+            self._told_at[peer] = swarm.now  # it stood still
+        else:
+            waited_s = swarm.now - told_at
+            text = (
+                f"was told {waited_s:.2f} s ago that others are beyond round {rounds.round_id}, and has asked for nothing since"
+            )
+            self.demand(waited_s <= ASKED_WITHIN_S, swarm, peer, text)
+
+    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+        self._told_at.pop(peer, None)
+
+
+def _round_told(event: Received) -> int:
+    """The round in which, by this message, somebody is."""
+    message = event.message
+    if isinstance(message, Ack):
+        return message.progress.step
+    return message.round_id if isinstance(message, Update | Query | Commit | NotMe) else -1
+
+
+def _is_of_old(core: Peer, event: Received) -> bool:
+    """Whether the message is of a stranger or of a former life, which counts for nothing."""
+    member = core.membership.members.get(event.sender)
+    return event.sender not in core.settings.peers or (member is not None and event.incarnation < member.incarnation)
+
+
 def _is_well(swarm: Swarm[Any], peer: PeerId) -> bool:
     """Whether neither its trainer hangs nor its machine has too much to do."""
     host = swarm.hosts[peer]
     return not host.trainer_stopped and not host.machine.late_ns and not host.machine.handling_ns
 
 
-__all__ = ["NobodyIsStuck", "NobodyWaitsForTheSkipped", "OverWhenAllIsThere"]
+__all__ = ["AsksForWhatItLacks", "NobodyIsStuck", "NobodyWaitsForTheSkipped", "OverWhenAllIsThere"]

@@ -91,11 +91,11 @@ class AppliedOnce(Checker):
         elif isinstance(effect, Apply):
             self._settle(swarm, peer)
             place, core = self._places[peer], peer_core(swarm, peer)
-            told = f"applies round {effect.round_id}, and {place.next_round} is next"
+            does = f"applies round {effect.round_id}, and {place.next_round} is next"
             if rolling_of(core) is None:
-                self.demand(effect.round_id >= place.next_round, swarm, peer, told)
+                self.demand(effect.round_id >= place.next_round, swarm, peer, does)
             else:
-                self.demand(effect.round_id == place.next_round, swarm, peer, told)
+                self.demand(effect.round_id == place.next_round, swarm, peer, does)
                 place.head = self._follow(swarm, peer, effect.round_id, place.head)
             place.next_round = effect.round_id + 1
 
