@@ -370,7 +370,7 @@ class Membership:
 
     def speak(self, now: float) -> list[Effect]:
         """Call it after every event. While there is something to tell, a tick comes every ``gossip_interval_s``; else none."""
-        if self._speaks or self.me.gone or not len(self.rumours):
+        if self._speaks or self.me.gone or not (len(self.rumours) or self.cases.unasked):
             return []
         self._speaks = True
         at = now + self.settings.gossip_interval_s
@@ -396,7 +396,7 @@ class Membership:
 
     def _gossip(self, now: float) -> list[Effect]:
         self._speaks = False
-        effects: list[Effect] = []
+        effects = self.cases.ask_unasked(now) if self.cases.unasked else []
         patience_s = self.settings.gossip_to_dead_s
 
         def listens(m: Member) -> bool:

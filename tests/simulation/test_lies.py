@@ -10,11 +10,22 @@ import pytest
 from gossip.fault_kinds import Crash, Restart
 from gossip.sim.checkers import Circumstances
 from gossip.sim.checkers.base import DEADLY_LIES, FORKING_LIES, INVENTING_LIES, STATE_LIES
-from gossip.sim.generate import generate
 from gossip.sim.liars import LIES
 from gossip.sim.play import circumstances, run
 from gossip.sim.schedule import Schedule
-from gossip.world_faults import NODE_LIES, CrashMidway, Drift, HangTrainer, Narrow, NodeLie, Partition, Reset, Ring
+from gossip.world_faults import (
+    NODE_LIES,
+    CrashMidway,
+    Drift,
+    HangTrainer,
+    LateTimers,
+    Loss,
+    Narrow,
+    NodeLie,
+    Partition,
+    Reset,
+    Ring,
+)
 
 
 def world(seed: int, **changes: Any) -> Schedule:
@@ -69,7 +80,10 @@ def test_seed_259_a_minority_on_a_dead_branch_does_not_ask_for_ever_for_commits_
         Narrow(105.355, 256.0, 9.004, 5.39, ()),
         Ring((4, 2, 3, 5, 0, 1), 8.167, 4.98),
     )
-    outcome = run(replace(generate(259), faults=faults))
+    schedule = Schedule(
+        259, peers=6, faults=faults, shards=(5, 3), probe_interval_s=0.2, compute_s=(0.35, 0.5), stable_addresses=True
+    )
+    outcome = run(schedule)
     assert outcome.violation is None, outcome.violation
 
 
@@ -94,4 +108,19 @@ def test_seed_784_who_was_told_two_results_may_be_found_out_late() -> None:
     found = circumstances(replace(SHORT, faults=(NodeLie("two_results", (3,)),)))
     assert found.forks
     assert found.forking_lies
-    assert run(replace(generate(784), compute_s=(0.35, 0.5))).violation is None
+    faults = (
+        Restart(2, None, 0.076, 7.327),
+        NodeLie("two_results", (3,)),
+        Loss(0.337, 5.392, 6.095),
+        LateTimers(3, 0.154, 12.26, 3.058),
+    )
+    assert run(Schedule(784, peers=6, shards=(4, 4, 4), faults=faults, compute_s=(0.35, 0.5))).violation is None
+
+
+def test_seed_63_one_who_suspects_everybody_does_not_keep_the_parts_of_a_cut_swarm_busy_through_its_bridge() -> None:
+    """Each false word led to a question by way of the liar, whose answer brought the next: 15,000 questions a second."""
+    faults = (NodeLie("false_suspicions", (0,)), Partition(((2, 4, 5, 6), (1, 3, 7)), 1.5, 1.5))
+    schedule = Schedule(63, peers=8, topology="random-k", faults=faults, probe_interval_s=1.0, active_s=3.5, duration_s=3.5)
+    outcome = run(schedule)
+    assert outcome.violation is None, outcome.violation
+    assert outcome.counts["sent"] < 10_000
