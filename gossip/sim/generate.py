@@ -48,6 +48,8 @@ BEGIN_S = 1.0  # the swarm has gathered by then
 TOPOLOGIES = ("rolling", "rolling", "rolling", "random-k", "random-k", "ring", "full")
 SHARDS = ((8,), (8,), (5, 3), (4, 4, 4))
 PROBE_INTERVALS_S = (0.2, 0.5, 0.5, 0.5, 1.0, 1.0)  # what nodes do by default is the first, and costs most
+COMPUTE_S = (0.42, 0.56)
+ROUNDS_MIN = 50  # which takes 27 s without faults
 COMMIT_LOGS = (8, 64, 64)  # rounds: three seconds, or more than a schedule lasts
 STABLE = 0.2  # of the schedules: a peer that is started again has its old addresses
 RULES = {"mean": 1, "median": 3, "trimmed_mean": 3, "multi_krum": 5}
@@ -79,7 +81,7 @@ def generate(
     if not topologies.load(chosen_topology).rolling:
         shards = (sum(shards),)  # gossip rounds exchange whole vectors
     base = replace(
-        world or Schedule(seed),
+        world or Schedule(seed, compute_s=COMPUTE_S, rounds_min=ROUNDS_MIN),
         seed=seed,
         peers=n,
         topology=chosen_topology,

@@ -31,10 +31,12 @@ from .observer import Observer
 from .schedule import Schedule
 from .toy_trainer import Judged, Reducer, ToyTrainer, Values, weighted_mean
 
+LONGER = 4 / 3  # times its duration is the most that a schedule is played for the sake of its rounds
+SLICE_S = 0.25
 SAMPLES = 997  # in an epoch: a prime, so that the last round of one is uneven
 
 TRUST = TrustSettings(quarantine_rounds=12, parole_rounds=8)
-"""Who stands out goes through quarantine and parole, and back, within the ninety rounds of a run."""
+"""Who stands out goes through quarantine and parole, and back, within the rounds of a run."""
 
 FORKING = Partition | Flap | Ring | Loss | Corrupt | Reset | Reorder | Spike | Delay | Narrow
 """Faults by which a commit may reach some and not others."""
@@ -143,6 +145,8 @@ def run(schedule: Schedule, observers: Iterable[Observer] = ()) -> Outcome:
         nemesis.end(swarm)
         panel.settle(swarm)
         swarm.run_for(max(0.0, schedule.duration_s - swarm.now))
+        while _reached(swarm) < schedule.rounds_min and swarm.now < LONGER * schedule.duration_s:
+            swarm.run_for(SLICE_S)
     except Exception as error:  # noqa: BLE001 - whatever leaves a core is a finding, not an end of the search
         blamed = panel.blame(swarm, error)
         violation = Found(blamed.invariant, blamed.peer, blamed.now_s, blamed.text)
@@ -151,7 +155,7 @@ def run(schedule: Schedule, observers: Iterable[Observer] = ()) -> Outcome:
         schedule,
         violation,
         swarm.trace_hash,
-        median_high(host.core.rounds.round_id for host in swarm.hosts.values()),
+        _reached(swarm),
         swarm.now,
         dict(nemesis.totals(swarm)),
         len(nemesis.cuts_seen),
@@ -159,6 +163,11 @@ def run(schedule: Schedule, observers: Iterable[Observer] = ()) -> Outcome:
         dict(Counter(report.event for life in lives for _, report in life.reports)),
         panel.judged(),
     )
+
+
+def _reached(swarm: Swarm[Peer]) -> int:
+    """The round that half of the peers are in, or beyond."""
+    return median_high(host.core.rounds.round_id for host in swarm.hosts.values())
 
 
 def circumstances(schedule: Schedule) -> Circumstances:

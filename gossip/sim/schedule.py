@@ -25,6 +25,7 @@ class Schedule:
         seed: Of everything random that is left: delays, losses, who probes whom, who serves.
         active_s: Seconds in which faults happen. Then they end, who was killed is started again, and calm must return.
         duration_s: All of it, at least; longer when the calm phase has to wait for a deadline.
+        rounds_min: So far half of the peers must come before it ends, unless that takes a third longer than ``duration_s``.
         compute_s: Bounds of the time that a trainer takes for a round.
         delay_s: Bounds of a message's time on an undisturbed link.
         shards: Elements of each shard of the toy model.
@@ -42,6 +43,7 @@ class Schedule:
     faults: tuple[Fault, ...] = ()
     active_s: float = 18.0
     duration_s: float = 30.0
+    rounds_min: int = 0
     compute_s: tuple[float, float] = (0.35, 0.5)
     delay_s: tuple[float, float] = (0.0002, 0.001)
     shards: tuple[int, ...] = (8,)

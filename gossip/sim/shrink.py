@@ -93,7 +93,7 @@ def _shorter(outcome: Outcome) -> Iterator[Schedule]:
     assert outcome.violation is not None
     seen_s = round(outcome.violation.at_s + AFTER_S, 3)
     if seen_s < schedule.duration_s:
-        yield replace(schedule, duration_s=seen_s, active_s=min(schedule.active_s, seen_s))
+        yield replace(schedule, duration_s=seen_s, rounds_min=0, active_s=min(schedule.active_s, seen_s))
     over_s = round(max((_over_s(fault) for fault in schedule.faults), default=0.0) + AFTER_S, 3)
     if over_s < schedule.active_s:
         yield replace(schedule, active_s=over_s, duration_s=max(over_s, schedule.duration_s - schedule.active_s + over_s))
