@@ -16,6 +16,7 @@ from gossip.core.members import REFUTATIONS
 from gossip.core.messages import Commit, Contribution, Gossip, Ping, Rumour, Update
 from gossip.core.peer import Peer
 from gossip.sim.checkers import Checker, Circumstances, Panel, Violation, all_checkers, every_checker
+from gossip.sim.checkers.liveness import RoundsGoOn
 from gossip.sim.checkers.membership import memory_s
 from gossip.sim.checkers.rounds import FORKS_AFTER_S
 from gossip.sim.driver import Swarm
@@ -656,7 +657,8 @@ def test_l1_tables_that_do_not_come_together_are_caught() -> None:
 
 
 def test_l2_a_peer_that_stands_still_in_the_calm_is_caught() -> None:
-    swarm = running("L2", compute_s=0.5)
+    swarm = checked_swarm(Panel([RoundsGoOn()]), compute_s=0.5)
+    swarm.run_for(1.0)
     tamper(swarm, 2, lambda event, effects: [] if isinstance(event, Received) and isinstance(event.message, Commit) else None)
     tamper(swarm, 2, each(Aggregate, lambda ask: []))
     assert never_settles(swarm, "L2").peer == 2

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from gossip.core.astray import StillBehind
 from gossip.core.events import (
     Aggregate,
     Aggregated,
@@ -468,6 +469,39 @@ def test_a_lone_peer_on_another_branch_changes_over_and_a_majority_does_not() ->
     assert other.astray.lost_track is not None
     assert all(peer.astray.lost_track is None for peer in table.peers[:4])
     assert {peer.round_id for peer in table.peers[:4]} == {1}
+
+
+def test_a_larger_part_that_waits_changes_over_to_the_branch_that_goes_on() -> None:
+    """Simulation seed 2101: four of nine waited on one branch, three of the five that had gone on were left on the other."""
+    table = Table(9)
+    for peer in table.peers[:4]:
+        peer.agreed.lineage.restart(0, b"another branch!!")
+    waiting = table.peers[0]
+    for mate in (1, 2, 3):
+        assert not waiting.astray.is_elsewhere(mate, b"another branch!!")
+    commit = Commit(LINEAGE, 0, 0, 0, 0, 4, b"their branch ...", b"", (), (), tuple(range(9)), None, "")
+    assert waiting.astray.is_off_branch(5, commit)
+    assert waiting.astray.lost_track is None, "it was not asked for that"
+    waiting.astray.still_behind(StillBehind(0, 4))
+    assert waiting.astray.is_off_branch(4, commit)
+    assert waiting.astray.lost_track is not None
+    assert waiting.astray.lost_track[0] == 4
+
+
+def test_one_that_is_out_of_the_rounds_says_at_once_that_it_does_not_serve() -> None:
+    """Simulation seed 55: a server that took over a state kept the updates that it was sent, and dropped them with its own."""
+    table = Table(4)
+    server = table.order()[0]
+    table.contribute()
+    table.pass_time(0.1)
+    out, other = table.peers[server], next(i for i in range(4) if i != server)
+    out.stop(table.now)
+    update = Update(LINEAGE, 5, 0, 0, b"p" * 16, 4, None)
+    [answer] = out.on_message(Received(other, 1, update, vector(1.0)), table.now)
+    assert isinstance(answer, Send)
+    assert isinstance(answer.message, NotMe)
+    assert (answer.message.asked_round, answer.message.attempt) == (5, 0)
+    assert not out.elsewhere.take(5)
 
 
 def test_a_commit_with_a_wrong_digest_is_refused() -> None:
