@@ -77,6 +77,7 @@ from .timers import Timers
 HELLO_INTERVAL_S = 0.25
 RETURN_INTERVAL_S = 0.02  # how often one that returns asks for the commits made meanwhile
 STALL_ROUNDS = 2.0  # round timeouts without progress after which a trainer counts as stalled
+SILENCE_S = 0.3  # a link over which a peer says nothing for so long is closed by the others, who then hand on what it serves
 STATE_SLACK = 2**20  # a donor's packed state may be this much, and half, larger than ours
 
 Phase: TypeAlias = Literal["unprepared", "gathering", "running", "recovering", "draining", "halted"]
@@ -142,7 +143,7 @@ class Peer:
         # What a server put off until its commit was on its way comes before anything else.
         self.timers.firing = fires = event.token if isinstance(event, TimerFired) else None
         effects = self.rounds.hold_made(now, fires) if isinstance(self.rounds, RollingRounds) else []
-        tolerance_s = self.settings.membership.probe_interval_s
+        tolerance_s = min(self.settings.membership.probe_interval_s, SILENCE_S)
         if still_s > tolerance_s and self.phase == "running" and self.timers.overdue_s(now) > tolerance_s / 2:
             effects += self.rounds.on_stood_still(still_s, now)
         effects += self._dispatch(event, now)

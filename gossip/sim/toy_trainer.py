@@ -91,6 +91,7 @@ class ToyTrainer:
     Args:
         sizes: elements of each shard.
         compute_s: bounds of the time from ``Go`` to ``Contributed``.
+        rule_s: from ``Aggregate`` to ``Aggregated``.
         slowness: factor on the compute time.
         lie: changes the update before it is offered, ``(update, round) -> update``.
         samples_total: of an epoch; when given, the trainer reads its data through the core.
@@ -105,6 +106,7 @@ class ToyTrainer:
         sizes: tuple[int, ...] = (8,),
         batch: int = 4,
         compute_s: tuple[float, float] = (0.005, 0.015),
+        rule_s: float = 0.0001,
         slowness: float = 1.0,
         step_size: float = 0.1,
         noise: float = 0.05,
@@ -114,7 +116,8 @@ class ToyTrainer:
         initial: int | None = None,
     ) -> None:
         self.peer, self.seed, self.sizes, self.batch = peer, seed, sizes, batch
-        self.compute_s, self.slowness, self.step_size, self.noise = compute_s, slowness, step_size, noise
+        self.compute_s, self.rule_s = compute_s, rule_s
+        self.slowness, self.step_size, self.noise = slowness, step_size, noise
         self.lie, self.reducer, self.samples_total = lie, reducer, samples_total
         self.rng = random.Random(f"toy/{seed}/{peer}/{incarnation}")
         elements = sum(sizes)
@@ -163,7 +166,7 @@ class ToyTrainer:
             case events.Go():
                 return self._compute(effect)
             case events.Aggregate():
-                return [(0.0001, self._aggregate(effect))]
+                return [(self.rule_s, self._aggregate(effect))]
             case events.Apply():
                 self._apply(effect, now)
                 return [(0.0002, events.Applied(effect.round_id))]
