@@ -72,8 +72,8 @@ class Server:
         if shard.commit is not None or shard.server(shard.attempt) != self.local:
             return []
         timer = self.timers.set(now + PULSE_S, RoundTimer("pulse", self.round_id, shard.index, shard.attempt))
-        effects, shard.pulse = [*self.timers.cancel(shard.pulse), timer], timer.token
-        return effects
+        before, shard.pulse = shard.pulse, timer.token
+        return [*self.timers.cancel(before), timer]
 
     def serve(self, shard: ShardRound, attempt: int, now: float) -> list[Effect]:
         """Starts to serve an attempt. For a later one we ask around: somebody may hold a commit of an earlier."""

@@ -44,6 +44,8 @@ BEGIN_S = 1.0  # the swarm has gathered by then
 TOPOLOGIES = ("rolling", "rolling", "rolling", "random-k", "random-k", "ring", "full")
 SHARDS = ((8,), (8,), (5, 3), (4, 4, 4))
 PROBE_INTERVALS_S = (0.2, 0.5, 0.5, 1.0)
+RULES_S = (0.0001, 0.0001, 0.01, 0.1)
+"""Eight numbers are aggregated at once, a real model is not: much can happen to a server meanwhile."""
 STABLE = 0.2  # of the schedules: a peer that is started again has its old addresses
 RULES = {"mean": 1, "median": 3, "trimmed_mean": 3, "multi_krum": 5}
 """One of them where somebody lies (without liars all are means), and the updates that it needs against one liar."""
@@ -69,6 +71,7 @@ def generate(
     stable = draw.random() < STABLE
     lots, drawn_rule = [draw.random() for _ in KINDS], draw.choice(tuple(RULES))
     probe_interval_s = Random(f"schedule/{seed}/probe interval").choice(PROBE_INTERVALS_S)
+    rule_s = Random(f"schedule/{seed}/rule").choice(RULES_S)
     n, chosen_topology = peers or drawn_peers, topology or drawn_topology
     if not topologies.load(chosen_topology).rolling:
         shards = (sum(shards),)  # gossip rounds exchange whole vectors
@@ -81,6 +84,7 @@ def generate(
         shards=shards,
         stable_addresses=stable,
         probe_interval_s=probe_interval_s,
+        rule_s=rule_s,
         faults=(),
     )
     # By weight without replacement (Efraimidis and Spirakis): the largest of u ** (1 / weight).

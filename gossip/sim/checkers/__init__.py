@@ -17,6 +17,7 @@ from gossip.sim.observer import Observer
 from .base import Checker, Circumstances, Onlooker, Violation
 from .contents import CheckedBeforeUse, Conserved, TakesOverTheDonorsState
 from .disturbances import Disturbances
+from .handing_on import HandsOnWhatItHolds
 from .hygiene import Bounded, NothingRaises, TimersAndSilence
 from .liveness import (
     Converges,
@@ -62,6 +63,7 @@ def every_checker(circumstances: Circumstances | None = None) -> list[Onlooker]:
         UsedOnce(c),
         IdenticalReplicas(c),
         OneHistory(disturbances, c),
+        HandsOnWhatItHolds(c),
         Conserved(c),
         TakesOverTheDonorsState(c),
         Bounded(c),
