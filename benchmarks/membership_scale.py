@@ -28,6 +28,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from gossip.sim.campaign import end_with_parent
 from gossip.sim.driver import Stuck
 from gossip.sim.false_deaths import Pause, Rain, Seen, pause, rain
 from gossip.sim.mass_crash import MassCrash, mass_crash
@@ -162,8 +163,9 @@ def run_all(kind: str, worlds: list[World], options: argparse.Namespace) -> list
 
 
 def ignore_interrupts() -> None:
-    """Ctrl-C goes to the whole group of processes; the parent ends the workers."""
+    """Ctrl-C goes to the whole group of processes; the parent ends the workers, or they end because it is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    end_with_parent()
 
 
 def verdict(kind: str, rows: list[Row]) -> int:

@@ -22,7 +22,7 @@ from gossip.errors import BadFault
 from .fault_kinds import ATTACKS, KINDS, Attack, Crash, Hang, Liar, RealFault, Restart, Slow, Victim
 from .fault_tables import Fault, from_table, to_table, toml_of
 from .fault_words import read_word
-from .world_faults import WORLD_KINDS, NetworkFault, NodeLie, Partition, kind_of
+from .world_faults import WORLD_KINDS, NetworkFault, NodeLie, Partition, ServerFault, kind_of
 
 __all__ = [
     "ATTACKS",
@@ -162,6 +162,8 @@ def concerned(fault: Fault) -> tuple[Victim, ...]:
     """Whom a fault names."""
     if isinstance(fault, Partition):
         return tuple(peer for side in fault.sides for peer in side)
+    if isinstance(fault, ServerFault):
+        return ("server",)
     return fault.peers if isinstance(fault, Liar | NodeLie | NetworkFault) else (fault.peer,)
 
 

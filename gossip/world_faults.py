@@ -208,6 +208,29 @@ class CrashMidway:
 
 
 @dataclass(frozen=True, slots=True)
+class CrashBroadcast:
+    """Whoever next makes a commit dies when ``told`` others have been sent it, and no more; it starts again ``after_s`` later."""
+
+    at_s: float = _number(0)
+    told: int = _number(0)
+    after_s: float = _number(0)
+
+    def __str__(self) -> str:
+        return f"crash_broadcast from {self.at_s:g} s, {self.told} are told, again after {self.after_s:g} s"
+
+
+@dataclass(frozen=True, slots=True)
+class HangServer:
+    """Whoever next has all that it needs for a commit stands still before it has made it."""
+
+    at_s: float = _number(0)
+    for_s: float = _number(0)
+
+    def __str__(self) -> str:
+        return f"hang_server {_span(self)}"
+
+
+@dataclass(frozen=True, slots=True)
 class HangTrainer:
     """The trainer hangs, its node does not."""
 
@@ -281,8 +304,9 @@ class NodeLie:
 
 
 NetworkFault: TypeAlias = Partition | Ring | Flap | Loss | Duplicate | Corrupt | Reset | Reorder | Spike | Delay | Narrow
+ServerFault: TypeAlias = CrashBroadcast | HangServer
 ProcessFault: TypeAlias = CrashMidway | HangTrainer | KillTrainer | Leave | Drift | LateTimers
-WorldFault: TypeAlias = NetworkFault | ProcessFault | NodeLie
+WorldFault: TypeAlias = NetworkFault | ProcessFault | ServerFault | NodeLie
 
 WORLD_KINDS: Mapping[str, type[WorldFault]] = {
     "partition": Partition,
@@ -299,6 +323,8 @@ WORLD_KINDS: Mapping[str, type[WorldFault]] = {
     "drift": Drift,
     "late_timers": LateTimers,
     "crash_midway": CrashMidway,
+    "crash_broadcast": CrashBroadcast,
+    "hang_server": HangServer,
     "hang_trainer": HangTrainer,
     "kill_trainer": KillTrainer,
     "leave": Leave,

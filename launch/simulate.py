@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import statistics
 import sys
 import time
@@ -110,6 +111,7 @@ def _search(question: Question, jobs: int, minutes: float | None, out: Path, con
 
     tally = Tally()
     outcomes = search(question, jobs)
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # which ends its processes, as Ctrl-C does
     try:
         with _Progress(question.count, console) as show:
             for outcome in outcomes:

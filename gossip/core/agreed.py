@@ -145,3 +145,8 @@ def _report(commit: Commit, alive: int, scores: dict[PeerId, float]) -> Report:
     """A round in a line, by the commit of its first shard."""
     served = {"server": commit.server, "attempt": commit.made_at, "contributors": [c.peer for c in commit.contributors]}
     return Report("round", {"round": commit.round_id, "loss": commit.loss, **served, "alive": alive, "trust": scores})
+
+
+def whence(sender: PeerId, commit: Commit) -> dict[str, Any]:
+    """Where a commit comes from, for a report."""
+    return {"round": commit.round_id, "shard": commit.shard, "server": commit.server, "from": sender}

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from .events import Effect, Send
 from .lineage import Lineage
-from .messages import CommitRequest, NotMe, PeerId
+from .messages import Commit, CommitRequest, NotMe, PeerId
+from .quorum import quorum_of
+from .record import record
 from .settings import CoreSettings
 from .timers import Timers
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class StillBehind:
     """``peer`` is ahead of us, and the commits between have had the time to come by themselves."""
 
@@ -73,6 +74,18 @@ class Astray:
         self._open = None
         self.lost_track = (peer, f"round {round_id} is under way, and the commits from round {here} on are not kept")
         return []
+
+    def is_off_branch(self, peer: PeerId, commit: Commit) -> bool:
+        """Whether a commit of the present round, sent by ``peer``, is of another branch.
+
+        When that is its answer to our request, its branch has gone on with a majority. Ours never can then, however many we are
+        that wait on it: we change over.
+        """
+        if not self.is_elsewhere(peer, commit.parent):
+            return False
+        if self._open == (peer, commit.round_id) and quorum_of(self.settings, len(self.settings.peers)) > 1:
+            self.lost_track = (peer, f"round {commit.round_id} was committed on another branch")
+        return True
 
     def is_elsewhere(self, peer: PeerId, parent: bytes) -> bool:
         """Whether ``peer``, whose last round has the hash ``parent``, is on another branch.

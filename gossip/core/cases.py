@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from .dissemination import Rumours
@@ -10,6 +10,7 @@ from .events import Connect, Effect
 from .members import Member, View, incarnation_of
 from .messages import PeerId, Rumour, Status
 from .probing import Answer, Prober, Silence
+from .record import record
 from .settings import MembershipSettings
 from .suspicion import Suspicion
 from .timers import Timers
@@ -17,14 +18,14 @@ from .timers import Timers
 CONNECT_GRACE_S = 2.0  # for the first connections in both directions, handshakes included; nobody is accused for their lack
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SuspicionExpired:
     peer: PeerId
     standing: int
     at: float
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Forget:
     """A peer that left has had the time to finish what it was saying."""
 

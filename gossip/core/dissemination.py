@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from dataclasses import dataclass
 from math import ceil, log2
 
 from .messages import PeerId, Rumour
+from .record import record
 from .settings import MembershipSettings
 
 
@@ -15,7 +15,7 @@ def retransmit_limit(n: int, settings: MembershipSettings) -> int:
     return settings.retransmit_mult * ceil(log2(n + 1))
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Saying:
     rumour: Rumour
     order: int  # of its coming

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from .messages import Message, PeerId
+from .record import record
 
 Token: TypeAlias = int
 """Names one timer. Never used twice in the life of a core (reliability.md F14)."""
@@ -27,12 +28,12 @@ class Payload:
 # --- events ---------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Started:
     """The clock runs and the sockets are bound."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Received:
     """A whole message of ``sender``, its payload complete. Malformed ones never come this far."""
 
@@ -42,14 +43,14 @@ class Received:
     payload: Payload | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LinkUp:
     """A connection to the peer is established. Says nothing about the peer's health."""
 
     peer: PeerId
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LinkDown:
     """A connection to the peer closed or timed out: a hint, never a proof."""
 
@@ -57,19 +58,19 @@ class LinkDown:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TimerFired:
     token: Token
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ClockJumped:
     """The driver's own loop stood still for ``late_s`` seconds: nobody may be accused for that time."""
 
     late_s: float
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Prepared:
     """The trainer has its model. ``sizes`` are the shards' lengths in float32 elements, in order."""
 
@@ -80,7 +81,7 @@ class Prepared:
     round_id: int = 0  # the next round to run on this state; not 0 when the node was started again beside a living trainer
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Sharded:
     """The trainer reads its data through us: ``samples_total`` in an epoch, ``batch`` a round and peer."""
 
@@ -88,7 +89,7 @@ class Sharded:
     batch: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Contributed:
     """The trainer's update for ``round_id``: one payload a shard, or none when it had no samples.
 
@@ -105,14 +106,14 @@ class Contributed:
     own_parameters: Payload | None = None  # likewise
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Applied:
     """The trainer has applied round ``round_id``."""
 
     round_id: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Aggregated:
     """The answer to ``Aggregate``. ``payload`` is None when the rule could not: ``reason`` says why."""
 
@@ -123,7 +124,7 @@ class Aggregated:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SnapshotTaken:
     """The answer to ``TakeSnapshot``: the state before round ``round_id``."""
 
@@ -131,7 +132,7 @@ class SnapshotTaken:
     payload: Payload
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Restored:
     """The trainer has loaded the state that ``Restore`` gave it; ``error`` says why it could not."""
 
@@ -139,14 +140,14 @@ class Restored:
     error: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TrainerLost:
     """The trainer's process is gone. Announce it, then halt."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TrainerProgress:
     """How far the trainer is, read from shared memory."""
 
@@ -154,7 +155,7 @@ class TrainerProgress:
     age_s: float
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Stop:
     """Leave politely: say so, help those who are behind, halt."""
 
@@ -184,7 +185,7 @@ Event: TypeAlias = (
 # --- effects --------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Send:
     """To one peer. The lane follows from the message's type. May be lost."""
 
@@ -193,18 +194,18 @@ class Send:
     payload: Payload | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SetTimer:
     token: Token
     at: float  # seconds, on the clock of ``now``
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CancelTimer:
     token: Token
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Connect:
     """Open (or re-open, at another address) the lanes to a peer."""
 
@@ -213,7 +214,7 @@ class Connect:
     bulk: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Disconnect:
     peer: PeerId
 
@@ -221,7 +222,7 @@ class Disconnect:
 NO_ROWS = "nobody sent an update that can be used"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Row:
     """One update on its way into a rule."""
 
@@ -230,7 +231,7 @@ class Row:
     samples: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Aggregate:
     """Run the rule over ``rows``, which are sorted by peer; answer with ``Aggregated`` under ``ticket``.
 
@@ -249,7 +250,7 @@ class Aggregate:
     mix: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Slice:
     """Samples for one round: ``start``/``stop`` pairs into the epoch's permutation, in order."""
 
@@ -257,7 +258,7 @@ class Slice:
     ranges: tuple[tuple[int, int], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Apply:
     """Give the trainer the aggregate of a round, a payload a shard. No payloads: the round changes nothing.
 
@@ -270,7 +271,7 @@ class Apply:
     mix_scale: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Go:
     """The trainer may compute round ``round_id`` now."""
 
@@ -279,12 +280,12 @@ class Go:
     want_parameters: bool = False  # a gossip round that mixes
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TakeSnapshot:
     """Ask the trainer for its packed state at the next round boundary."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Restore:
     """Give the trainer a packed state, from which round ``round_id`` goes on."""
 
@@ -292,7 +293,7 @@ class Restore:
     payload: Payload
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Report:
     """Something that a person or a report wants to know. Becomes a line in ``events.jsonl``."""
 
@@ -300,7 +301,7 @@ class Report:
     fields: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Committed:
     """A commit was applied here (``made``: it was also made here). Becomes a line in ``commits.jsonl``."""
 
@@ -313,7 +314,7 @@ class Committed:
     samples_total: int = 0  # in an epoch; 0: not through us
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Halt:
     """Nothing more will come. ``exit_code`` as in docs/exit_codes.md."""
 

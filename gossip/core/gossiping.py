@@ -8,7 +8,6 @@ Every peer knows every plan, so what is outside the schedule is not accepted.
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
 from random import Random
 from typing import Any, Literal, Protocol, TypeAlias
 
@@ -23,6 +22,7 @@ from .lineage import genesis
 from .messages import Commit, Contribution, Hello, PeerId, Push, Rejection, Update
 from .mixing import Mixing
 from .pushes import Kind, Pushed, Pushes
+from .record import record
 from .settings import CoreSettings
 from .timers import Timers
 from .trust import TrustTable
@@ -40,7 +40,7 @@ class GossipTopology(Protocol):
     def __call__(self, roster: Roster, round_id: int, seed: int) -> Plan: ...
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class GossipTimer:
     """The sources of this round have had their grace."""
 
@@ -223,13 +223,14 @@ class GossipRounds:
         self.pushes.add(push.what, sender, Pushed(push.round_id, push.samples, payload))
         return self._maybe_close(now)
 
-    def on_hello(self, sender: PeerId, hello: Hello) -> None:
+    def on_hello(self, sender: PeerId, hello: Hello, now: float) -> list[Effect]:
         """A peer says how far it is, and whether it goes on."""
         self.elsewhere.heard(sender, hello.round_id)
         if hello.ready:
             self.finished.discard(sender)
-        else:
-            self.finished.add(sender)
+            return []
+        self.finished.add(sender)
+        return self._maybe_close(now)  # its push is not waited for any more
 
     def on_stood_still(self, still_s: float, now: float) -> list[Effect]:
         """This peer was stopped for a while. Nobody relied on it: nothing to do."""
@@ -267,14 +268,12 @@ class GossipRounds:
         self._rng.shuffle(targets)
         stamp = (self.settings.lineage, self.round_id)
         gradient = own.payloads[0] if own.payloads and own.samples else None
-        effects: list[Effect] = []
-        for peer in targets:
-            samples = own.samples if gradient is not None else 0
-            effects.append(Send(peer, Push(*stamp, "gradient", samples, own.loss, b""), gradient))
-            if self.mixes and own.parameters is not None:
-                push = Push(*stamp, "parameters", own.samples, own.loss, own.sketch)
-                effects.append(Send(peer, push, own.parameters))
-        return effects
+        push = Push(*stamp, "gradient", own.samples if gradient is not None else 0, own.loss, b"")
+        if not self.mixes or own.parameters is None:
+            return [Send(peer, push, gradient) for peer in targets]
+        mixed = Push(*stamp, "parameters", own.samples, own.loss, own.sketch)
+        pairs = [(Send(peer, push, gradient), Send(peer, mixed, own.parameters)) for peer in targets]
+        return [send for pair in pairs for send in pair]
 
     def _awaited(self) -> list[PeerId]:
         """Sources that have not delivered what this round wants of them, and that are worth waiting for."""

@@ -143,7 +143,8 @@ class Hearsay:
 
     def shout(self, rumour: Rumour) -> list[Effect]:
         """To everybody at once, beside the rumour's usual way."""
-        return [Send(m.peer, Gossip((rumour,))) for m in self.view.others() if m.linked and not m.gone]
+        told = Gossip((rumour,))
+        return [Send(m.peer, told) for m in self.view.others() if m.linked and not m.gone]
 
     def _is_its_life(self, rumour: Rumour, member: Member, sender: PeerId) -> bool:
         """Whether to believe that a member lives another life than the one that we know."""

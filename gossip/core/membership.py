@@ -8,7 +8,6 @@ accusers, the whole suspicion time, and no answer meanwhile. Source: Das, Gupta,
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
 from math import ceil, log2
 from typing import Any, Literal, TypeAlias, assert_never
 
@@ -20,6 +19,7 @@ from .hearsay import TABLE_MAX, Hearsay
 from .members import Change, Member, View, first_standing
 from .messages import Ack, Gossip, Nack, PeerId, Ping, PingRequest, Progress, PushPull, Rumour
 from .probing import Prober, ProbeStep, RelayExpired, Silence
+from .record import record
 from .settings import MembershipSettings
 from .timers import Timers
 
@@ -33,17 +33,17 @@ LAST_WORDS_S = 2.0  # what a process said may arrive for so long after others ha
 MembershipMessage: TypeAlias = Ping | PingRequest | Ack | Nack | PushPull | Gossip
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ProbeTick:
     at: float
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class GossipTick:
     at: float
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TableTick:
     at: float
 
@@ -98,7 +98,8 @@ class Membership:
         self.hearsay = Hearsay(settings, allowed, me, self.view, self.rumours, self.cases, self.awareness)
         self._voices = self.hearsay.voices
         self._awake_since = float("-inf")
-        self.progress = Progress(0, 0)
+        self._step = 0  # of the local trainer, and when it made it
+        self._stepped_at: float | None = None
         self.stall_after_s = 2.0
         self._turns = 0
         self._exchanged = False  # tables, with anybody
@@ -212,11 +213,11 @@ class Membership:
             case Ping(nonce, target, rumours):
                 effects += self.hearsay.hear(rumours, sender, now)
                 if target == self.local and sender in self.members:
-                    effects.append(Send(sender, Ack(nonce, self.local, self.progress, self._talk(sender))))
+                    effects.append(Send(sender, Ack(nonce, self.local, self.progress(now), self._talk(sender))))
             case PingRequest(nonce, target, rumours):
                 effects += self.hearsay.hear(rumours, sender, now)
                 if sender in self.members and target == self.local:
-                    effects.append(Send(sender, Ack(nonce, self.local, self.progress, self._talk(sender))))
+                    effects.append(Send(sender, Ack(nonce, self.local, self.progress(now), self._talk(sender))))
                 elif sender in self.members:
                     effects += self.prober.on_request(sender, message, now)
             case Ack():
@@ -340,13 +341,18 @@ class Membership:
 
     # --- facts from the rest of the core ----------------------------------------------------------------------------------
 
-    def set_progress(self, progress: Progress) -> None:
-        """Of the local trainer; travels in every ack."""
-        self.progress = progress
+    def set_progress(self, step: int, age_s: float, now: float) -> None:
+        """Of the local trainer; travels in every ack, as old as it is by then."""
+        self._step, self._stepped_at = step, now - age_s
+
+    def progress(self, now: float) -> Progress:
+        """How far the local trainer is. One that has not told us yet is no older than this moment."""
+        since = now if self._stepped_at is None else self._stepped_at
+        return Progress(self._step, max(0, round((now - since) * 1000)))
 
     def _is_stalled(self, theirs: Progress) -> bool:
         """No progress for long, while we had some: where the whole swarm waits for something, nobody's trainer is to blame."""
-        return theirs.age_ms > 1000.0 * self.stall_after_s and self.progress.step >= theirs.step + STALLED_BEHIND
+        return theirs.age_ms > 1000.0 * self.stall_after_s and self._step >= theirs.step + STALLED_BEHIND
 
     def missed_deadline(self, peer: PeerId) -> None:
         """It did not send what it owed in time: skip it until a message of its own comes."""

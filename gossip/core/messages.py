@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
+
+from .record import record
 
 PeerId: TypeAlias = int
 Status: TypeAlias = Literal["alive", "suspect", "dead", "left"]
@@ -18,7 +19,7 @@ DIGEST_BYTES = 16
 # --- membership ---------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Rumour:
     """What is said about one member. ``origin`` is who says so first: the accuser of a suspect, else the subject."""
 
@@ -30,7 +31,7 @@ class Rumour:
     origin: PeerId
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Progress:
     """How far a peer's trainer is: travels in every ack, so that a hung trainer is skipped though its node answers."""
 
@@ -38,14 +39,14 @@ class Progress:
     age_ms: int  # since it last did
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Ping:
     nonce: int
     target: PeerId
     rumours: tuple[Rumour, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PingRequest:
     """Probe ``target`` for me; answer with its ``Ack`` under my nonce, or with ``Nack`` before my deadline."""
 
@@ -54,7 +55,7 @@ class PingRequest:
     rumours: tuple[Rumour, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Ack:
     nonce: int
     target: PeerId  # who is alive: the sender itself, or the one it probed for us
@@ -62,13 +63,13 @@ class Ack:
     rumours: tuple[Rumour, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Nack:
     nonce: int
     target: PeerId
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PushPull:
     """The whole member table. ``reply`` is true in the answer, which is not answered again."""
 
@@ -76,7 +77,7 @@ class PushPull:
     reply: bool
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Gossip:
     """Rumours alone, when there is no probe for them to ride on."""
 
@@ -86,7 +87,7 @@ class Gossip:
 # --- rolling rounds -----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Update:
     """A peer's update for one shard, sent to the server of ``attempt``. With ``samples == 0`` there is no payload."""
 
@@ -99,7 +100,7 @@ class Update:
     loss: float | None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Query:
     """The server of a later attempt asks: send me your update, or the commit if you hold one."""
 
@@ -110,7 +111,7 @@ class Query:
     parent: bytes  # H of the round before: nobody follows a server on another branch
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Contribution:
     """One update that a commit used. ``weight`` is its share of the aggregate, ``outlyingness`` 1.0 when typical."""
 
@@ -120,7 +121,7 @@ class Contribution:
     outlyingness: float
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Rejection:
     """One update that a commit did not use, and why: ``non_finite``, ``wrong_size``, ``quarantined``."""
 
@@ -128,7 +129,7 @@ class Rejection:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Commit:
     """What everybody applies for one shard of a round; its payload is the aggregate.
 
@@ -151,7 +152,7 @@ class Commit:
     reason: str  # "" or why nothing was aggregated
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class NotMe:
     """I do not serve that attempt, or my round is another. ``round_id`` is where I am, ``chain`` the H of the round before."""
 
@@ -163,7 +164,7 @@ class NotMe:
     chain: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CommitRequest:
     """Send me the commits from ``first`` on, as far as you still have them."""
 
@@ -174,7 +175,7 @@ class CommitRequest:
 # --- gossip rounds ------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Push:
     """A peer's gradient (``what == "gradient"``) or parameters (``"parameters"``) for those its plan names this round."""
 
@@ -189,7 +190,7 @@ class Push:
 # --- joining and returning ----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Hello:
     """First words on a connection, repeated until answered by the other's ``Hello``. Different layouts cannot train together."""
 
@@ -202,13 +203,13 @@ class Hello:
     bulk: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class StateRequest:
     lineage: bytes
     nonce: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class StateOffer:
     """The trainer's state after ``round_id - 1`` was applied; its payload is the packed state. Empty ``digest``: I cannot."""
 
@@ -244,7 +245,7 @@ Message: TypeAlias = (
 BULK_MESSAGES: tuple[type, ...] = (Update, Commit, Push, StateOffer)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Envelope:
     """Who says it. A message of an older incarnation than one already heard is dropped."""
 

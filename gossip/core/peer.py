@@ -58,7 +58,6 @@ from .messages import (
     PeerId,
     Ping,
     PingRequest,
-    Progress,
     Push,
     PushPull,
     Query,
@@ -76,8 +75,9 @@ from .timers import Timers
 
 HELLO_INTERVAL_S = 0.25
 RETURN_INTERVAL_S = 0.02  # how often one that returns asks for the commits made meanwhile
+RETURN_HELLO_EVERY = 5  # such turns: everybody is told that it is ready, in case the first word was lost
 STALL_ROUNDS = 2.0  # round timeouts without progress after which a trainer counts as stalled
-SILENCE_S = 0.3  # a link over which a peer says nothing for so long is closed by the others, who then hand on what it serves
+STOOD_STILL_S = 0.25  # longer than a node is ever idle, and less than it takes until others find it silent and go on without it
 STATE_SLACK = 2**20  # a donor's packed state may be this much, and half, larger than ours
 
 Phase: TypeAlias = Literal["unprepared", "gathering", "running", "recovering", "draining", "halted"]
@@ -133,6 +133,7 @@ class Peer:
         self._handled_at = float("inf")
         self._data: tuple[int, int] | None = None
         self._returning = False
+        self._turns_back = 0
         self._stop_reason = ""
 
     def handle(self, event: Event, now: float) -> list[Effect]:
@@ -143,7 +144,8 @@ class Peer:
         # What a server put off until its commit was on its way comes before anything else.
         self.timers.firing = fires = event.token if isinstance(event, TimerFired) else None
         effects = self.rounds.hold_made(now, fires) if isinstance(self.rounds, RollingRounds) else []
-        tolerance_s = min(self.settings.membership.probe_interval_s, SILENCE_S)
+        # Silence alone is no sign of that: a peer with nothing to do has none either. A timer that is overdue is.
+        tolerance_s = min(self.settings.membership.probe_interval_s, STOOD_STILL_S)
         if still_s > tolerance_s and self.phase == "running" and self.timers.overdue_s(now) > tolerance_s / 2:
             effects += self.rounds.on_stood_still(still_s, now)
         effects += self._dispatch(event, now)
@@ -203,7 +205,7 @@ class Peer:
             case LinkDown():
                 return self.membership.on_link(event.peer, False, event.reason, now)
             case TrainerProgress():
-                self.membership.set_progress(Progress(event.step, round(event.age_s * 1000)))
+                self.membership.set_progress(event.step, event.age_s, now)
                 return []
             case ClockJumped():
                 return self.membership.on_clock_jump(event.late_s, now)
@@ -338,7 +340,7 @@ class Peer:
             new = sender not in self.gathering.hellos
             self.gathering.hear(sender, hello)
             return effects + ([self.greeting.to(sender)] if new else []) + self._decide(now)
-        self.rounds.on_hello(sender, hello)
+        effects += self.rounds.on_hello(sender, hello, now)
         if hello.round_id == 0 or hello.layout != self.greeting.layout:
             effects += self.greeting.answer(sender, incarnation, now)  # it has just come: tell it where we are
         return effects
@@ -373,10 +375,11 @@ class Peer:
 
     def _ask_to_return(self, now: float) -> list[Effect]:
         """Until a commit names us in the roster: follow the commits, and say that we are ready."""
+        self._turns_back = self._turns_back + 1 if self._returning else 0
         self._returning = self.phase == "running" and self.rounds.mode == "following"
         if not self._returning:
             return []
-        effects: list[Effect] = [*self.greeting.to_all()]
+        effects: list[Effect] = [*self.greeting.to_all()] if self._turns_back % RETURN_HELLO_EVERY == 0 else []
         if (donor := self.others.next_donor()) is not None:
             effects.append(Send(donor, CommitRequest(self.settings.lineage, self.rounds.round_id)))
         return [*effects, self._again("return", now + RETURN_INTERVAL_S)]
@@ -387,7 +390,9 @@ class Peer:
         fields: dict[str, Any] = {"subject": change.peer, "round": self.rounds.round_id}
         if change.what in ("skip", "dead", "suspect", "left"):
             fields |= {"reason": change.reason, "by": change.by}
-        effects: list[Effect] = [Report(change.what, fields)]
+        # Who has finished passes nobody over any more: the others' connections close one after the other, and that is no news.
+        told = change.what != "skip" or self.phase != "draining"
+        effects: list[Effect] = [Report(change.what, fields)] if told else []
         if change.what == "joined" and self.phase != "unprepared":
             effects.append(self.greeting.to(change.peer))
         if self.phase == "gathering":

@@ -11,6 +11,7 @@ from .awareness import Awareness
 from .events import Effect, Send, Token
 from .members import Member, View
 from .messages import Ack, Nack, PeerId, Ping, PingRequest, Progress, Rumour
+from .record import record
 from .settings import MembershipSettings
 from .timers import Timers
 
@@ -19,7 +20,7 @@ NACK_AFTER = 0.8  # of the probe timeout, so that a helper's Nack is there befor
 NONCE_BITS = 47  # guessing one is hopeless, and it stays below ROUND_MAX
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ProbeStep:
     """Time to go on with a probe."""
 
@@ -28,7 +29,7 @@ class ProbeStep:
     at: float
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RelayExpired:
     """The one I probed for somebody else has not answered in time."""
 
@@ -47,7 +48,7 @@ class Probe:
     nacks: dict[PeerId, None] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Relay:
     asker: PeerId
     asked_nonce: int
@@ -56,7 +57,7 @@ class Relay:
     token: Token
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Answer:
     """``peer`` answered a ping that was sent at ``asked_at`` or later; ``direct`` when it told us itself."""
 
@@ -66,7 +67,7 @@ class Answer:
     direct: bool
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Silence:
     """Neither ``peer`` nor any helper answered in time. ``unheard`` helpers said nothing at all: our own ears may be bad."""
 

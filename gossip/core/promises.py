@@ -29,13 +29,15 @@ class Promises:
             self._attempts[round_id, parent] = tuple(shard.attempt for shard in shards)
         if held := {s.index: (s.commit, s.payload, s.made_here) for s in shards if s.commit is not None}:
             self._held = ((round_id, parent), held)
-        while len(self._attempts) > ROUNDS_KEPT:
-            del self._attempts[next(iter(self._attempts))]
+        self._forget_old()
 
     def keep_finished(self, round_id: int, parent: bytes, shards: Sequence[ShardRound]) -> None:
         """Of a round that was committed here. What was made here is not made again under the same attempt."""
         self._attempts[round_id, parent] = tuple([shard.attempt + shard.made_here for shard in shards])
-        if len(self._attempts) > ROUNDS_KEPT:
+        self._forget_old()
+
+    def _forget_old(self) -> None:
+        while len(self._attempts) > ROUNDS_KEPT:
             del self._attempts[next(iter(self._attempts))]
 
     def first(self, round_id: int, parent: bytes, shard: int) -> int:

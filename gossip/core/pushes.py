@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from .events import Payload
 from .messages import PeerId
+from .record import record
 
 Kind: TypeAlias = Literal["gradient", "parameters"]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Pushed:
     round_id: int
     samples: int

@@ -9,7 +9,7 @@ from .messages import PeerId
 from .settings import CoreSettings
 from .view import View
 
-WATCH_INTERVAL_S = 0.5
+WATCH_INTERVAL_S = 1.0
 
 
 def quorum_of(settings: CoreSettings, n: int) -> int:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeAlias
 
 from .events import Effect, Payload, Report, Restore, Restored, Send, SnapshotTaken, TakeSnapshot
 from .messages import PeerId, StateOffer, StateRequest
+from .record import record
 from .settings import CoreSettings
 from .timers import Timers
 
@@ -29,7 +29,7 @@ class Source(Protocol):
     def adopt(self, round_id: int, chain: bytes, snapshot: tuple[Any, ...]) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class AskAnother:
     """The donor asked under ``nonce`` has had its time."""
 

@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 from gossip.topologies.base import Plan, Roster
 
-from .agreed import Agreed
+from .agreed import Agreed, whence
 from .astray import Astray, StillBehind
 from .commit_log import CommitLog, reissue
 from .deadline import Deadline
@@ -180,16 +180,18 @@ class RollingRounds:
             case Commit():
                 return self._on_commit(sender, shard, message, event.payload, now)
 
-    def on_hello(self, sender: PeerId, hello: Hello) -> None:
+    def on_hello(self, sender: PeerId, hello: Hello, now: float) -> list[Effect]:
         """A peer says how far it is: ready to be in the roster, or finished."""
         self.elsewhere.heard(sender, hello.round_id)
         close = hello.round_id > 0 and self.round_id - hello.round_id <= self.settings.rounds.commit_log
         if not hello.ready:
             self.joining.discard(sender)
             self.finished.add(sender)
+            return self.on_view_change(now)  # what it serves is handed on
         elif sender not in self.roster and close:
             self.finished.discard(sender)
             self.joining.add(sender)
+        return []
 
     def on_progress(self, peer: PeerId, step: int, now: float) -> list[Effect]:
         """An ack tells how many rounds a peer's trainer has applied: more than we know of means that we have missed some."""
@@ -228,12 +230,12 @@ class RollingRounds:
             if shard.commit.digest == commit.digest or commit.parent != self.chain:
                 return []
             digests = {"held": shard.commit.digest.hex(), "heard": commit.digest.hex()}
-            return [Report("fork", {**_whence(sender, commit), **digests})]
-        if self.astray.is_elsewhere(sender, commit.parent):
+            return [Report("fork", {**whence(sender, commit), **digests})]
+        if self.astray.is_off_branch(sender, commit):
             return []
         in_turn = commit.made_at <= commit.attempt and commit.server == shard.server(commit.made_at)
         if not in_turn or not self.agreed.is_sound(commit, payload):
-            return [Report("bad_commit", _whence(sender, commit))]
+            return [Report("bad_commit", whence(sender, commit))]
         serves = shard.server(shard.attempt) == self.local
         if commit.attempt < shard.attempt and not serves:
             # We have promised not to take it. Who serves our attempt may: then it re-issues it to everybody.
@@ -351,9 +353,8 @@ class RollingRounds:
         if own is None or shard.commit is not None:
             return []
         payload = own.payloads[shard.index] if own.samples else None
-        update = Update(
-            self.settings.lineage, self.round_id, shard.index, shard.attempt, self.chain, own.samples, own.loss
-        )  # fmt: skip
+        where = (self.settings.lineage, self.round_id, shard.index, shard.attempt)
+        update = Update(*where, self.chain, own.samples, own.loss)
         effects: list[Effect] = [*self.timers.cancel(shard.give_up)]
         give_up = RoundTimer("give_up", self.round_id, shard.index, shard.attempt)
         timer = self.timers.set(now + self.deadline.round_timeout_s(), give_up)
@@ -396,7 +397,8 @@ class RollingRounds:
         return tuple(sorted(stay | come))
 
     def _spread(self, commit: Commit, payload: Payload | None) -> list[Effect]:
-        everybody = sorted(set(self.roster.peers) | set(commit.roster))
+        # A newcomer that alone held it would be on a branch of its own: the others do not ask it. So it hears of it last.
+        everybody = [*self.roster.peers, *[peer for peer in commit.roster if peer not in self.roster]]
         return [Send(peer, commit, payload) for peer in everybody if peer != self.local and not self.view.is_gone(peer)]
 
     # --- the end of a round -------------------------------------------------------------------------------------------------
@@ -428,6 +430,8 @@ class RollingRounds:
         """A message of a later round: keep it. The commits between may be on their way; if not, ask for them."""
         if event.sender not in self.settings.peers:
             return []
+        if self.mode == "off" and message.round_id > 0 and isinstance(message, Update):
+            return [Send(event.sender, self._not_me(message))]  # not kept: it would be outdated when we are back
         self.elsewhere.stash(self.round_id, message.round_id, event, message.shard)
         if message.round_id <= self.round_id or self.mode == "off":
             return []
@@ -442,7 +446,3 @@ class RollingRounds:
             return -1
         empty = message.samples == 0 if isinstance(message, Update) else not message.digest
         return 0 if empty else 4 * self.sizes[message.shard]
-
-
-def _whence(sender: PeerId, commit: Commit) -> dict[str, Any]:
-    return {"round": commit.round_id, "shard": commit.shard, "server": commit.server, "from": sender}

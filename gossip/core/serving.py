@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from gossip.topologies.base import Roster
@@ -12,6 +11,7 @@ from .deadline import Deadline
 from .events import Aggregate, Aggregated, Effect, Payload, Report, Send, SetTimer
 from .messages import Commit, PeerId, Query, Update
 from .quorum import quorum_of
+from .record import record
 from .settings import CoreSettings
 from .shard import ShardRound
 from .timers import Timers
@@ -23,7 +23,7 @@ PULSE_S = 0.1
 """Whoever serves wants to find out that it was stopped before the others' heartbeats do: it has a timer that is so near."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RoundTimer:
     """``give_up`` on the server of an attempt; the ``grace`` of a server is over; ``ask`` those it has not heard of;
     ``hold`` what was spread; ``pulse``: see ``PULSE_S``."""

@@ -100,7 +100,7 @@ def search(question: Question, jobs: int) -> Iterator[Outcome]:
                     pending[future] = True
                 if not pending:
                     return
-                # Ctrl-C comes between these blocks: within one it could leave a lock of the pool locked, and nothing would end.
+                # An end comes between these blocks: within one it could leave a lock of the pool locked, and nothing would end.
                 with _uninterrupted():
                     wait(pending, INTERRUPTIBLE_S, return_when=FIRST_COMPLETED)
                     finished = [future for future in pending if future.done()]
@@ -118,7 +118,7 @@ def search(question: Question, jobs: int) -> Iterator[Outcome]:
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
     """For the start of a process, which must not be cut short. It inherits the mask, so Ctrl-C is for the parent alone."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:
         yield
     finally:
@@ -133,13 +133,18 @@ class _Worker:
 
 def _begin_work(over: Event) -> None:
     _Worker.over = over
+    end_with_parent()
     gc.freeze()  # a run makes a great deal and next to no circles: looking for them takes a twentieth of the time
     gc.set_threshold(100_000, 50, 50)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
-def _end_with_parent() -> None:
-    """A parent that is killed cannot shut its pool down, and a pool without a parent waits for ever."""
+def end_with_parent() -> None:
+    """For a worker. A parent that is killed cannot shut its pool down, and a pool without a parent waits for ever."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+    threading.Thread(target=_await_orphanhood, daemon=True).start()
+
+
+def _await_orphanhood() -> None:
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()

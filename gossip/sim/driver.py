@@ -24,7 +24,7 @@ from gossip.core.messages import PeerId
 
 from .host import C, Host
 from .links import Links
-from .machine import Machine, to_ns
+from .machine import NS, Machine, to_ns
 from .network import Network
 from .observer import Hooks
 from .timeline import Stuck, Timeline
@@ -35,6 +35,7 @@ from .wire import Outgoing, Wire
 __all__ = ["Stuck", "Swarm", "address", "node_rng"]
 
 DELIVERIES_MAX = 50_000_000  # in one run: a core that answers itself for ever is a bug, not a long test
+CRASHED: str = "crashed"
 OVERSLEPT_S = 0.2  # a node that stood still for less does not notice: ``Oversleep`` in the node
 
 
@@ -106,7 +107,7 @@ class Swarm(Timeline, Generic[C]):
         self._links: Links[C] = Links(self)
         self._wire = Wire(self, self._links)
         self._carry_out: dict[type, Callable[[Host[C], Any], None]] = {
-            events.Send: self._send,
+            events.Send: self._wire.send,
             events.SetTimer: self._set_timer,
             events.CancelTimer: self._cancel_timer,
             events.Connect: self._connect,
@@ -209,6 +210,8 @@ class Swarm(Timeline, Generic[C]):
         host = self.hosts[peer]
         assert host.state == "paused", f"peer {peer} is {host.state}"
         host.state = "up"
+        for see in self.hooks.resume:
+            see(self, peer)
         while host.inbox and host.state == "up":
             self._handle(host, *host.inbox.popleft())
         still_s = host.machine.clock_s(self.now_ns) - host.machine.clock_s(host.paused_at_ns)
@@ -232,7 +235,7 @@ class Swarm(Timeline, Generic[C]):
         host.trainer_stopped = False
         waiting, host.trainer_inbox = host.trainer_inbox, []
         for event in waiting:
-            self.deliver(host, event)
+            self._say(host, event)
         asked, host.asked = host.asked, []
         for effect in asked:
             self._ask_trainer(host, effect)
@@ -332,17 +335,18 @@ class Swarm(Timeline, Generic[C]):
         self.deliveries += 1
         if self.deliveries > DELIVERIES_MAX:
             raise Stuck(f"{DELIVERIES_MAX} events in one run: some core answers itself for ever\n{self.summary()}")
-        peer, hooks, carry_out = host.peer, self.hooks, self._carry_out
+        peer, hooks, carry_out, machine = host.peer, self.hooks, self._carry_out, host.machine
         self.handling, self.handler = event, peer
         self._trace.delivered(self.now_ns, peer, event, said)
         kind: type = type(event.message) if type(event) is events.Received else type(event)
         for see in hooks.event[kind]:
             see(self, peer, event)
-        if host.killed:
+        if host.state == CRASHED:
             return
         by_kind = hooks.effect
-        for effect in host.core.handle(event, host.machine.clock_s(self.now_ns)):
-            for see in by_kind[type(effect.message) if type(effect) is events.Send else type(effect)]:
+        for effect in host.core.handle(event, self.now_ns / NS if machine.true else machine.clock_s(self.now_ns)):
+            asked = type(effect)
+            for see in by_kind[type(effect.message) if asked is events.Send else asked]:  # type: ignore[union-attr]
                 see(self, peer, effect)
             assert host.halt is None, f"peer {peer} asks for {effect} after it halted"
             if host.effects_left is not None:
@@ -350,14 +354,11 @@ class Swarm(Timeline, Generic[C]):
                 if host.effects_left < 0 and not host.killed:
                     self.counts["crashed_midway"] += 1
                     self.crash(peer)
-            if host.killed:
+            if host.state == CRASHED:
                 return  # killed by the one who watches: what was not carried out is lost
-            carry_out[type(effect)](host, effect)
+            carry_out[asked](host, effect)
         for see in hooks.after[kind]:
             see(self, peer, event)
-
-    def _send(self, host: Host[C], effect: events.Send) -> None:
-        self._wire.send(host, effect.peer, effect.message, effect.payload)
 
     def _set_timer(self, host: Host[C], effect: events.SetTimer) -> None:
         # A token that names two timers in one life is how stale timers kill the healthy (F14).
@@ -420,4 +421,10 @@ class Swarm(Timeline, Generic[C]):
         if host.trainer_stopped and not isinstance(event, events.Aggregated):
             host.trainer_inbox.append(event)
         else:
-            self.deliver(host, event)
+            self._say(host, event)
+
+    def _say(self, host: Host[C], event: Event) -> None:
+        self.deliver(host, event)
+        if host.trainer is not None:
+            for effect in host.trainer.put_off(event):
+                self._ask_trainer(host, effect)

@@ -16,11 +16,13 @@ from gossip.fault_tables import Fault
 from gossip.world_faults import (
     NODE_LIES,
     Corrupt,
+    CrashBroadcast,
     CrashMidway,
     Delay,
     Drift,
     Duplicate,
     Flap,
+    HangServer,
     HangTrainer,
     KillTrainer,
     LateTimers,
@@ -32,20 +34,23 @@ from gossip.world_faults import (
     Reorder,
     Reset,
     Ring,
+    ServerFault,
     Spike,
 )
 
 from .schedule import PEERS_MAX, Schedule
 
-PEERS = (4, 9)
+PEERS = {4: 7, 5: 6, 6: 4, 7: 3, 8: 2, 9: 1}
+"""How often a swarm has so many: messages grow with the square of it, and most of what breaks among nine breaks among five."""
 KINDS_A_SCHEDULE = (4, 6)
 KINDS_MIN = 3
 BEGIN_S = 1.0  # the swarm has gathered by then
 TOPOLOGIES = ("rolling", "rolling", "rolling", "random-k", "random-k", "ring", "full")
 SHARDS = ((8,), (8,), (5, 3), (4, 4, 4))
-PROBE_INTERVALS_S = (0.2, 0.5, 0.5, 1.0)
 RULES_S = (0.0001, 0.0001, 0.01, 0.1)
 """Eight numbers are aggregated at once, a real model is not: much can happen to a server meanwhile."""
+PROBE_INTERVALS_S = (0.2, 0.5, 0.5, 0.5, 1.0, 1.0)  # what nodes do by default is the first, and costs most
+COMMIT_LOGS = (8, 64, 64)  # rounds: three seconds, or more than a schedule lasts
 STABLE = 0.2  # of the schedules: a peer that is started again has its old addresses
 RULES = {"mean": 1, "median": 3, "trimmed_mean": 3, "multi_krum": 5}
 """One of them where somebody lies (without liars all are means), and the updates that it needs against one liar."""
@@ -66,12 +71,13 @@ def generate(
         world: Times and settings beside those drawn; its faults are not looked at.
     """
     draw = Random(f"schedule/{seed}")
-    drawn_peers, drawn_topology = draw.randint(*PEERS), draw.choice(TOPOLOGIES)
+    drawn_peers, drawn_topology = draw.choices(tuple(PEERS), tuple(PEERS.values()))[0], draw.choice(TOPOLOGIES)
     shards, chosen = draw.choice(SHARDS), draw.randint(*KINDS_A_SCHEDULE)
     stable = draw.random() < STABLE
     lots, drawn_rule = [draw.random() for _ in KINDS], draw.choice(tuple(RULES))
     probe_interval_s = Random(f"schedule/{seed}/probe interval").choice(PROBE_INTERVALS_S)
     rule_s = Random(f"schedule/{seed}/rule").choice(RULES_S)
+    commit_log = Random(f"schedule/{seed}/commit log").choice(COMMIT_LOGS)
     n, chosen_topology = peers or drawn_peers, topology or drawn_topology
     if not topologies.load(chosen_topology).rolling:
         shards = (sum(shards),)  # gossip rounds exchange whole vectors
@@ -85,11 +91,14 @@ def generate(
         stable_addresses=stable,
         probe_interval_s=probe_interval_s,
         rule_s=rule_s,
+        commit_log=commit_log,
         faults=(),
     )
     # By weight without replacement (Efraimidis and Spirakis): the largest of u ** (1 / weight).
     order = sorted(range(len(KINDS)), key=lambda i: -(lots[i] ** (1.0 / KINDS[i].weight)))
     made = [kind.draw(_Lots(Random(f"schedule/{seed}/{kind.name}"), n, base.active_s)) for kind in KINDS]
+    if not topologies.load(chosen_topology).rolling:
+        made = [[fault for fault in faults if not isinstance(fault, ServerFault)] for faults in made]  # nobody serves there
     bearable: tuple[Fault, ...] = ()
     # Some that were drawn cannot be borne together with others: then more kinds make up for them.
     while len({type(fault) for fault in bearable}) < KINDS_MIN and chosen <= len(KINDS):
@@ -168,6 +177,14 @@ def _crash_midway(lots: _Lots) -> list[Fault]:
     order, count = lots.peers(), lots.few(2)
     drawn = [(lots.when(), lots.random.randint(0, 40), lots.long(0.02, 3.0)) for _ in range(2)]
     return [CrashMidway(peer, *each) for peer, each in zip(order[:count], drawn, strict=False)]
+
+
+def _crash_broadcast(lots: _Lots) -> list[Fault]:
+    return [CrashBroadcast(lots.when(), int(lots.random.random() * (lots.n - 1)), lots.long(0.02, 8.0))]
+
+
+def _hang_server(lots: _Lots) -> list[Fault]:
+    return [HangServer(lots.when(), lots.long(0.2, 8.0))]
 
 
 def _hang(lots: _Lots) -> list[Fault]:
@@ -278,7 +295,12 @@ def _hang_trainer(lots: _Lots) -> list[Fault]:
 
 
 def _kill_trainer(lots: _Lots) -> list[Fault]:
-    return [KillTrainer(lots.peers()[0], lots.when(), lots.long(0.02, 3.0))]
+    """Once, or again and again soon after each start: then its peer announces its end while others still spread that it came."""
+    victim, at_s, after_s = lots.peers()[0], lots.when(), lots.long(0.02, 3.0)
+    looping, every_s, soon_s = lots.random.random() < 0.5, lots.long(0.1, 1.0), lots.long(0.01, 0.2)
+    if not looping:
+        return [KillTrainer(victim, at_s, after_s)]
+    return [KillTrainer(victim, round(at_s + i * every_s, 3), soon_s) for i in range(4)]
 
 
 def _leave(lots: _Lots) -> list[Fault]:
@@ -311,6 +333,8 @@ KINDS: tuple[Kind, ...] = (
     Kind("hang_trainer", 0.8, _hang_trainer),
     Kind("kill_trainer", 0.8, _kill_trainer),
     Kind("leave", 0.5, _leave),
+    Kind("crash_broadcast", 1.0, _crash_broadcast),
+    Kind("hang_server", 0.7, _hang_server),
 )
 
 
@@ -340,10 +364,14 @@ def _bearable(faults: list[Fault], n: int) -> tuple[Fault, ...]:
                     continue
                 if victim not in mortal:
                     mortal.append(victim)
+            case CrashBroadcast():
+                if len(mortal) + 1 >= n - (-1 in gone):
+                    continue
+                mortal.append(-2)  # likewise
             case Hang(peer=victim) if victim in gone:
                 continue
             case _:
                 pass
         kept.append(fault)
     crowd = len(mortal) > (n - 1) // 2
-    return tuple(fault for fault in kept if not (crowd and isinstance(fault, Hang | Partition | Ring)))
+    return tuple(fault for fault in kept if not (crowd and isinstance(fault, Hang | HangServer | Partition | Ring)))

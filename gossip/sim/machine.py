@@ -23,6 +23,7 @@ class Machine:
         handling_ns: What the node needs for one event; meanwhile others wait. 0: events take no time.
         late_ns: How much later than asked every timer fires.
         free_at_ns: When the node has handled what it has been given.
+        true: Its clock shows the world's time, as most do: saves the arithmetic.
     """
 
     slowness: float = 1.0
@@ -32,11 +33,11 @@ class Machine:
     rate: float = 1.0
     _since_ns: int = 0  # when the clock got its present rate
     _since_s: float = 0.0  # and what it showed then
-    _true: bool = True  # it shows the world's time, as most do: saves the arithmetic
+    true: bool = True
 
     def clock_s(self, now_ns: int) -> float:
         """What its clock shows."""
-        if self._true:
+        if self.true:
             return now_ns / NS
         return self._since_s + (now_ns - self._since_ns) * self.rate / NS
 
@@ -44,11 +45,11 @@ class Machine:
         """From now on its clock runs at ``rate``, 1.0 being the world's. ``jump_s`` is for clocks that began elsewhere."""
         self._since_s, self._since_ns = self.clock_s(now_ns) + jump_s, now_ns
         self.rate = self.rate if rate is None else rate
-        self._true = False
+        self.true = False
 
     def due_ns(self, at_s: float) -> int:
         """When a timer for ``at_s`` of its clock fires: never before that clock shows it."""
-        if self._true:
+        if self.true:
             t_ns = ceil(at_s * NS)
             return (t_ns if t_ns / NS >= at_s else t_ns + 1) + self.late_ns
         t_ns = self._since_ns + ceil((at_s - self._since_s) * NS / self.rate)

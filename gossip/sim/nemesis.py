@@ -11,17 +11,19 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, assert_never
 
-from gossip.core.events import Aggregate, Effect, Go
-from gossip.core.messages import PeerId
+from gossip.core.events import Aggregate, Effect, Go, Send
+from gossip.core.messages import Commit, PeerId
 from gossip.fault_kinds import Blow, Crash, Hang, Liar, Restart, Slow
 from gossip.fault_tables import Fault
 from gossip.world_faults import (
     Corrupt,
+    CrashBroadcast,
     CrashMidway,
     Delay,
     Drift,
     Duplicate,
     Flap,
+    HangServer,
     HangTrainer,
     KillTrainer,
     LateTimers,
@@ -35,6 +37,7 @@ from gossip.world_faults import (
     Reorder,
     Reset,
     Ring,
+    ServerFault,
     Spike,
     kind_of,
 )
@@ -102,6 +105,8 @@ class Nemesis(Observer):
         self._slow = {fault.peer: fault for fault in schedule.faults if isinstance(fault, Slow)}
         self._at_round: list[Blow] = []  # waits for its victim, or whoever serves, to come to the round
         self._midway: dict[PeerId, tuple[int, CrashMidway]] = {}  # effects left to live
+        self._servers: list[ServerFault] = []  # for whoever serves next
+        self._told: tuple[PeerId, int, int, int] = (-1, -1, -1, 0)  # of the last commit: who, round, shard, told how many
         self._weather: dict[int, Weather] = {}
         self._cuts: dict[int, tuple[Link, ...]] = {}
         self._before: dict[int, int] = {}
@@ -124,7 +129,10 @@ class Nemesis(Observer):
                     liars.setdefault(peer, []).append(fault.lie)
         if liars:
             swarm.outgoing = self._liars = Liars(swarm, liars)
-        if any(isinstance(f, CrashMidway) or getattr(f, "peer", 0) == "server" or _has_round(f) for f in self.schedule.faults):
+        if any(
+            isinstance(f, CrashMidway | ServerFault) or getattr(f, "peer", 0) == "server" or _has_round(f)
+            for f in self.schedule.faults
+        ):
             swarm.hooks.append(self)
         for number, fault in enumerate(self.schedule.faults):
             if isinstance(fault, NetworkFault):
@@ -132,6 +140,8 @@ class Nemesis(Observer):
                 self._later(swarm, fault.at_s + fault.for_s, partial(self._off, swarm, number, fault))
             elif isinstance(fault, ProcessFault):
                 self._later(swarm, fault.at_s, partial(self._strike, swarm, fault))
+            elif isinstance(fault, ServerFault):
+                self._later(swarm, fault.at_s, partial(self._servers.append, fault))
             elif isinstance(fault, Blow) and fault.at_s is None:
                 self._at_round.append(fault)
             elif isinstance(fault, Blow):
@@ -148,6 +158,7 @@ class Nemesis(Observer):
             self._liars.active = False
         self._at_round.clear()
         self._midway.clear()
+        self._servers.clear()
         for peer, host in swarm.hosts.items():
             if host.trainer_stopped:
                 swarm.resume_trainer(peer)
@@ -182,6 +193,8 @@ class Nemesis(Observer):
                 del self._midway[peer]
                 self._kill(swarm, midway, peer, midway.after_s)
                 return
+        if self._servers:
+            self._strike_server(swarm, peer, effect)
         if self._at_round and isinstance(effect, Go | Aggregate):
             for fault in [fault for fault in self._at_round if self._is_due(fault, peer, effect, swarm.now)]:
                 self._at_round.remove(fault)
@@ -189,6 +202,26 @@ class Nemesis(Observer):
                     swarm.at(swarm.now, partial(self._blow, swarm, fault))
                 else:
                     self._kill(swarm, fault, peer, fault.after_s if isinstance(fault, Restart) else None)
+
+    def _strike_server(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+        fault = self._servers[0]
+        match fault, effect:
+            case HangServer(), Aggregate():
+                swarm.at(swarm.now, partial(self._hang_server, swarm, fault, peer))
+            case CrashBroadcast(told=told), Send(message=Commit(server=maker, round_id=round_id, shard=shard)) if maker == peer:
+                before = self._told[3] if self._told[:3] == (peer, round_id, shard) else 0
+                self._told = (peer, round_id, shard, before + 1)
+                if before < told:
+                    return
+                self._kill(swarm, fault, peer, fault.after_s)
+            case _:
+                return
+        self._servers.remove(fault)
+
+    def _hang_server(self, swarm: Swarm[Any], fault: HangServer, peer: PeerId) -> None:
+        if swarm.hosts[peer].state == "up":
+            swarm.pause_for(peer, fault.for_s)
+            self.struck[name_of(fault)] += 1
 
     def _is_due(self, fault: Blow, peer: PeerId, effect: Go | Aggregate, now: float) -> bool:
         if fault.peer == "server":

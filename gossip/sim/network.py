@@ -32,12 +32,12 @@ class LinkModel:
     reset: float = 0.0  # the connection breaks: all that is on its way is lost, both ends see it, it is opened again
     bytes_per_s: float | None = None  # of the bulk lane; None: payloads take no longer than anything else
     queue_bytes: float | None = None  # a payload that finds more than this waiting is dropped: the high-water mark
+    disturbs: bool = field(init=False, repr=False, compare=False)
+    """Whether anything but time and bandwidth befalls a message."""
 
-    @property
-    def disturbs(self) -> bool:
-        """Whether anything but time and bandwidth befalls a message."""
+    def __post_init__(self) -> None:
         shares = (self.spike, self.loss, self.duplicate, self.reorder, self.corrupt, self.corrupt_payload, self.reset)
-        return any(shares)
+        object.__setattr__(self, "disturbs", any(shares))
 
 
 @dataclass(slots=True)

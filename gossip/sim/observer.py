@@ -40,6 +40,9 @@ class Observer:
     def after_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
         """The core handled the event and its effects were carried out. Not called when the peer was crashed on the way."""
 
+    def on_resume(self, swarm: Swarm[Any], peer: PeerId) -> None:
+        """A process that stood still since ``swarm.hosts[peer].paused_at_ns`` goes on; it has handled nothing yet."""
+
     def on_crash(self, swarm: Swarm[Any], peer: PeerId) -> None:
         """The process is gone, its core can still be read. A core that halts by itself does not crash."""
 
@@ -93,6 +96,7 @@ class Hooks:
         self.event = _ByKind(self._observers, "on_event")
         self.effect = _ByKind(self._observers, "on_effect")
         self.after = _ByKind(self._observers, "after_event")
+        self.resume = self._overriding("on_resume")
         self.crash = self._overriding("on_crash")
 
     def _overriding(self, name: str) -> tuple[Callable[..., None], ...]:

@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import nan
+from statistics import median_high
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from gossip import topologies
 from gossip.core.events import Effect, Event, Received
@@ -30,7 +29,7 @@ from .nemesis import Nemesis
 from .network import LinkModel, Network
 from .observer import Observer
 from .schedule import Schedule
-from .toy_trainer import Judged, Reducer, ToyTrainer, weighted_mean
+from .toy_trainer import Judged, Reducer, ToyTrainer, Values, weighted_mean
 
 SAMPLES = 997  # in an epoch: a prime, so that the last round of one is uneven
 
@@ -59,7 +58,7 @@ class Outcome:
     """What came of one run.
 
     Attributes:
-        rounds: The farthest that a peer came.
+        rounds: The round that half of the peers are in at the end, or beyond: a liar may send one anywhere.
         struck: Kind of fault -> how often it really took place.
         cuts: Different ways in which the network was cut.
         counts: What became of the messages: sent, delivered, lost, cut, corrupted, malformed, ...
@@ -152,7 +151,7 @@ def run(schedule: Schedule, observers: Iterable[Observer] = ()) -> Outcome:
         schedule,
         violation,
         swarm.trace_hash,
-        max(life.core.rounds.round_id for life in lives),
+        median_high(host.core.rounds.round_id for host in swarm.hosts.values()),
         swarm.now,
         dict(nemesis.totals(swarm)),
         len(nemesis.cuts_seen),
@@ -190,7 +189,11 @@ def make_swarm(schedule: Schedule, nemesis: Nemesis) -> Swarm[Peer]:
         f=liars if schedule.aggregator != "mean" else 0,
         updates_min=updates_min,
         membership=MembershipSettings(probe_interval_s=schedule.probe_interval_s),
-        rounds=RoundSettings(round_timeout_s=schedule.round_timeout_s, start_timeout_s=schedule.start_timeout_s),
+        rounds=RoundSettings(
+            round_timeout_s=schedule.round_timeout_s,
+            start_timeout_s=schedule.start_timeout_s,
+            commit_log=schedule.commit_log,
+        ),
         trust=TRUST,
     )
     folder: Folder = {}
@@ -215,7 +218,13 @@ def make_swarm(schedule: Schedule, nemesis: Nemesis) -> Swarm[Peer]:
 
     network = Network(LinkModel(delay_s=schedule.delay_s))
     return Swarm(
-        make_core, schedule.peers, schedule.seed, network, make_trainer=make_trainer, stable_addresses=schedule.stable_addresses
+        make_core,
+        schedule.peers,
+        schedule.seed,
+        network,
+        make_trainer=make_trainer,
+        progress_s=schedule.probe_interval_s,  # as a node does
+        stable_addresses=schedule.stable_addresses,
     )
 
 
@@ -236,15 +245,13 @@ def reducer_of(aggregator: str, f: int) -> tuple[Reducer, int]:
     if rule.needs_trainer:
         raise ConfigError(f"{rule.name} asks the trainer for its loss, and simulated trainers have none", "gossip demo runs it")
 
-    def reduce(rows: Sequence[NDArray[np.float64]], samples: Sequence[int], tolerated: int) -> NDArray[np.float64] | Judged:
+    def reduce(rows: Sequence[Values], samples: Sequence[int], tolerated: int) -> Values | Judged:
         try:
             with torch.no_grad():
-                verdict = rule.explain(torch.from_numpy(np.stack(rows).astype(np.float32)), f=tolerated)
+                verdict = rule.explain(torch.tensor(rows, dtype=torch.float32), f=tolerated)
         except ConfigError:
-            return np.full_like(rows[0], np.nan)  # too few updates: the trainer then says that it could not
-        return Judged(
-            verdict.aggregate.to(torch.float64).numpy(), tuple(verdict.weights.tolist()), tuple(verdict.outlyingness.tolist())
-        )
+            return [nan] * len(rows[0])  # too few updates: the trainer then says that it could not
+        return Judged(verdict.aggregate.tolist(), tuple(verdict.weights.tolist()), tuple(verdict.outlyingness.tolist()))
 
     return reduce, rule.at_least(f)
 

@@ -13,6 +13,7 @@ from gossip.faults import Fault, FaultPlan
 from gossip.world_faults import Flap, Ring
 
 PROBE_INTERVAL_S = (0.05, 10.0)
+COMMIT_LOG_MAX = 4096
 PEERS_MAX = 64  # larger swarms are simulated by themselves, not by the thousand
 
 
@@ -31,6 +32,7 @@ class Schedule:
         probe_interval_s: ``MembershipSettings.probe_interval_s``.
         round_timeout_s: ``RoundSettings.round_timeout_s``.
         start_timeout_s: ``RoundSettings.start_timeout_s``.
+        commit_log: ``RoundSettings.commit_log``: who is further behind needs a state.
         stable_addresses: Who is started again has the addresses that it had.
     """
 
@@ -48,6 +50,7 @@ class Schedule:
     probe_interval_s: float = 0.2
     round_timeout_s: float = 3.0
     start_timeout_s: float = 20.0
+    commit_log: int = 64
     stable_addresses: bool = False
 
     @property
@@ -80,6 +83,8 @@ class Schedule:
             raise ConfigError(f"rule_s = {self.rule_s:g}: above 0, and no more than round_timeout_s = {self.round_timeout_s:g}")
         if not PROBE_INTERVAL_S[0] <= self.probe_interval_s <= PROBE_INTERVAL_S[1]:
             raise ConfigError(f"probe_interval_s = {self.probe_interval_s:g}: {PROBE_INTERVAL_S[0]:g} to {PROBE_INTERVAL_S[1]:g}")
+        if not 1 <= self.commit_log <= COMMIT_LOG_MAX:
+            raise ConfigError(f"commit_log = {self.commit_log}: 1 to {COMMIT_LOG_MAX} rounds")
         if not self.shards or min(self.shards) < 1:
             raise ConfigError(f"shards = {list(self.shards)}: at least one, each with at least one element")
         if not topologies.load(self.topology).rolling and len(self.shards) > 1:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import hashlib
 import itertools
 import random
-from collections.abc import Callable, Sequence
-from math import sqrt
+import struct
+from array import array
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from math import isfinite, sqrt
 from typing import Any, NamedTuple, Protocol, assert_never
 
 import numpy as np
@@ -19,15 +22,19 @@ from gossip.core.messages import DIGEST_BYTES, PeerId
 Vector = NDArray[np.float32]
 
 
+Values = Sequence[float]
+"""A vector to reckon with. For eight numbers Python is several times as fast as numpy."""
+
+
 class Judged(NamedTuple):
     """An aggregate ``(d,)``, and what its rule says of each row: how much it counts, how far out it lies (1: typical)."""
 
-    aggregate: NDArray[np.float64]
+    aggregate: Values
     weights: tuple[float, ...]
     outlyingness: tuple[float, ...]
 
 
-Reducer = Callable[[Sequence[NDArray[np.float64]], Sequence[int], int], NDArray[np.float64] | Judged]
+Reducer = Callable[[Sequence[Values], Sequence[int], int], Values | Judged]
 """``(rows of (d,), samples of each, f) -> (d,)``; a bare vector blames nobody. f is what the core says each time: it falls as
 liars are found out."""
 
@@ -53,6 +60,10 @@ class Trainer(Protocol):
         """Whether an answer that it gave earlier is still what it has to say, now that the time has come."""
         ...
 
+    def put_off(self, said: Event) -> Sequence[Effect]:
+        """What it was asked for meanwhile and gets to now that it has said this, in order."""
+        ...
+
 
 def digest_of(*arrays: NDArray[Any]) -> bytes:
     """blake2b-16 of the arrays' bytes, one after the other."""
@@ -66,27 +77,45 @@ def payload_of(array: NDArray[Any], digest: bool = False) -> Payload:
     return Payload(array, array.nbytes, finite, digest_of(array) if digest else b"")
 
 
-def noise_of(name: str, elements: int) -> NDArray[np.float64]:
-    """Numbers with mean 0 and variance 1 that depend on ``name`` alone. Making a numpy generator takes 20 times as long."""
-    drawn = np.frombuffer(hashlib.shake_128(name.encode()).digest(8 * elements), np.uint16).reshape(4, elements)
-    uniform = drawn.astype(np.float64) - 32767.5
-    drawn_four: NDArray[np.float64] = np.add.reduce(uniform)  # together they are bell-shaped enough
-    return drawn_four / (2.0 * 18918.6)
+def payload_of_values(values: Iterable[float], digest: bool = False) -> Payload:
+    """The same of float32 ``values``: what is too large for one becomes infinite."""
+    packed = array("f", values)
+    content = packed.tobytes()
+    # A sum of float32 in float64 stays finite if all are.
+    name = hashlib.blake2b(content, digest_size=DIGEST_BYTES).digest() if digest else b""
+    return Payload(np.frombuffer(content, np.float32), len(content), isfinite(sum(packed)), name)
 
 
-def weighted_mean(rows: Sequence[NDArray[np.float64]], samples: Sequence[int], f: int = 0) -> NDArray[np.float64]:
+def noise_of(name: str, elements: int) -> list[float]:
+    """Numbers with mean 0 and variance 1 that depend on ``name`` alone. Making a generator takes 20 times as long."""
+    drawn = struct.unpack(f"<{4 * elements}H", hashlib.shake_128(name.encode()).digest(8 * elements))
+    fours = zip(*[iter(drawn)] * 4, strict=True)
+    return [(a + b + c + d - 131070.0) / 37837.2 for a, b, c, d in fours]  # together they are bell-shaped enough
+
+
+@cache
+def target_of(seed: int, elements: int) -> Vector:
+    """What all peers of a run descend to."""
+    target: Vector = np.random.default_rng([seed, 1]).standard_normal(elements).astype(np.float32)
+    target.setflags(write=False)
+    return target
+
+
+def weighted_mean(rows: Sequence[Values], samples: Sequence[int], f: int = 0) -> list[float]:
     """The sample-weighted mean, summed in the order of ``rows``, so that every peer gets the same bits. It tolerates no liars."""
-    total = np.zeros_like(rows[0])
+    total = [0.0] * len(rows[0])
     for row, weight in zip(rows, samples, strict=True):
-        total += row * float(weight)
-    return total / float(sum(samples))
+        total = [sum_so_far + value * weight for sum_so_far, value in zip(total, row, strict=True)]
+    everything = sum(samples)
+    return [value / everything for value in total]
 
 
 class ToyTrainer:
     """A float32 vector with the interface of a trainer.
 
     Its update of a round is a step towards a target that all peers share, plus noise that depends on (seed, peer, round)
-    alone; applying an aggregate adds it. ``applied`` lists (round, digest of the aggregate, b"" when there was none).
+    alone; applying an aggregate adds it. While it computes it does nothing else. ``applied`` lists (round, digest of the
+    aggregate, b"" when there was none).
 
     Args:
         sizes: elements of each shard.
@@ -121,15 +150,14 @@ class ToyTrainer:
         self.lie, self.reducer, self.samples_total = lie, reducer, samples_total
         self.rng = random.Random(f"toy/{seed}/{peer}/{incarnation}")
         elements = sum(sizes)
-        self.target = np.random.default_rng([seed, 1]).standard_normal(elements).astype(np.float32)
-        # With ``initial`` a peer begins with weights of its own and has to take over the swarm's.
-        self.parameters: Vector = (
-            np.zeros(elements, np.float32)
-            if initial is None
-            else np.random.default_rng([seed, 2, initial]).standard_normal(elements).astype(np.float32)
-        )
+        self.target = target_of(seed, elements)
+        self._target: list[float] = self.target.tolist()
+        self._here = array("f", bytes(4 * elements))  # the parameters
+        if initial is not None:  # a peer begins with weights of its own and has to take over the swarm's
+            self.parameters = np.random.default_rng([seed, 2, initial]).standard_normal(elements)
         self.next_round = 0
-        self.computing: events.Contributed | None = None  # from the parameters as they are; a real one does one thing at a time
+        self.computing: events.Contributed | None = None  # from the parameters as they are
+        self._put_off: list[Effect] = []  # while it computes
         self.changed_at = 0.0
         self.applied: list[tuple[int, bytes]] = []
         self.restored: list[tuple[int, bytes]] = []
@@ -137,15 +165,24 @@ class ToyTrainer:
         self.served: list[int] = []  # rounds for which this peer aggregated
 
     @property
+    def parameters(self) -> Vector:
+        """A copy."""
+        return np.frombuffer(self._here.tobytes(), np.float32)
+
+    @parameters.setter
+    def parameters(self, values: NDArray[Any]) -> None:
+        self._here = array("f", values.tolist())
+
+    @property
     def digest(self) -> bytes:
         """Of the parameters: equal digests mean bit-identical replicas."""
-        return digest_of(self.parameters)
+        return hashlib.blake2b(self._here, digest_size=DIGEST_BYTES).digest()
 
     @property
     def distance(self) -> float:
         """Root mean square distance to the target."""
-        apart = self.parameters.astype(np.float64) - self.target
-        return sqrt(float(np.add.reduce(apart * apart)) / len(apart))
+        apart = [here - there for here, there in zip(self._here, self._target, strict=True)]
+        return sqrt(sum([each * each for each in apart]) / len(apart))
 
     def on_start(self, now: float) -> list[tuple[float, Event]]:
         self.changed_at = now
@@ -161,17 +198,27 @@ class ToyTrainer:
     def still_says(self, event: Event) -> bool:
         return not isinstance(event, events.Contributed) or event is self.computing
 
+    def put_off(self, said: Event) -> Sequence[Effect]:
+        if said is not self.computing:
+            return ()
+        self.computing = None
+        waiting, self._put_off = self._put_off, []
+        return waiting
+
     def on_effect(self, effect: Effect, now: float) -> list[tuple[float, Event]]:
+        if isinstance(effect, events.Aggregate):  # the node itself does that
+            return [(self.rule_s, self._aggregate(effect))]
+        if self.computing is not None and not isinstance(effect, events.Go):
+            self._put_off.append(effect)
+            return []
         match effect:
             case events.Go():
                 return self._compute(effect)
-            case events.Aggregate():
-                return [(self.rule_s, self._aggregate(effect))]
             case events.Apply():
                 self._apply(effect, now)
                 return [(0.0002, events.Applied(effect.round_id))]
             case events.TakeSnapshot():
-                packed = self.parameters.copy().view(np.uint8)
+                packed = np.frombuffer(self._here.tobytes(), np.uint8)
                 return [(0.0005, events.SnapshotTaken(self.next_round, payload_of(packed, digest=True)))]
             case events.Restore():
                 return [(0.0005, self._restore(effect, now))]
@@ -189,21 +236,21 @@ class ToyTrainer:
             case _:
                 assert_never(effect)
 
-    def update(self, round_id: int) -> Vector:
+    def update(self, round_id: int) -> list[float]:
         """The honest update for a round, from the parameters as they are."""
-        noise = noise_of(f"{self.seed}/{self.peer}/{round_id}", len(self.target))
-        step = self.step_size * (self.target - self.parameters) + self.noise * self.step_size * noise
-        return step.astype(np.float32)
+        noise = noise_of(f"{self.seed}/{self.peer}/{round_id}", len(self._target))
+        size, blur = self.step_size, self.noise
+        return [size * (to - here + blur * z) for to, here, z in zip(self._target, self._here, noise, strict=True)]
 
     def _compute(self, go: events.Go) -> list[tuple[float, Event]]:
         pause_s = self.rng.uniform(*self.compute_s) * self.slowness
         samples = self.batch if go.samples is None else sum(stop - start for start, stop in go.samples.ranges)
         self.computed.append((go.round_id, samples))
         honest = self.update(go.round_id)
-        offered = honest if self.lie is None else self.lie(honest, go.round_id).astype(np.float32)
-        payloads = tuple(payload_of(part.copy()) for part in self._cut(offered)) if samples else ()
-        parameters = payload_of(self.parameters.copy()) if go.want_parameters else None
-        sketch = self.parameters[:8].tobytes() if go.want_parameters else b""
+        offered = honest if self.lie is None else self.lie(np.array(honest, np.float32), go.round_id).astype(np.float32).tolist()
+        payloads = tuple([payload_of_values(part) for part in self._cut(offered)]) if samples else ()
+        parameters = payload_of_values(self._here) if go.want_parameters else None
+        sketch = self._here[:8].tobytes() if go.want_parameters else b""
         contributed = events.Contributed(
             go.round_id,
             samples,
@@ -211,12 +258,12 @@ class ToyTrainer:
             loss=self.distance,
             parameters=parameters,
             sketch=sketch,
-            own=payload_of(honest.copy()) if self.lie is not None and samples else None,
+            own=payload_of_values(honest) if self.lie is not None and samples else None,
         )
         self.computing = contributed
         return [(pause_s, contributed)]
 
-    def _cut(self, vector: Vector) -> list[Vector]:
+    def _cut(self, vector: Values) -> list[Values]:
         if len(self.sizes) == 1:
             return [vector]
         edges = itertools.accumulate(self.sizes, initial=0)
@@ -224,38 +271,42 @@ class ToyTrainer:
 
     def _aggregate(self, ask: events.Aggregate) -> events.Aggregated:
         self.served.append(ask.round_id)
-        rows = [row.payload.data.astype(np.float64) for row in ask.rows]
+        rows: list[list[float]] = [row.payload.data.tolist() for row in ask.rows]
         samples = [row.samples for row in ask.rows]
         if not rows or sum(samples) == 0:
             return events.Aggregated(ask.ticket, None, reason="nothing to aggregate")
         if ask.mix:
             assert ask.own is not None, "mixing is centred on the own row"
-            rows = [row - rows[ask.own] for row in rows]
+            center = rows[ask.own]
+            rows = [[value - own for value, own in zip(row, center, strict=True)] for row in rows]
             samples = [1] * len(rows)
         found = self.reducer(rows, samples, ask.f)
         if not isinstance(found, Judged):
-            found = Judged(found, tuple(weight / sum(samples) for weight in samples), (1.0,) * len(rows))
-        result = found.aggregate.astype(np.float32)
-        if not np.logical_and.reduce(np.isfinite(result)):
+            everything = sum(samples)
+            found = Judged(found, tuple([weight / everything for weight in samples]), (1.0,) * len(rows))
+        result = payload_of_values(found.aggregate, digest=True)
+        if not result.finite:
             return events.Aggregated(ask.ticket, None, reason="the aggregate is not finite")
-        return events.Aggregated(ask.ticket, payload_of(result, digest=True), found.weights, found.outlyingness)
+        return events.Aggregated(ask.ticket, result, found.weights, found.outlyingness)
 
     def _apply(self, apply: events.Apply, now: float) -> None:
-        parts = [payload.data for payload in apply.payloads]
-        changed = self.parameters.copy()
+        changed: Sequence[float] = self._here
         if apply.mix is not None:
-            changed += np.float32(apply.mix_scale) * apply.mix.data
-        if parts:
-            changed += np.concatenate(parts)
-        self.parameters = changed
-        self.applied.append((apply.round_id, digest_of(*parts) if parts else b""))
+            scale = apply.mix_scale
+            changed = [here + scale * apart for here, apart in zip(changed, apply.mix.data.tolist(), strict=True)]
+        content = b"".join([payload.data.tobytes() for payload in apply.payloads])
+        if content:
+            changed = [here + step for here, step in zip(changed, memoryview(content).cast("f"), strict=True)]
+        self._here = array("f", changed)
+        said = hashlib.blake2b(content, digest_size=DIGEST_BYTES).digest() if content else b""
+        self.applied.append((apply.round_id, said))
         self.next_round, self.changed_at = apply.round_id + 1, now
 
     def _restore(self, restore: events.Restore, now: float) -> events.Restored:
         packed = np.asarray(restore.payload.data)
-        if packed.nbytes != self.parameters.nbytes:
-            return events.Restored(restore.round_id, f"{packed.nbytes} bytes do not fit {self.parameters.nbytes}")
-        self.parameters, self.computing = packed.view(np.float32).copy(), None
+        if packed.nbytes != 4 * len(self._here):
+            return events.Restored(restore.round_id, f"{packed.nbytes} bytes do not fit {4 * len(self._here)}")
+        self._here = array("f", packed.tobytes())
         self.next_round, self.changed_at = restore.round_id, now
         self.restored.append((restore.round_id, self.digest))
         return events.Restored(restore.round_id)

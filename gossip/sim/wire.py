@@ -8,15 +8,15 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from gossip.core.events import Event, Payload, Received
-from gossip.core.messages import BULK_MESSAGES, Commit, Envelope, Message, PeerId, StateOffer
+from gossip.core.events import Event, Payload, Received, Send
+from gossip.core.messages import BULK_MESSAGES, Commit, Envelope, PeerId, StateOffer
 from gossip.errors import Malformed
 from gossip.transport.chunks import bytes_of, checksum
 from gossip.transport.codec import decode, encode
 
 from .host import Host, Lane
 from .links import Links
-from .machine import to_ns
+from .machine import NS, to_ns
 from .network import Network
 from .toy_trainer import payload_of
 
@@ -53,12 +53,16 @@ class Wire:
     def __init__(self, swarm: Surroundings, links: Links[Any]) -> None:
         self.swarm, self.links = swarm, links
         self._known: dict[bytes, Envelope | None] = {}
+        self._said: Envelope | None = None  # last; what goes to several peers is one object, and encoded once
+        self._encoded = b""
 
-    def send(self, host: Host[Any], to: PeerId, message: Message, payload: Payload | None) -> None:
+    def send(self, host: Host[Any], effect: Send) -> None:
         """What the core of ``host`` wants to say, or what its liar makes of that."""
+        to, message, payload, said = effect.peer, effect.message, effect.payload, self._said
         assert to != host.peer, f"peer {to} sends itself a {type(message).__name__}"
         swarm = self.swarm
-        said = Envelope(swarm.run, host.peer, host.incarnation, message)
+        if said is None or said.message is not message or said.sender != host.peer or said.incarnation != host.incarnation:
+            said = Envelope(swarm.run, host.peer, host.incarnation, message)
         if swarm.outgoing is None:
             self.post(host, to, said, payload)
             return
@@ -74,23 +78,29 @@ class Wire:
         model = network.models.get(link, network.default)
         lot, roll = host.dice.getrandbits(64), host.dice.random()
         lost = doubled = damaged = broken = held_up = spiked = spoiled = False
-        place = hold_up = spike = again = 0.0
         if model.disturbs:
-            chances = _chances(lot)
-            lost, doubled, damaged = chances[0] < model.loss, chances[1] < model.duplicate, chances[2] < model.corrupt
-            broken, held_up, spiked = chances[3] < model.reset, chances[4] < model.reorder, chances[5] < model.spike
-            spoiled, place, hold_up, spike, again = chances[6] < model.corrupt_payload, *chances[7:]
+            lost = _befalls(model.loss, lot, 1)
+            doubled = _befalls(model.duplicate, lot, 2)
+            damaged = _befalls(model.corrupt, lot, 3)
+            broken = _befalls(model.reset, lot, 4)
+            held_up = _befalls(model.reorder, lot, 5)
+            spiked = _befalls(model.spike, lot, 6)
+            spoiled = _befalls(model.corrupt_payload, lot, 7)
         least, most = model.delay_s
-        delay_s, again_s = least + (most - least) * roll, least + (most - least) * again
+        delay_s = least + (most - least) * roll
         counts["sent"] += 1
         lane = host.lanes.get(to)
         if lane is None or not lane.up:
             counts["no_link"] += 1
             return
-        parcel = encode(said) if type(said) is Envelope and (swarm.encoded or damaged) else said
+        parcel: Envelope | bytes = said
+        if type(said) is Envelope and (swarm.encoded or damaged):
+            if said is not self._said:
+                self._said, self._encoded = said, encode(said)
+            parcel = self._encoded
         if damaged:
             counts["corrupted"] += 1
-            parcel = _flipped(parcel, place)
+            parcel = _flipped(parcel, _chance(lot, 8))
         if broken:
             counts["reset"] += 1
             self.links.reset(host, to, lane)
@@ -109,22 +119,24 @@ class Wire:
             leaves_ns = lane.free_at_ns
         if spiked:
             counts["spiked"] += 1
-            delay_s += spike * model.spike_s
+            delay_s += _chance(lot, 10) * model.spike_s
         if spoiled and payload is not None:
             counts["spoiled"] += 1
-            if (payload := _spoiled(payload, said, place)) is None:
+            if (payload := _spoiled(payload, said, _chance(lot, 8))) is None:
                 return
-        arrives_ns = leaves_ns + to_ns(delay_s)
+        arrives_ns = leaves_ns + round(delay_s * NS)
         if held_up:
             counts["reordered"] += 1
-            arrives_ns += to_ns(hold_up * model.reorder_s)
+            arrives_ns += to_ns(_chance(lot, 9) * model.reorder_s)
         elif network.fifo:
-            arrives_ns = lane.arrives_ns[bulk] = max(arrives_ns, lane.arrives_ns[bulk])
+            if arrives_ns < lane.arrives_ns[bulk]:
+                arrives_ns = lane.arrives_ns[bulk]
+            lane.arrives_ns[bulk] = arrives_ns
         trip = (to, lane, lane.to_incarnation, lane.breaks, parcel, payload)
         swarm.at_ns(arrives_ns, self._arrive, *trip)
         if doubled:
             counts["duplicated"] += 1
-            arrives_ns = leaves_ns + to_ns(again_s)
+            arrives_ns = leaves_ns + to_ns(least + (most - least) * _chance(lot, 11))
             if network.fifo:
                 arrives_ns = lane.arrives_ns[bulk] = max(arrives_ns, lane.arrives_ns[bulk])
             swarm.at_ns(arrives_ns, self._arrive, *trip)
@@ -191,15 +203,16 @@ class Wire:
         return limit >= 0 and payload.nbytes <= limit and payload.nbytes == wanted
 
 
-def _chances(lot: int) -> list[float]:
-    """Eleven numbers in [0, 1) out of one of 64 bits (SplitMix64: Steele, Lea, Flood 2014)."""
-    chances = []
-    for _ in range(11):
-        lot = (lot + 0x9E3779B97F4A7C15) & WORD
-        mixed = ((lot ^ (lot >> 30)) * 0xBF58476D1CE4E5B9) & WORD
-        mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & WORD
-        chances.append((mixed ^ (mixed >> 31)) / 2.0**64)
-    return chances
+def _chance(lot: int, number: int) -> float:
+    """The ``number``-th of many in [0, 1) out of one lot of 64 bits (SplitMix64: Steele, Lea, Flood 2014)."""
+    mixed = (lot + number * 0x9E3779B97F4A7C15) & WORD
+    mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & WORD
+    mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & WORD
+    return (mixed ^ (mixed >> 31)) / 2.0**64
+
+
+def _befalls(share: float, lot: int, number: int) -> bool:
+    return share > 0.0 and _chance(lot, number) < share
 
 
 def flipped_bit(data: bytes, place: float) -> bytes:

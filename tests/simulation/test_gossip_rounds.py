@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from gossip.core.events import (
     Aggregated,
@@ -26,7 +25,7 @@ from gossip.core.gossiping import GossipRounds
 from gossip.core.settings import CoreSettings, GossipSettings, RoundSettings
 from gossip.core.timers import Timers
 from gossip.sim.driver import Swarm, address
-from gossip.sim.toy_trainer import ToyTrainer, Vector
+from gossip.sim.toy_trainer import ToyTrainer, Values, Vector
 from gossip.topologies import load
 
 N = 8
@@ -177,8 +176,9 @@ def test_a_peer_that_slept_wakes_harmless_and_catches_up() -> None:
 
 
 def test_a_quarter_of_liars_ruins_plain_averaging_and_not_a_robust_rule() -> None:
-    def median(rows: Sequence[NDArray[np.float64]], samples: Sequence[int], f: int) -> NDArray[np.float64]:
-        return np.asarray(np.median(np.stack(rows), axis=0))
+    def median(rows: Sequence[Values], samples: Sequence[int], f: int) -> Values:
+        medians: list[float] = np.median(np.stack(rows), axis=0).tolist()
+        return medians
 
     def lie(peer: int) -> Callable[[Vector, int], Vector] | None:
         return (lambda update, round_id: -10 * update) if peer in (5, 6) else None

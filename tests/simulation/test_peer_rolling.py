@@ -249,6 +249,18 @@ def test_all_who_stop_leave_together_and_nobody_is_called_dead() -> None:
     assert not [r for peer in range(4) for r in swarm.reports(peer, "dead")]
 
 
+def test_who_has_finished_passes_nobody_over() -> None:
+    swarm = rolling_swarm(4, seed=12)
+    swarm.run_for(2.0)
+    swarm.stop_trainer(3)  # so that 0 stays until it has seen whether 3 needs it
+    swarm.stop(0, "finished")
+    swarm.crash(1)
+    swarm.run_for(0.5)
+    assert swarm.hosts[0].core.phase == "draining"
+    assert [r.fields["subject"] for r in swarm.reports(2, "skip")] == [1]
+    assert not swarm.reports(0, "skip")
+
+
 def test_one_that_leaves_is_not_waited_for() -> None:
     swarm = rolling_swarm(4, seed=13)
     swarm.run_for(2.0)

@@ -116,7 +116,7 @@ def test_an_ack_with_a_guessed_nonce_or_from_one_that_was_not_asked_is_worth_not
 
 def test_a_ping_is_answered_with_its_nonce_and_the_trainers_progress() -> None:
     bench = Bench(3)
-    bench.core.set_progress(Progress(17, 250))
+    bench.core.set_progress(17, 0.25, bench.now)
     bench.say(2, Ping(99, 0, ()))
     (ack,) = bench.sent_to(2, Ack)
     assert (ack.nonce, ack.target, ack.progress) == (99, 0, Progress(17, 250))  # type: ignore[union-attr]
@@ -635,7 +635,7 @@ def test_late_timers_are_a_clock_jump_even_if_the_driver_says_nothing_and_count_
 def test_a_peer_whose_trainer_makes_no_progress_is_skipped_and_not_dead() -> None:
     bench = Bench(3, indirect_probes=0)
     bench.core.stall_after_s = 3.0
-    bench.core.set_progress(Progress(6, 10))
+    bench.core.set_progress(6, 0.01, bench.now)
 
     def answer(age_ms: int) -> None:
         bench.mute = {1}
@@ -651,7 +651,7 @@ def test_a_peer_whose_trainer_makes_no_progress_is_skipped_and_not_dead() -> Non
     assert bench.status(1) == "alive"
     answer(10)
     assert bench.changes() == [(1, "skip"), (1, "unskip")]
-    bench.core.set_progress(Progress(5, 9000))  # we make none ourselves: it waits for the same as we
+    bench.core.set_progress(5, 9.0, bench.now)  # we make none ourselves: it waits for the same as we
     answer(9000)
     assert bench.core.skip_reason(1) == ""
 

@@ -6,6 +6,7 @@ import dataclasses
 import subprocess
 import sys
 from collections import Counter
+from itertools import pairwise
 
 import pytest
 
@@ -39,6 +40,14 @@ def test_drawn_schedules_can_be_played_and_cover_every_kind_of_fault_and_topolog
 def test_every_schedule_has_three_kinds_of_fault() -> None:
     few = [schedule.seed for schedule in MANY if len({type(fault) for fault in schedule.faults}) < 3]
     assert not few
+
+
+def test_a_trainer_dies_once_or_again_and_again() -> None:
+    deaths = [[fault for fault in schedule.faults if isinstance(fault, KillTrainer)] for schedule in MANY]
+    assert {len(killed) for killed in deaths} == {0, 1, 4}
+    for killed in deaths:
+        assert len({fault.peer for fault in killed}) < 2
+        assert all(0.1 <= b.at_s - a.at_s <= 1.001 and b.after_s <= 0.2 for a, b in pairwise(killed))
 
 
 def test_liars_meet_means_and_robust_rules_that_have_an_update_to_spare() -> None:

@@ -17,7 +17,16 @@ from gossip.sim.observer import Observer
 from .base import Checker, Circumstances, Onlooker, Violation
 from .contents import CheckedBeforeUse, Conserved, TakesOverTheDonorsState
 from .disturbances import Disturbances
+from .evidence import (
+    AnAnswerEndsTheSkip,
+    ClosedIsSkipped,
+    FormerLivesAreNotAnswered,
+    NobodyAsksTheDead,
+    NoUnfoundedAccusation,
+    NoUnfoundedDeath,
+)
 from .handing_on import HandsOnWhatItHolds
+from .hearing import Hearing
 from .hygiene import Bounded, NothingRaises, TimersAndSilence
 from .liveness import (
     Converges,
@@ -38,6 +47,8 @@ from .membership import (
     StandingNeverFalls,
 )
 from .panel import Panel
+from .promptness import AsksForWhatItLacks, NobodyIsStuck, NobodyWaitsForTheSkipped, OverWhenAllIsThere
+from .reach import Reach
 from .rounds import AppliedOnce, IdenticalReplicas, OneHistory, UsedOnce
 
 __all__ = ["Checker", "Circumstances", "Observer", "Onlooker", "Panel", "Violation", "all_checkers", "every_checker"]
@@ -46,9 +57,11 @@ __all__ = ["Checker", "Circumstances", "Observer", "Onlooker", "Panel", "Violati
 def every_checker(circumstances: Circumstances | None = None) -> list[Onlooker]:
     """Each checker by itself, after what they ask: for tests, and for a run that wants some of them."""
     c = circumstances or Circumstances()
-    disturbances = Disturbances()
+    disturbances, hearing, reach = Disturbances(), Hearing(), Reach()
     return [
         disturbances,
+        hearing,
+        reach,
         NothingRaises(c),
         TimersAndSilence(c),
         StandingNeverFalls(c),
@@ -58,6 +71,12 @@ def every_checker(circumstances: Circumstances | None = None) -> list[Onlooker]:
         OneAddressALife(c),
         NoFalseDeath(disturbances, c),
         NoDeathByASleeper(disturbances, c),
+        NoUnfoundedDeath(hearing, c),
+        NoUnfoundedAccusation(hearing, reach, c),
+        AnAnswerEndsTheSkip(hearing, c),
+        FormerLivesAreNotAnswered(c),
+        NobodyAsksTheDead(c),
+        ClosedIsSkipped(c),
         CheckedBeforeUse(c),
         AppliedOnce(c),
         UsedOnce(c),
@@ -69,9 +88,13 @@ def every_checker(circumstances: Circumstances | None = None) -> list[Onlooker]:
         Bounded(c),
         Converges(c),
         RoundsGoOn(c),
+        NobodyIsStuck(disturbances, c),
+        OverWhenAllIsThere(disturbances, c),
         CrashCostsLittle(disturbances, c),
+        NobodyWaitsForTheSkipped(c),
         EverybodyContributes(c),
         OneLineage(c),
+        AsksForWhatItLacks(c),
         NobodyStarves(disturbances, c),
         StopEnds(disturbances, c),
     ]

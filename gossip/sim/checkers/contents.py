@@ -31,7 +31,6 @@ from gossip.core.rolling import RollingRounds
 from gossip.sim.toy_trainer import digest_of
 
 from .base import Checker, Circumstances, Misled, peer_core
-from .disturbances import STILL_S
 from .rounds import rolling_of
 
 if TYPE_CHECKING:
@@ -272,7 +271,10 @@ class CheckedBeforeUse(Checker):
             return
         core = peer_core(swarm, peer)
         # One that stood still begins by handing on what it serves, whatever it hears.
-        if core is None or not isinstance(core.rounds, RollingRounds) or swarm.now - core._handled_at > STILL_S:
+        if core is None or not isinstance(core.rounds, RollingRounds):
+            return
+        still_s = swarm.hosts[peer].machine.clock_s(swarm.now_ns) - core._handled_at
+        if still_s > core.settings.membership.probe_interval_s:
             return
         if reason := self._why_refused(core, core.rounds, event):
             self._refusable[peer] = (reason, _state_of(core, core.rounds))

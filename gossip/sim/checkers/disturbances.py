@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gossip.core.events import ClockJumped, Event, TimerFired, TrainerProgress
+from gossip.core.events import Applied, ClockJumped, Event, TimerFired
 from gossip.core.messages import PeerId
+from gossip.sim.machine import NS
 from gossip.sim.network import LinkModel
 
 from .base import Onlooker
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from gossip.sim.driver import Swarm
 
 STILL_S = 0.25
-"""A process that handles nothing for so long stood still: word of its trainer alone comes more often."""
+"""A process that was stopped for so long stood still."""
 
 LOSS_MAX = 0.2  # of the messages on a link, up to which nobody may be taken for dead (reliability.md S6)
 DELAY_MAX_S = 0.105  # one way, likewise: 100 ms of jitter and what a link takes anyway
@@ -27,20 +28,22 @@ NEVER = float("-inf")
 
 
 class Disturbances(Onlooker):
-    """Must come before the checkers that ask it. A peer's own ticks tell when it runs: they stop when it does."""
+    """Must come before the checkers that ask it."""
 
-    events = (TimerFired, TrainerProgress, ClockJumped)
+    events = (TimerFired, Applied, ClockJumped)
 
     def __init__(self) -> None:
         self.crashed_at: dict[PeerId, float] = {}
         self.still_until: dict[PeerId, float] = {}
-        """When the last pause of each peer ended, as far as it has gone on."""
+        """When the last pause of each peer ended."""
         self.still_s: dict[PeerId, float] = {}
         """How long that pause was."""
         self.bad_network_until = NEVER
         self.uneven_until = NEVER
         """When the network last did to some messages what it did not to others: cut, lost, delayed them."""
-        self._handled_at: dict[PeerId, float] = {}
+        self.weather_until = NEVER
+        """When the network was last bad in any way but cut."""
+        self.cuts_changed_at = NEVER
         self._cut_until: dict[PeerId, float] = {}
         self._cut: tuple[PeerId, ...] = ()
         self._changed = -1
@@ -50,15 +53,14 @@ class Disturbances(Onlooker):
     def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
         if self._default is None:
             self._default = swarm.network.default
-        self._handled_at[peer] = swarm.now
         self.still_until.pop(peer, None)
+
+    def on_resume(self, swarm: Swarm[Any], peer: PeerId) -> None:
+        if (still_s := _stands_s(swarm, peer)) > STILL_S:
+            self.still_until[peer], self.still_s[peer] = swarm.now, still_s
 
     def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
         now = swarm.now
-        gap_s = now - self._handled_at.get(peer, now)
-        self._handled_at[peer] = now
-        if gap_s > STILL_S:
-            self.still_until[peer], self.still_s[peer] = now, gap_s
         if swarm.network.changed != self._changed:
             self._on_cuts(swarm)
         if now >= self._look_at:
@@ -70,9 +72,6 @@ class Disturbances(Onlooker):
 
     def slept(self, swarm: Swarm[Any], peer: PeerId) -> tuple[float, float]:
         """(when the last pause of ``peer``, which handles an event just now, ended; how long it was). Never: -inf, 0."""
-        gap_s = swarm.now - self._handled_at.get(peer, swarm.now)
-        if gap_s > STILL_S:
-            return swarm.now, gap_s  # it has just gone on: what was queued comes before its ticks
         return self.still_until.get(peer, NEVER), self.still_s.get(peer, 0.0)
 
     def undisturbed_s(self, swarm: Swarm[Any], peer: PeerId) -> float:
@@ -80,7 +79,7 @@ class Disturbances(Onlooker):
         if swarm.network.changed != self._changed:
             self._on_cuts(swarm)
         self._look(swarm)
-        if peer in self._cut or swarm.now - self._handled_at.get(peer, swarm.now) > STILL_S:
+        if peer in self._cut or (swarm.hosts[peer].state == "paused" and _stands_s(swarm, peer) > STILL_S):
             return 0.0
         ends = (self.still_until.get(peer, NEVER), self._cut_until.get(peer, NEVER), self.bad_network_until)
         return swarm.now - max(ends)
@@ -96,16 +95,25 @@ class Disturbances(Onlooker):
                 return False
         return True
 
+    def calm_since(self, swarm: Swarm[Any]) -> float:
+        """Since when the network is what it ought to be, but for cuts, which have not changed; and nobody stood still."""
+        if swarm.network.changed != self._changed:
+            self._on_cuts(swarm)
+        self._look(swarm)
+        return max(self.weather_until, self.cuts_changed_at, *self.still_until.values(), NEVER)
+
     def _on_cuts(self, swarm: Swarm[Any]) -> None:
         self._changed = swarm.network.changed
         for peer in self._cut:
             self._cut_until[peer] = swarm.now
-        self.uneven_until = swarm.now
+        self.uneven_until = self.cuts_changed_at = swarm.now
         self._cut = tuple(dict.fromkeys(peer for link in swarm.network.cuts for peer in link))
 
     def _look(self, swarm: Swarm[Any]) -> None:
         network = swarm.network
-        if network.cuts or network.models or network.default != self._default:
+        if network.models or network.default != self._default:
+            self.weather_until = self.uneven_until = swarm.now
+        elif network.cuts:
             self.uneven_until = swarm.now
         for model in (network.default, *network.models.values()):
             # What was damaged is dropped; a message that takes so long holds up all behind it.
@@ -113,3 +121,8 @@ class Disturbances(Onlooker):
             if model.loss + model.corrupt > LOSS_MAX or model.delay_s[1] + spike_s > DELAY_MAX_S:
                 self.bad_network_until = swarm.now
                 return
+
+
+def _stands_s(swarm: Swarm[Any], peer: PeerId) -> float:
+    """How long a process that is stopped, or goes on just now, has been standing still."""
+    return (swarm.now_ns - swarm.hosts[peer].paused_at_ns) / NS

@@ -59,6 +59,10 @@ class Panel(Observer):
         if watch is not None and (watch.sink or len(watch.members) != watch.count):
             self._look(swarm, peer, event)
 
+    def on_resume(self, swarm: Swarm[Any], peer: PeerId) -> None:
+        for checker in self.checkers:
+            checker.on_resume(swarm, peer)
+
     def on_crash(self, swarm: Swarm[Any], peer: PeerId) -> None:
         self._look(swarm, peer, None)
         for checker in self.checkers:

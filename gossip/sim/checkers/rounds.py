@@ -37,14 +37,15 @@ class _Place:
 
 
 class AppliedOnce(Checker):
-    """S8: a life applies every round of its lineage once and in order, each chained to the one before.
+    """S8: a life applies every round of its lineage once and in order, each chained to the one before, and is told to compute
+    each round once.
 
     In gossip rounds, which may be passed over, the rounds that a life applies ascend.
     """
 
     invariant = "S8"
     events = (Restored,)
-    effects = (Committed, Apply)
+    effects = (Committed, Apply, Go, Restore)
     afters = (Restored,)
 
     def __init__(self, circumstances: Circumstances | None = None) -> None:
@@ -52,8 +53,10 @@ class AppliedOnce(Checker):
         self._places: dict[PeerId, _Place] = {}
         self._pending: dict[PeerId, list[Committed]] = {}
         self._chains: dict[bytes, tuple[Commit, ...]] = {}
+        self._told: dict[PeerId, Go] = {}
 
     def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
+        self._told.pop(peer, None)
         rounds = rolling_of(peer_core(swarm, peer))
         self._places[peer] = _Place(0, rounds.chain if rounds is not None else b"")
         self._pending[peer] = []
@@ -78,14 +81,21 @@ class AppliedOnce(Checker):
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
         if isinstance(effect, Committed):
             self._pending[peer].append(effect)
+        elif isinstance(effect, Restore):
+            self._told.pop(peer, None)  # from another state the same round is another one
+        elif isinstance(effect, Go):
+            told, self._told[peer] = self._told.get(peer), effect
+            # It may be told again when it becomes known which samples the round has.
+            news = told is None or effect.round_id > told.round_id or (told.samples is None) > (effect.samples is None)
+            self.demand(news, swarm, peer, f"tells its trainer to compute round {effect.round_id} again")
         elif isinstance(effect, Apply):
             self._settle(swarm, peer)
             place, core = self._places[peer], peer_core(swarm, peer)
-            told = f"applies round {effect.round_id}, and {place.next_round} is next"
+            does = f"applies round {effect.round_id}, and {place.next_round} is next"
             if rolling_of(core) is None:
-                self.demand(effect.round_id >= place.next_round, swarm, peer, told)
+                self.demand(effect.round_id >= place.next_round, swarm, peer, does)
             else:
-                self.demand(effect.round_id == place.next_round, swarm, peer, told)
+                self.demand(effect.round_id == place.next_round, swarm, peer, does)
                 place.head = self._follow(swarm, peer, effect.round_id, place.head)
             place.next_round = effect.round_id + 1
 

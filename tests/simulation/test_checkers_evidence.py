@@ -1,0 +1,187 @@
+"""What a peer may conclude from what it heard: each checker of that catches a violation planted in a real swarm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from checked_swarm import disturb, tamper
+from test_checkers import caught, running
+
+from gossip.core.events import Effect, Event, Received, Send, TimerFired
+from gossip.core.messages import Ack, Gossip, Ping, Progress, Rumour, StateRequest
+from gossip.core.peer import Peer
+from gossip.sim.checkers import Panel, Violation
+from gossip.sim.driver import Swarm
+from gossip.sim.network import LinkModel
+from gossip.sim.play import run
+from gossip.sim.schedule import Schedule
+from gossip.world_faults import KillTrainer
+
+ACCUSED = Received(2, 0, Gossip((Rumour(1, "suspect", 0, "", "", 2),)))
+
+
+def judged(swarm: Swarm[Peer], invariant: str) -> int:
+    [panel] = [hook for hook in swarm.hooks if isinstance(hook, Panel)]
+    return panel.judged()[invariant]
+
+
+def bury_1(core: Peer, now: float) -> None:
+    core.membership.cases.bury(core.membership.members[1], core.local, now, "no answer")
+
+
+def accuse_1(core: Peer, now: float) -> None:
+    core.membership.cases.accuse(core.membership.members[1], core.local, now, own=True)
+
+
+def at_a_timer(swarm: Swarm[Peer], act: Callable[[Peer, float], Any]) -> None:
+    """Peer 0 does it once, when a timer fires: a probe's verdict, for all that others can tell."""
+    done: list[bool] = []
+
+    def change(event: Event, effects: list[Effect]) -> None:
+        if isinstance(event, TimerFired) and not done:
+            done.append(True)
+            act(swarm.hosts[0].core, swarm.now)
+
+    tamper(swarm, 0, change)
+
+
+def mute(swarm: Swarm[Peer]) -> None:
+    """Peer 1 refutes nothing any more, though it goes on answering."""
+    swarm.hosts[1].core.membership.hearsay._about_me = lambda rumour, sender, now: []  # type: ignore[method-assign]
+
+
+def just_disturbed() -> Swarm[Peer]:
+    """Peer 1, which refutes nothing, was cut off from peer 3 a moment ago: that somebody takes it for dead may be."""
+    swarm = running("S6")
+    swarm.network.cut(1, 3)
+    swarm.run_for(0.01)
+    swarm.network.heal()
+    swarm.run_for(0.2)
+    mute(swarm)
+    return swarm
+
+
+def test_s6_a_death_at_a_single_word_is_caught() -> None:
+    swarm = just_disturbed()
+    disturb(swarm, 0, bury_1)
+    with pytest.raises(Violation, match=r"S6 .* dead at the word of 1 and without a failed probe"):
+        swarm.inject(0, ACCUSED)
+
+
+def test_s6_the_death_of_one_that_has_answered_since_is_caught() -> None:
+    swarm = just_disturbed()
+    swarm.inject(0, ACCUSED)
+    swarm.inject(0, Received(3, 0, Gossip((Rumour(1, "suspect", 0, "", "", 3),))))
+    swarm.run_for(0.05)
+    disturb(swarm, 0, bury_1)
+    assert "which has answered it since it was accused" in caught(swarm, "S6").text
+
+
+def test_s6_two_accusers_are_enough_for_a_death_where_no_answer_comes() -> None:
+    swarm = running("S6")
+    before = judged(swarm, "S6")
+    swarm.crash(1)
+    swarm.run_for(4.0)
+    assert all(swarm.hosts[peer].core.membership.members[1].status == "dead" for peer in (0, 2, 3))
+    assert judged(swarm, "S6") > before
+
+
+def test_s6_an_accusation_before_there_was_time_to_connect_is_caught() -> None:
+    swarm = running("S6")
+
+    def learn_and_accuse(core: Peer, now: float) -> None:
+        member = core.membership.members[1]
+        member.known_since, member.heard_at = now - 0.25, float("-inf")
+        accuse_1(core, now)
+
+    at_a_timer(swarm, learn_and_accuse)
+    assert "of which it learnt 0.250 s ago, of not answering: it has 2.0 s" in caught(swarm, "S6").text
+
+
+def test_s6_the_accusation_of_one_that_nothing_has_disturbed_is_caught() -> None:
+    swarm = running("S6", until_s=4.0)
+    at_a_timer(swarm, accuse_1)
+    assert "over an undisturbed link" in caught(swarm, "S6").text
+
+
+def test_s6_the_accusation_of_one_that_others_reach_is_caught() -> None:
+    swarm = running("S6", until_s=4.0)
+    swarm.network.cut(0, 1)
+    swarm.run_for(3.0)
+    at_a_timer(swarm, accuse_1)
+    assert "by way of [2, 3]" in caught(swarm, "S6").text
+
+
+@pytest.mark.parametrize(
+    "disturbed",
+    [
+        lambda swarm: swarm.network.partition({1}, {0, 2, 3}),
+        lambda swarm: swarm.network.shape([(0, 1), (1, 2), (3, 0)], loss=0.01),
+        lambda swarm: setattr(swarm.network, "default", LinkModel(delay_s=(0.0, 0.1))),
+        lambda swarm: swarm.make_timers_late(0, 0.01),
+        lambda swarm: swarm.pause_for(1, 0.03),
+        lambda swarm: (swarm.network.partition({1}, {0, 2, 3}), swarm.network.heal()),
+    ],
+)
+def test_s6_who_was_disturbed_may_be_accused(disturbed: Callable[[Swarm[Peer]], Any]) -> None:
+    swarm = running("S6", until_s=4.0)
+    disturbed(swarm)
+    swarm.run_for(0.1)
+    at_a_timer(swarm, accuse_1)
+    swarm.run_for(0.05)
+    assert swarm.hosts[0].core.membership.standing == 0
+    assert swarm.reports(0, "suspect")
+
+
+def test_s6_one_that_is_skipped_after_it_answered_is_caught() -> None:
+    swarm = running("S6")
+    mute(swarm)
+    swarm.hosts[0].core.membership.cases.on_answer = lambda answer, stalled, now: []  # type: ignore[method-assign]
+    swarm.inject(0, ACCUSED)
+    assert "skips peer 1 as a suspect, which has answered" in caught(swarm, "S6").text
+
+
+def test_l3_one_that_is_relied_on_though_its_connection_has_closed_is_caught() -> None:
+    swarm = running("L3")
+    swarm.hosts[0].core.membership.on_link = lambda peer, up, reason, now: []  # type: ignore[method-assign]
+    swarm.crash(1)
+    assert "its connection to peer 1 went down, and it still relies on it" in caught(swarm, "L3").text
+
+
+def test_s13_an_answer_to_a_former_life_is_caught() -> None:
+    swarm = running("S13")
+    swarm.restart(1)
+    swarm.run_for(1.0)
+    swarm.inject(0, Received(1, 0, Ping(7, 0, ())))  # says nothing
+    tamper(swarm, 0, lambda event, effects: [*effects, Send(1, Ack(7, 0, Progress(0, 0), ()))])
+    with pytest.raises(Violation, match=r"S13 .* answers a Ping of peer 1\.0, having heard 1\.1"):
+        swarm.inject(0, Received(1, 0, Ping(7, 0, ())))
+
+
+def test_s12_one_that_asks_the_dead_for_their_state_is_caught() -> None:
+    swarm = running("S12", compute_s=0.5)
+    swarm.crash(1)
+    swarm.run_for(4.0)
+    tamper(swarm, 0, lambda event, effects: [*effects, Send(1, StateRequest(b"lineage!", 1))])
+    assert "asks peer 1 for its state, which is dead" in caught(swarm, "S12").text
+
+
+def test_s12_one_that_waits_for_a_donor_whose_connection_closed_is_caught() -> None:
+    swarm = running("S12", compute_s=0.5)
+    swarm.restart(3)
+    taker = swarm.hosts[3].core
+    swarm.run_until(lambda: taker.recovery.stage == "asking", 3.0)
+    assert taker.recovery.donor is not None
+    taker.recovery.on_view_change = lambda now: []  # type: ignore[method-assign]
+    swarm.crash(taker.recovery.donor)
+    assert "waits for the state of peer" in caught(swarm, "S12").text
+
+
+def test_a_trainer_that_dies_soon_after_each_start_is_buried_each_time_at_its_own_word() -> None:
+    again_and_again = tuple(KillTrainer(3, 4.0 + 0.6 * i, 0.05) for i in range(4))
+    outcome = run(Schedule(2, peers=4, faults=again_and_again, active_s=8.0, duration_s=14.0, start_timeout_s=6.0))
+    assert outcome.violation is None, outcome.violation
+    assert outcome.struck["kill_trainer"] == 4
+    assert outcome.reports["dead"] >= 3 * 4 - 1
