@@ -241,8 +241,9 @@ class RollingRounds:
             # We have promised not to take it. Who serves our attempt may: then it re-issues it to everybody.
             return [Send(shard.server(shard.attempt), commit, payload)] if shard.passes_on(commit) else []
         effects: list[Effect] = []
-        if serves and commit.server != self.local:
-            # A server that hears of a commit spreads that one, and does not aggregate again: nor commit what its rule is at.
+        if serves:
+            # A server that hears of a commit, its own of a former life even, spreads that one and does not aggregate again, nor
+            # commit what its rule is at.
             commit = replace(commit, attempt=max(commit.attempt, shard.attempt))
             effects = self._spread(commit, payload)
         return effects + self._hold(shard, commit, payload, False, now)

@@ -443,6 +443,27 @@ def test_s10_a_commit_that_is_kept_back_is_caught(question: type[Query] | type[U
         swarm.inject(1, Received(2, 0, asked))
 
 
+@pytest.mark.parametrize("serves", [False, True])
+def test_s10_a_commit_that_is_passed_over_is_caught(serves: bool) -> None:
+    swarm = running("S10")
+    core = swarm.hosts[1].core
+    rounds: Any = core.rounds
+    handle = core.handle
+
+    def deaf(event: Event, now: float) -> list[Effect]:
+        if isinstance(event, Received) and isinstance(event.message, Commit) and event.message.round_id == rounds.round_id:
+            return []
+        effects = handle(event, now)
+        shard = rounds._shards[0]
+        if serves and isinstance(event, Contributed) and shard.commit is None and 1 not in (shard.server(0), shard.server(3)):
+            shard.attempt = next(attempt for attempt in range(4) if shard.server(attempt) == 1)  # the others are to come to it
+        return effects
+
+    core.handle = deaf  # type: ignore[method-assign]
+    words = "serves attempt" if serves else "is at attempt"
+    assert words in caught(swarm, "S10", 6.0).text
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [

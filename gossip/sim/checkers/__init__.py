@@ -25,7 +25,7 @@ from .evidence import (
     NoUnfoundedAccusation,
     NoUnfoundedDeath,
 )
-from .handing_on import HandsOnWhatItHolds
+from .handing_on import HandsOnWhatItHolds, TakesWhatWasCommitted
 from .hearing import Hearing
 from .hygiene import Bounded, NothingRaises, TimersAndSilence
 from .liveness import (
@@ -83,6 +83,7 @@ def every_checker(circumstances: Circumstances | None = None) -> list[Onlooker]:
         IdenticalReplicas(c),
         OneHistory(disturbances, c),
         HandsOnWhatItHolds(c),
+        TakesWhatWasCommitted(c),
         Conserved(c),
         TakesOverTheDonorsState(c),
         Bounded(c),

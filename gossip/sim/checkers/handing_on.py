@@ -1,4 +1,4 @@
-"""S10, from the other end: what was committed is not kept back from one who would commit again."""
+"""S10, from the other end: what was committed is neither kept back from one who would commit again, nor passed over by it."""
 
 from __future__ import annotations
 
@@ -75,7 +75,66 @@ class HandsOnWhatItHolds(Checker):
         raise self.violated(swarm, peer, f"holds a commit of {where}, and does not hand it to {told}")
 
 
-def _counts(core: Peer, rounds: RollingRounds, event: Received, message: Query | Update) -> bool:
+@dataclass(frozen=True, slots=True)
+class _Heard:
+    """A sound commit has come to one that had none of its shard."""
+
+    commit: Commit
+    attempt: int  # where the receiver was
+    serves: bool
+
+
+class TakesWhatWasCommitted(Checker):
+    """S10: whoever hears of a sound commit of its round takes it, unless it has promised not to. The server of a later attempt
+    has not: it spreads that one under its own attempt, and does not make a second, though its rule may be running."""
+
+    invariant = "S10"
+    events = (Commit,)
+    afters = (Commit,)
+
+    def __init__(self, circumstances: Circumstances | None = None) -> None:
+        super().__init__(circumstances)
+        self._heard: dict[PeerId, _Heard] = {}
+
+    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
+        self._heard.pop(peer, None)
+
+    def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+        if not isinstance(event, Received) or not isinstance(event.message, Commit):
+            return
+        self._heard.pop(peer, None)
+        core, commit = peer_core(swarm, peer), event.message
+        rounds = rolling_of(core)
+        if core is None or rounds is None or not _counts(core, rounds, event, commit):
+            return
+        if (commit.round_id, commit.parent) != (rounds.round_id, rounds.chain) or commit.shard >= len(rounds._shards):
+            return
+        shard = rounds._shards[commit.shard]
+        serves = shard.server(shard.attempt) == peer
+        if shard.commit is not None or (commit.attempt < shard.attempt and not serves):
+            return
+        in_turn = commit.made_at <= commit.attempt and commit.server == shard.server(commit.made_at)
+        if in_turn and rounds.agreed.is_sound(commit, event.payload):
+            self._heard[peer] = _Heard(commit, shard.attempt, serves)
+
+    def after_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+        heard = self._heard.pop(peer, None)
+        rounds = rolling_of(peer_core(swarm, peer)) if heard is not None else None
+        if heard is None or rounds is None or not rounds._shards:
+            return
+        commit = heard.commit
+        if rounds.round_id == commit.round_id and rounds.chain == commit.parent:
+            shard = rounds._shards[commit.shard]
+            if shard.attempt != heard.attempt:
+                return  # it stood still before it heard this, and serves no more
+            where = f"round {commit.round_id}, shard {commit.shard}, of attempt {commit.attempt}"
+            where += f", and serves attempt {heard.attempt}" if heard.serves else f", and is at attempt {heard.attempt}"
+            self.demand(shard.commit is not None, swarm, peer, f"does not take a sound commit of {where}")
+        else:
+            self.judged += 1
+
+
+def _counts(core: Peer, rounds: RollingRounds, event: Received, message: Query | Update | Commit) -> bool:
     """Whether it is heard: said in its sender's present life, of this lineage, by one who takes part."""
     member = core.membership.members.get(event.sender)
     if member is None or event.incarnation != member.incarnation or message.lineage != core.settings.lineage:
