@@ -322,6 +322,34 @@ def test_the_server_of_a_later_attempt_hands_on_an_earlier_commit() -> None:
     assert len({commit.digest for commit in table.made}) == 1
 
 
+def test_a_server_that_hears_of_a_commit_while_its_rule_runs_spreads_that_one() -> None:
+    table = Table(5)
+    server, successor, holder = table.order()[:3]
+
+    def lose(sender: int, to: int, message: Message) -> bool:
+        return sender in (server, holder) and isinstance(message, Commit) and to != holder
+
+    table.lose = lose
+    table.contribute()
+    table.deliver()
+    assert [peer.round_id for peer in table.peers].count(1) == 2, "its commit reached more than the holder"
+    held = table.peers[holder].log.get(0)
+    assert held is not None
+    commit, payload = held[0]
+    table.held_back = []
+    table.views[successor].skipped[holder] = "silent"
+    table.crash(server)
+    table.pass_time(0.2)
+    asked, table.held_back, table.lose = table.held_back, None, lambda sender, to, message: False
+    assert [i for i, _ in asked] == [successor]
+    table.run(successor, table.peers[successor].on_message(Received(holder, 1, commit, payload), table.now))
+    for i, ask in asked:
+        table.answer(i, ask)
+    table.deliver()
+    table.assert_one_history(1)
+    assert {applied[0][1] for i, applied in enumerate(table.applied) if i != server} == {commit.digest}
+
+
 def test_a_zombie_server_is_harmless() -> None:
     table = Table(5)
     server = table.order()[0]

@@ -233,7 +233,7 @@ class _Promise:
     shard: int
     attempt: int
     offered: int
-    may_reissue: bool  # it serves that attempt, and the rule is not running
+    may_reissue: bool  # it serves that attempt
 
 
 class OneHistory(Checker):
@@ -241,7 +241,7 @@ class OneHistory(Checker):
 
     Wherever commits can get lost between the living, two may come to be and be healed. What then still holds, always: a server
     makes one commit an attempt, with a quorum's answers, in its turn; and nobody who promised a later attempt takes a commit
-    of an earlier one.
+    of an earlier one, be it its own.
     """
 
     invariant = "S10"
@@ -273,9 +273,8 @@ class OneHistory(Checker):
             return
         shard = rounds._shards[commit.shard]
         if shard.commit is None:
-            may_reissue = shard.server(shard.attempt) == peer and shard.ticket is None
-            promise = _Promise(commit.round_id, commit.shard, shard.attempt, commit.attempt, may_reissue)
-            self._promised[peer] = promise
+            may_reissue = shard.server(shard.attempt) == peer
+            self._promised[peer] = _Promise(commit.round_id, commit.shard, shard.attempt, commit.attempt, may_reissue)
 
     def after_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
         promise = self._promised.pop(peer, None)
@@ -331,6 +330,11 @@ class OneHistory(Checker):
     def _on_committed(self, swarm: Swarm[Any], peer: PeerId, committed: Committed) -> None:
         commit = committed.commit
         where = f"round {commit.round_id}, shard {commit.shard} upon {commit.parent.hex()}"
+        promised = self._offered[peer].get((commit.round_id, commit.shard, commit.parent), 0)
+        if commit.attempt < promised:
+            whose = "its own commit" if committed.made else f"the commit of peer {commit.server}"
+            text = f"{where}: holds {whose} of attempt {commit.attempt}, although it has moved on to attempt {promised}"
+            raise self.violated(swarm, peer, text)
         if committed.made:
             life = life_of(swarm, peer)
             turn = (commit.parent, commit.round_id, commit.shard, commit.made_at)
