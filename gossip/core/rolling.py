@@ -212,7 +212,7 @@ class RollingRounds:
             effects += self.server.serve(shard, update.attempt, now)
             if update.attempt > shard.attempt:
                 shard.attempt = update.attempt
-                effects += self._offer(shard, now)
+                effects += self.server.pulse(shard, now) + self._offer(shard, now)
         return effects + self.server.take(shard, sender, update, payload, now)
 
     def _on_query(self, sender: PeerId, shard: ShardRound, query: Query, now: float) -> list[Effect]:
@@ -241,10 +241,9 @@ class RollingRounds:
             # We have promised not to take it. Who serves our attempt may: then it re-issues it to everybody.
             return [Send(shard.server(shard.attempt), commit, payload)] if shard.passes_on(commit) else []
         effects: list[Effect] = []
-        if serves and commit.server != self.local:
-            if shard.ticket is not None and commit.attempt < shard.attempt:
-                return []  # too late: those whose updates are in the rule have promised not to take it
-            # A server that hears of a commit spreads that one, and does not aggregate again.
+        if serves:
+            # A server that hears of a commit, its own of a former life even, spreads that one and does not aggregate again, nor
+            # commit what its rule is at.
             commit = replace(commit, attempt=max(commit.attempt, shard.attempt))
             effects = self._spread(commit, payload)
         return effects + self._hold(shard, commit, payload, False, now)
@@ -314,6 +313,8 @@ class RollingRounds:
                 return self.server.maybe_close(shard, now) if timer.attempt == shard.serving else []
             case "ask":
                 return self.server.ask(shard, timer.attempt)
+            case "pulse":
+                return self.server.pulse(shard, now)
             case "hold":
                 return self.hold_made(now)  # the token is spent, so there is nothing to cancel
 
@@ -336,6 +337,7 @@ class RollingRounds:
                     skipped = shard.server(first)
                     reason = "it stood still" if skipped == self.local else self._skip_reason(skipped)
                     effects.append(self._attempt_report(shard, f"{skipped} is skipped: {reason}"))
+                effects += self.server.pulse(shard, now)
             if self._applied == self.round_id - 1:
                 effects.append(self._go())
         for event in self.elsewhere.take(self.round_id):
@@ -368,7 +370,7 @@ class RollingRounds:
     def _advance(self, shard: ShardRound, reason: str, now: float) -> list[Effect]:
         """Hands on to the next server in the order that is not skipped."""
         shard.attempt = self._next_attempt(shard, shard.attempt + 1, now)
-        effects: list[Effect] = [self._attempt_report(shard, reason)]
+        effects: list[Effect] = [self._attempt_report(shard, reason), *self.server.pulse(shard, now)]
         if shard.server(shard.attempt) == self.local and (shard.serving is None or shard.serving < shard.attempt):
             effects += self.server.serve(shard, shard.attempt, now)
         return effects + self._offer(shard, now)

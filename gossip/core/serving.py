@@ -19,13 +19,16 @@ from .timers import Timers
 CLOSE_BEFORE_GIVING_UP = 0.7
 """Of the round timeout: a server closes before its participants give up on it."""
 
+PULSE_S = 0.1
+"""Whoever serves wants to find out that it was stopped before the others' heartbeats do: it has a timer that is so near."""
+
 
 @record
 class RoundTimer:
     """``give_up`` on the server of an attempt; the ``grace`` of a server is over; ``ask`` those it has not heard of;
-    ``hold`` what was spread."""
+    ``hold`` what was spread; ``pulse``: see ``PULSE_S``."""
 
-    what: Literal["give_up", "grace", "ask", "hold"]
+    what: Literal["give_up", "grace", "ask", "hold", "pulse"]
     round_id: int
     shard: int
     attempt: int
@@ -63,6 +66,14 @@ class Server:
     def expected(self) -> list[PeerId]:
         """Whose updates this round can still bring."""
         return [p for p in self.roster if p not in self.locked and (p == self.local or not self.skip_reason(p))]
+
+    def pulse(self, shard: ShardRound, now: float) -> list[Effect]:
+        """To be asked whenever it has fired, and when it becomes this peer's turn."""
+        if shard.commit is not None or shard.server(shard.attempt) != self.local:
+            return []
+        timer = self.timers.set(now + PULSE_S, RoundTimer("pulse", self.round_id, shard.index, shard.attempt))
+        before, shard.pulse = shard.pulse, timer.token
+        return [*self.timers.cancel(before), timer]
 
     def serve(self, shard: ShardRound, attempt: int, now: float) -> list[Effect]:
         """Starts to serve an attempt. For a later one we ask around: somebody may hold a commit of an earlier."""

@@ -23,6 +23,7 @@ class ShardRound:
     order: tuple[PeerId, ...]
     attempt: int = 0
     give_up: Token | None = None  # fires when the server of ``attempt`` has had its time
+    pulse: Token | None = None  # fires every now and then while this peer is that server
 
     # As a server: what has come for the attempt served.
     serving: int | None = None
@@ -106,7 +107,7 @@ class ShardRound:
     def hold(self, commit: Commit, payload: Payload | None, made_here: bool) -> None:
         self.commit, self.payload, self.made_here = commit, payload, made_here
         self.answers, self.rows = {}, ()
-        self.give_up = self.grace = self.query = None
+        self.give_up = self.grace = self.query = self.pulse = None
 
     def tokens(self) -> tuple[Token | None, ...]:
-        return self.give_up, self.grace, self.query
+        return self.give_up, self.grace, self.query, self.pulse

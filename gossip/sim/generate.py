@@ -47,6 +47,8 @@ KINDS_MIN = 3
 BEGIN_S = 1.0  # the swarm has gathered by then
 TOPOLOGIES = ("rolling", "rolling", "rolling", "random-k", "random-k", "ring", "full")
 SHARDS = ((8,), (8,), (5, 3), (4, 4, 4))
+RULES_S = (0.0001, 0.0001, 0.01, 0.1)
+"""Eight numbers are aggregated at once, a real model is not: much can happen to a server meanwhile."""
 PROBE_INTERVALS_S = (0.2, 0.5, 0.5, 0.5, 1.0, 1.0)  # what nodes do by default is the first, and costs most
 COMPUTE_S = (0.46, 0.58)
 ROUNDS_MIN = 50  # which takes 27 s without faults
@@ -76,6 +78,7 @@ def generate(
     stable = draw.random() < STABLE
     lots, drawn_rule = [draw.random() for _ in KINDS], draw.choice(tuple(RULES))
     probe_interval_s = Random(f"schedule/{seed}/probe interval").choice(PROBE_INTERVALS_S)
+    rule_s = Random(f"schedule/{seed}/rule").choice(RULES_S)
     commit_log = Random(f"schedule/{seed}/commit log").choice(COMMIT_LOGS)
     n, chosen_topology = peers or drawn_peers, topology or drawn_topology
     if not topologies.load(chosen_topology).rolling:
@@ -89,6 +92,7 @@ def generate(
         shards=shards,
         stable_addresses=stable,
         probe_interval_s=probe_interval_s,
+        rule_s=rule_s,
         commit_log=commit_log,
         faults=(),
     )

@@ -218,6 +218,7 @@ def make_swarm(schedule: Schedule, nemesis: Nemesis) -> Swarm[Peer]:
             incarnation=incarnation,
             sizes=schedule.shards,
             compute_s=schedule.compute_s,
+            rule_s=schedule.rule_s,
             slowness=nemesis.slowness(peer),
             lie=nemesis.lies.get(peer),
             reducer=reducer,

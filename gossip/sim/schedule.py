@@ -27,6 +27,7 @@ class Schedule:
         duration_s: All of it, at least; longer when the calm phase has to wait for a deadline.
         rounds_min: So far half of the peers must come before it ends, unless that takes a third longer than ``duration_s``.
         compute_s: Bounds of the time that a trainer takes for a round.
+        rule_s: Time that a server's rule takes.
         delay_s: Bounds of a message's time on an undisturbed link.
         shards: Elements of each shard of the toy model.
         probe_interval_s: ``MembershipSettings.probe_interval_s``.
@@ -45,6 +46,7 @@ class Schedule:
     duration_s: float = 30.0
     rounds_min: int = 0
     compute_s: tuple[float, float] = (0.35, 0.5)
+    rule_s: float = 0.0001
     delay_s: tuple[float, float] = (0.0002, 0.001)
     shards: tuple[int, ...] = (8,)
     probe_interval_s: float = 0.2
@@ -79,6 +81,8 @@ class Schedule:
             least, most = getattr(self, name)
             if not 0 < least <= most:
                 raise ConfigError(f"{name} = [{least:g}, {most:g}]: bounds above 0, the lower one first")
+        if not 0 < self.rule_s <= self.round_timeout_s:
+            raise ConfigError(f"rule_s = {self.rule_s:g}: above 0, and no more than round_timeout_s = {self.round_timeout_s:g}")
         if not PROBE_INTERVAL_S[0] <= self.probe_interval_s <= PROBE_INTERVAL_S[1]:
             raise ConfigError(f"probe_interval_s = {self.probe_interval_s:g}: {PROBE_INTERVAL_S[0]:g} to {PROBE_INTERVAL_S[1]:g}")
         if not 1 <= self.commit_log <= COMMIT_LOG_MAX:

@@ -120,6 +120,7 @@ class ToyTrainer:
     Args:
         sizes: elements of each shard.
         compute_s: bounds of the time from ``Go`` to ``Contributed``.
+        rule_s: from ``Aggregate`` to ``Aggregated``.
         slowness: factor on the compute time.
         lie: changes the update before it is offered, ``(update, round) -> update``.
         samples_total: of an epoch; when given, the trainer reads its data through the core.
@@ -134,6 +135,7 @@ class ToyTrainer:
         sizes: tuple[int, ...] = (8,),
         batch: int = 4,
         compute_s: tuple[float, float] = (0.005, 0.015),
+        rule_s: float = 0.0001,
         slowness: float = 1.0,
         step_size: float = 0.1,
         noise: float = 0.05,
@@ -143,7 +145,8 @@ class ToyTrainer:
         initial: int | None = None,
     ) -> None:
         self.peer, self.seed, self.sizes, self.batch = peer, seed, sizes, batch
-        self.compute_s, self.slowness, self.step_size, self.noise = compute_s, slowness, step_size, noise
+        self.compute_s, self.rule_s = compute_s, rule_s
+        self.slowness, self.step_size, self.noise = slowness, step_size, noise
         self.lie, self.reducer, self.samples_total = lie, reducer, samples_total
         self.rng = random.Random(f"toy/{seed}/{peer}/{incarnation}")
         elements = sum(sizes)
@@ -204,7 +207,7 @@ class ToyTrainer:
 
     def on_effect(self, effect: Effect, now: float) -> list[tuple[float, Event]]:
         if isinstance(effect, events.Aggregate):  # the node itself does that
-            return [(0.0001, self._aggregate(effect))]
+            return [(self.rule_s, self._aggregate(effect))]
         if self.computing is not None and not isinstance(effect, events.Go):
             self._put_off.append(effect)
             return []

@@ -31,11 +31,13 @@ from gossip.sim.schedule import Schedule
 from gossip.sim.shrink import shrink
 from gossip.world_faults import (
     Corrupt,
+    CrashBroadcast,
     CrashMidway,
     Delay,
     Drift,
     Duplicate,
     Flap,
+    HangServer,
     HangTrainer,
     KillTrainer,
     LateTimers,
@@ -78,6 +80,8 @@ EACH: list[Fault] = [
     Drift(1, 0.9, 1.5, 1.0),
     LateTimers(1, 0.1, 1.5, 1.0),
     CrashMidway(1, 1.5, 7, 0.3),
+    CrashBroadcast(1.5, 1, 0.3),
+    HangServer(1.5, 0.5),
     HangTrainer(1, 1.5, 0.5),
     KillTrainer(1, 1.5, 0.3),
     Leave(3, 1.5),

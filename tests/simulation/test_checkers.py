@@ -13,9 +13,11 @@ from checked_swarm import checked_swarm, disturb, tamper
 from gossip.core import events
 from gossip.core.events import Aggregate, Apply, Committed, Contributed, Effect, Event, Received, Restore, Send
 from gossip.core.members import REFUTATIONS
-from gossip.core.messages import Commit, Contribution, Gossip, Ping, Rumour, Update
+from gossip.core.messages import Commit, Contribution, Gossip, Ping, Query, Rumour, Update
 from gossip.core.peer import Peer
 from gossip.sim.checkers import Checker, Circumstances, Panel, Violation, all_checkers, every_checker
+from gossip.sim.checkers.handing_on import HandsOnWhatItHolds
+from gossip.sim.checkers.liveness import RoundsGoOn
 from gossip.sim.checkers.membership import memory_s
 from gossip.sim.checkers.rounds import FORKS_AFTER_S
 from gossip.sim.driver import Swarm
@@ -404,6 +406,65 @@ def test_s10_a_peer_that_goes_back_to_an_earlier_attempt_is_caught() -> None:
     assert "goes back to attempt 0" in caught(swarm, "S10").text
 
 
+def test_s10_a_commit_that_is_held_after_moving_on_is_caught() -> None:
+    swarm = running("S10")
+
+    def moves_on(send: Send) -> list[Effect]:
+        if not isinstance(send.message, Update):
+            return [send]
+        return [send, replace(send, message=replace(send.message, attempt=send.message.attempt + 1))]
+
+    tamper(swarm, 0, each(Send, moves_on))
+    assert "of attempt 0, although it has moved on to attempt 1" in caught(swarm, "S10").text
+
+
+@pytest.mark.parametrize("question", [Query, Update])
+@pytest.mark.parametrize("answer", ["as it should", "nothing", "under the old attempt", "another"])
+def test_s10_a_commit_that_is_kept_back_is_caught(question: type[Query] | type[Update], answer: str) -> None:
+    swarm = running("S10")
+    [checker] = [each for each in swarm.hooks._observers[0].checkers if isinstance(each, HandsOnWhatItHolds)]  # type: ignore[attr-defined]
+    held = swarm.cores[1].rounds.log.get(swarm.cores[1].rounds.round_id - 1)  # type: ignore[union-attr]
+    assert held is not None
+    commit, rest = held[0][0], {Query: (), Update: (4, 0.5)}[question]
+    asked = question(commit.lineage, commit.round_id, 0, commit.attempt + 2, commit.parent, *rest)
+
+    def says(send: Send) -> list[Effect]:
+        if not isinstance(send.message, Commit) or answer == "as it should":
+            return [send]
+        changes: dict[str, Any] = {"attempt": 0} if answer == "under the old attempt" else {"digest": bytes(16)}
+        return [] if answer == "nothing" else [replace(send, message=replace(send.message, **changes))]
+
+    tamper(swarm, 1, each(Send, says))
+    before = checker.judged
+    if answer == "as it should":
+        swarm.inject(1, Received(2, 0, asked))
+        assert checker.judged == before + 1
+        return
+    with pytest.raises(Violation, match="does not hand it to peer 2, whose"):
+        swarm.inject(1, Received(2, 0, asked))
+
+
+@pytest.mark.parametrize("serves", [False, True])
+def test_s10_a_commit_that_is_passed_over_is_caught(serves: bool) -> None:
+    swarm = running("S10")
+    core = swarm.hosts[1].core
+    rounds: Any = core.rounds
+    handle = core.handle
+
+    def deaf(event: Event, now: float) -> list[Effect]:
+        if isinstance(event, Received) and isinstance(event.message, Commit) and event.message.round_id == rounds.round_id:
+            return []
+        effects = handle(event, now)
+        shard = rounds._shards[0]
+        if serves and isinstance(event, Contributed) and shard.commit is None and 1 not in (shard.server(0), shard.server(3)):
+            shard.attempt = next(attempt for attempt in range(4) if shard.server(attempt) == 1)  # the others are to come to it
+        return effects
+
+    core.handle = deaf  # type: ignore[method-assign]
+    words = "serves attempt" if serves else "is at attempt"
+    assert words in caught(swarm, "S10", 6.0).text
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -656,7 +717,8 @@ def test_l1_tables_that_do_not_come_together_are_caught() -> None:
 
 
 def test_l2_a_peer_that_stands_still_in_the_calm_is_caught() -> None:
-    swarm = running("L2", compute_s=0.5)
+    swarm = checked_swarm(Panel([RoundsGoOn()]), compute_s=0.5)
+    swarm.run_for(1.0)
     tamper(swarm, 2, lambda event, effects: [] if isinstance(event, Received) and isinstance(event.message, Commit) else None)
     tamper(swarm, 2, each(Aggregate, lambda ask: []))
     assert never_settles(swarm, "L2").peer == 2

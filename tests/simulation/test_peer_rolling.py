@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from gossip.core.events import Aggregate, Committed, Effect, Received, Restore, Send
+from gossip.core.events import Aggregate, Committed, Effect, Go, Received, Restore, Send
 from gossip.core.messages import Commit, Hello, PeerId
 from gossip.core.peer import Peer
-from gossip.core.settings import CoreSettings, RoundSettings
+from gossip.core.settings import CoreSettings, MembershipSettings, RoundSettings
 from gossip.sim.checkers import Panel, every_checker
 from gossip.sim.driver import Swarm, address
 from gossip.sim.observer import OnEffect
@@ -19,10 +19,18 @@ from gossip.sim.toy_trainer import ToyTrainer
 from gossip.topologies import load
 
 
-def rolling_swarm(n: int, seed: int, *, rounds: RoundSettings | None = None, f: int = 0, **trainer: Any) -> Swarm[Peer]:
+def rolling_swarm(
+    n: int, seed: int, *, rounds: RoundSettings | None = None, f: int = 0, probe_interval_s: float = 0.2, **trainer: Any
+) -> Swarm[Peer]:
     settings = CoreSettings(
-        b"run-id!!", b"lineage!", seed=seed, peers=tuple(range(n)), f=f, rounds=rounds or RoundSettings()
-    )  # fmt: skip
+        b"run-id!!",
+        b"lineage!",
+        seed=seed,
+        peers=tuple(range(n)),
+        f=f,
+        rounds=rounds or RoundSettings(),
+        membership=MembershipSettings(probe_interval_s=probe_interval_s),
+    )
     topology = load("rolling")
     folder = {peer: address(peer, 0) for peer in range(n)}  # stands in for the folder of addresses
 
@@ -378,3 +386,43 @@ def test_a_timer_that_fires_while_a_server_has_a_commit_in_hand_is_not_cancelled
                 swarm._fire(host, give_up, host.timers[give_up][0])
     swarm.run_for(1.0)
     assert panel.judged()["S17"] > 100
+
+
+@pytest.mark.parametrize("pause_s", [0.35, 0.45, 0.9])
+def test_a_server_that_slept_while_its_rule_ran_commits_nothing_that_was_handed_on_meanwhile(pause_s: float) -> None:
+    """Seed 240: with probes every half second a server that was stopped for 372 ms noticed nothing, and the others' heartbeats
+    had. It committed attempt 0 when attempt 1 was history."""
+    swarm = rolling_swarm(5, seed=240, probe_interval_s=1.0, compute_s=(0.1, 0.15), rule_s=0.01)
+    panel = Panel(every_checker())
+    swarm.hooks.append(panel)
+    paused: list[float] = []
+
+    def pause_now_and_then(peer: PeerId, effect: Effect) -> None:
+        if isinstance(effect, Aggregate) and swarm.now > 2.0 * (1 + len(paused)):
+            paused.append(swarm.now)
+            swarm.at(swarm.now, lambda: swarm.pause_for(peer, pause_s))
+
+    swarm.hooks.append(OnEffect(pause_now_and_then))
+    swarm.run_for(14.0)
+    assert len(paused) >= 5
+    assert panel.judged()["S10"] > 100
+    assert_one_history(swarm)
+
+
+def test_a_server_that_slept_while_the_updates_came_takes_them_for_what_they_are() -> None:
+    """It had no timer so near that it could have noticed: what came first when it woke up was the quorum of its attempt."""
+    swarm = rolling_swarm(5, seed=56, probe_interval_s=1.0, compute_s=(0.33, 0.36))
+    panel, dice = Panel(every_checker()), random.Random(56)
+    swarm.hooks.append(panel)
+    paused: list[float] = [0.0]
+
+    def pause_now_and_then(peer: PeerId, effect: Effect) -> None:
+        if isinstance(effect, Go) and swarm.now > paused[-1] + 1.5 and server_now(swarm, peer) == peer:
+            paused.append(swarm.now)
+            awake_s, pause_s = dice.uniform(0.2, 0.33), dice.uniform(0.31, 0.4)
+            swarm.at(swarm.now + awake_s, lambda: swarm.pause_for(peer, pause_s))
+
+    swarm.hooks.append(OnEffect(pause_now_and_then))
+    swarm.run_for(16.0)
+    assert len(paused) > 5
+    assert_one_history(swarm)

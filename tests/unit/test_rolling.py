@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from gossip.core.astray import StillBehind
 from gossip.core.events import (
     Aggregate,
     Aggregated,
@@ -321,6 +322,34 @@ def test_the_server_of_a_later_attempt_hands_on_an_earlier_commit() -> None:
     assert len({commit.digest for commit in table.made}) == 1
 
 
+def test_a_server_that_hears_of_a_commit_while_its_rule_runs_spreads_that_one() -> None:
+    table = Table(5)
+    server, successor, holder = table.order()[:3]
+
+    def lose(sender: int, to: int, message: Message) -> bool:
+        return sender in (server, holder) and isinstance(message, Commit) and to != holder
+
+    table.lose = lose
+    table.contribute()
+    table.deliver()
+    assert [peer.round_id for peer in table.peers].count(1) == 2, "its commit reached more than the holder"
+    held = table.peers[holder].log.get(0)
+    assert held is not None
+    commit, payload = held[0]
+    table.held_back = []
+    table.views[successor].skipped[holder] = "silent"
+    table.crash(server)
+    table.pass_time(0.2)
+    asked, table.held_back, table.lose = table.held_back, None, lambda sender, to, message: False
+    assert [i for i, _ in asked] == [successor]
+    table.run(successor, table.peers[successor].on_message(Received(holder, 1, commit, payload), table.now))
+    for i, ask in asked:
+        table.answer(i, ask)
+    table.deliver()
+    table.assert_one_history(1)
+    assert {applied[0][1] for i, applied in enumerate(table.applied) if i != server} == {commit.digest}
+
+
 def test_a_zombie_server_is_harmless() -> None:
     table = Table(5)
     server = table.order()[0]
@@ -468,6 +497,39 @@ def test_a_lone_peer_on_another_branch_changes_over_and_a_majority_does_not() ->
     assert other.astray.lost_track is not None
     assert all(peer.astray.lost_track is None for peer in table.peers[:4])
     assert {peer.round_id for peer in table.peers[:4]} == {1}
+
+
+def test_a_larger_part_that_waits_changes_over_to_the_branch_that_goes_on() -> None:
+    """Simulation seed 2101: four of nine waited on one branch, three of the five that had gone on were left on the other."""
+    table = Table(9)
+    for peer in table.peers[:4]:
+        peer.agreed.lineage.restart(0, b"another branch!!")
+    waiting = table.peers[0]
+    for mate in (1, 2, 3):
+        assert not waiting.astray.is_elsewhere(mate, b"another branch!!")
+    commit = Commit(LINEAGE, 0, 0, 0, 0, 4, b"their branch ...", b"", (), (), tuple(range(9)), None, "")
+    assert waiting.astray.is_off_branch(5, commit)
+    assert waiting.astray.lost_track is None, "it was not asked for that"
+    waiting.astray.still_behind(StillBehind(0, 4))
+    assert waiting.astray.is_off_branch(4, commit)
+    assert waiting.astray.lost_track is not None
+    assert waiting.astray.lost_track[0] == 4
+
+
+def test_one_that_is_out_of_the_rounds_says_at_once_that_it_does_not_serve() -> None:
+    """Simulation seed 55: a server that took over a state kept the updates that it was sent, and dropped them with its own."""
+    table = Table(4)
+    server = table.order()[0]
+    table.contribute()
+    table.pass_time(0.1)
+    out, other = table.peers[server], next(i for i in range(4) if i != server)
+    out.stop(table.now)
+    update = Update(LINEAGE, 5, 0, 0, b"p" * 16, 4, None)
+    [answer] = out.on_message(Received(other, 1, update, vector(1.0)), table.now)
+    assert isinstance(answer, Send)
+    assert isinstance(answer.message, NotMe)
+    assert (answer.message.asked_round, answer.message.attempt) == (5, 0)
+    assert not out.elsewhere.take(5)
 
 
 def test_a_commit_with_a_wrong_digest_is_refused() -> None:

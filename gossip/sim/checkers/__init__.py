@@ -25,6 +25,7 @@ from .evidence import (
     NoUnfoundedAccusation,
     NoUnfoundedDeath,
 )
+from .handing_on import HandsOnWhatItHolds, TakesWhatWasCommitted
 from .hearing import Hearing
 from .hygiene import Bounded, NothingRaises, TimersAndSilence
 from .liveness import (
@@ -81,6 +82,8 @@ def every_checker(circumstances: Circumstances | None = None) -> list[Onlooker]:
         UsedOnce(c),
         IdenticalReplicas(c),
         OneHistory(disturbances, c),
+        HandsOnWhatItHolds(c),
+        TakesWhatWasCommitted(c),
         Conserved(c),
         TakesOverTheDonorsState(c),
         Bounded(c),

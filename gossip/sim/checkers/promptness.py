@@ -35,7 +35,8 @@ ASKED_WITHIN_S = 1.0  # by one that was told that it is behind; it waits for a f
 LOOK_EVERY_S = 0.2
 ROUNDS_KNOWN = 64
 TELLING = frozenset({Ack, Update, Query, Commit, NotMe})
-VIEW_REPORTS = frozenset({"skip", "unskip", "suspect", "dead", "left", "joined", "alive_again"})
+CHANGES = frozenset({"skip", "unskip", "suspect", "dead", "left", "joined", "alive_again", "recovering", "restored"})
+"""Reports after which peers may be of several minds for a moment."""
 
 
 class NobodyWaitsForTheSkipped(Checker):
@@ -132,7 +133,7 @@ class OverWhenAllIsThere(Checker):
         self._offers: dict[PeerId, _Offer] = {}
         self._over: dict[tuple[int, bytes], None] = {}
         self._calm = False
-        self._changed_at = NEVER  # somebody's view
+        self._changed_at = NEVER
         self._lives_at = NEVER  # somebody was started or died
 
     def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
@@ -152,7 +153,7 @@ class OverWhenAllIsThere(Checker):
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
         if isinstance(effect, Report):
-            if effect.event in VIEW_REPORTS:
+            if effect.event in CHANGES:
                 self._changed_at = swarm.now
         elif isinstance(effect, Committed):
             key = effect.commit.round_id, effect.commit.parent

@@ -233,7 +233,7 @@ class _Promise:
     shard: int
     attempt: int
     offered: int
-    may_reissue: bool  # it serves that attempt, and the rule is not running
+    may_reissue: bool  # it serves that attempt
 
 
 class OneHistory(Checker):
@@ -241,7 +241,7 @@ class OneHistory(Checker):
 
     Wherever commits can get lost between the living, two may come to be and be healed. What then still holds, always: a server
     makes one commit an attempt, with a quorum's answers, in its turn; and nobody who promised a later attempt takes a commit
-    of an earlier one.
+    of an earlier one, be it its own.
     """
 
     invariant = "S10"
@@ -255,7 +255,9 @@ class OneHistory(Checker):
         self._promised: dict[PeerId, _Promise] = {}
         self._offered: dict[PeerId, dict[tuple[int, int, bytes], int]] = {}
         self._made: dict[tuple[bytes, int, int, int], tuple[Life, bytes]] = {}
-        self._applied: dict[tuple[bytes, int, int], tuple[bytes, PeerId]] = {}
+        self._applied: dict[
+            tuple[bytes, int, int], dict[bytes, PeerId]
+        ] = {}  # parent, round, shard -> digest -> who had it first
         self._orders: dict[tuple[int, bytes], tuple[tuple[PeerId, ...], ...]] = {}
 
     def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
@@ -271,9 +273,8 @@ class OneHistory(Checker):
             return
         shard = rounds._shards[commit.shard]
         if shard.commit is None:
-            may_reissue = shard.server(shard.attempt) == peer and shard.ticket is None
-            promise = _Promise(commit.round_id, commit.shard, shard.attempt, commit.attempt, may_reissue)
-            self._promised[peer] = promise
+            may_reissue = shard.server(shard.attempt) == peer
+            self._promised[peer] = _Promise(commit.round_id, commit.shard, shard.attempt, commit.attempt, may_reissue)
 
     def after_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
         promise = self._promised.pop(peer, None)
@@ -329,6 +330,11 @@ class OneHistory(Checker):
     def _on_committed(self, swarm: Swarm[Any], peer: PeerId, committed: Committed) -> None:
         commit = committed.commit
         where = f"round {commit.round_id}, shard {commit.shard} upon {commit.parent.hex()}"
+        promised = self._offered[peer].get((commit.round_id, commit.shard, commit.parent), 0)
+        if commit.attempt < promised:
+            whose = "its own commit" if committed.made else f"the commit of peer {commit.server}"
+            text = f"{where}: holds {whose} of attempt {commit.attempt}, although it has moved on to attempt {promised}"
+            raise self.violated(swarm, peer, text)
         if committed.made:
             life = life_of(swarm, peer)
             turn = (commit.parent, commit.round_id, commit.shard, commit.made_at)
@@ -343,11 +349,14 @@ class OneHistory(Checker):
                 raise self.violated(swarm, peer, f"{where} was made by peer {commit.server} in the turn of peer {turn_of}")
         if peer in self.circumstances.two_faced:
             return
-        digest, holder = self._applied.setdefault((commit.parent, commit.round_id, commit.shard), (commit.digest, peer))
+        known = self._applied.setdefault((commit.parent, commit.round_id, commit.shard), {})
         self.judged += 1
-        if digest != commit.digest and not self._may_fork(swarm):
-            text = f"{where}: digest {commit.digest.hex() or 'none'} here, {digest.hex() or 'none'} at peer {holder}"
-            raise self.violated(swarm, peer, text)
+        if commit.digest not in known:  # a second one that was excused when it came out may be taken by others later
+            if known and not self._may_fork(swarm):
+                digest, holder = next(iter(known.items()))
+                text = f"{where}: digest {commit.digest.hex() or 'none'} here, {digest.hex() or 'none'} at peer {holder}"
+                raise self.violated(swarm, peer, text)
+            known[commit.digest] = peer
 
     def _may_fork(self, swarm: Swarm[Any]) -> bool:
         """Whether commits could get lost between the living just now, or so little ago that one of them may come out yet."""

@@ -1,0 +1,157 @@
+"""S10, from the other end: what was committed is neither kept back from one who would commit again, nor passed over by it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from gossip.core.events import Effect, Event, Received, Send
+from gossip.core.messages import Commit, PeerId, Query, Update
+from gossip.core.peer import Peer
+from gossip.core.rolling import RollingRounds
+
+from .base import Checker, Circumstances, peer_core
+from .rounds import rolling_of
+
+if TYPE_CHECKING:
+    from gossip.sim.driver import Swarm
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """Somebody who has no commit of a shard has come to one who has."""
+
+    by: PeerId
+    what: str
+    attempt: int
+    held: Commit
+
+
+class HandsOnWhatItHolds(Checker):
+    """S10: whoever holds a commit hands it, under the attempt in question, to a peer that asks for an update or offers one, in
+    the same breath: to a server of a later attempt, which would aggregate again, and to one that waits for it."""
+
+    invariant = "S10"
+    events = (Query, Update)
+    effects = (Commit,)
+    afters = (Query, Update)
+
+    def __init__(self, circumstances: Circumstances | None = None) -> None:
+        super().__init__(circumstances)
+        self._asked: dict[PeerId, _Asked] = {}
+
+    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
+        self._asked.pop(peer, None)
+
+    def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+        if not isinstance(event, Received) or not isinstance(event.message, Query | Update):
+            return
+        self._asked.pop(peer, None)
+        core, message = peer_core(swarm, peer), event.message
+        rounds = rolling_of(core)
+        if core is None or rounds is None or not _counts(core, rounds, event, message):
+            return
+        held = _held(rounds, message)
+        if held is not None:
+            self._asked[peer] = _Asked(event.sender, type(message).__name__, message.attempt, held)
+
+    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+        asked = self._asked.get(peer)
+        if asked is None or not isinstance(effect, Send) or not isinstance(effect.message, Commit) or effect.peer != asked.by:
+            return
+        told, held = effect.message, asked.held
+        same = (told.round_id, told.shard, told.parent, told.digest) == (held.round_id, held.shard, held.parent, held.digest)
+        if same and told.attempt >= asked.attempt:
+            del self._asked[peer]
+            self.judged += 1
+
+    def after_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+        asked = self._asked.pop(peer, None)
+        if asked is None:
+            return
+        held = asked.held
+        where = f"round {held.round_id}, shard {held.shard}, made by peer {held.server} in attempt {held.made_at}"
+        told = f"peer {asked.by}, whose {asked.what} was of attempt {asked.attempt}"
+        raise self.violated(swarm, peer, f"holds a commit of {where}, and does not hand it to {told}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Heard:
+    """A sound commit has come to one that had none of its shard."""
+
+    commit: Commit
+    attempt: int  # where the receiver was
+    serves: bool
+
+
+class TakesWhatWasCommitted(Checker):
+    """S10: whoever hears of a sound commit of its round takes it, unless it has promised not to. The server of a later attempt
+    has not: it spreads that one under its own attempt, and does not make a second, though its rule may be running."""
+
+    invariant = "S10"
+    events = (Commit,)
+    afters = (Commit,)
+
+    def __init__(self, circumstances: Circumstances | None = None) -> None:
+        super().__init__(circumstances)
+        self._heard: dict[PeerId, _Heard] = {}
+
+    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
+        self._heard.pop(peer, None)
+
+    def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+        if not isinstance(event, Received) or not isinstance(event.message, Commit):
+            return
+        self._heard.pop(peer, None)
+        core, commit = peer_core(swarm, peer), event.message
+        rounds = rolling_of(core)
+        if core is None or rounds is None or not _counts(core, rounds, event, commit):
+            return
+        if (commit.round_id, commit.parent) != (rounds.round_id, rounds.chain) or commit.shard >= len(rounds._shards):
+            return
+        shard = rounds._shards[commit.shard]
+        serves = shard.server(shard.attempt) == peer
+        if shard.commit is not None or (commit.attempt < shard.attempt and not serves):
+            return
+        in_turn = commit.made_at <= commit.attempt and commit.server == shard.server(commit.made_at)
+        if in_turn and rounds.agreed.is_sound(commit, event.payload):
+            self._heard[peer] = _Heard(commit, shard.attempt, serves)
+
+    def after_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+        heard = self._heard.pop(peer, None)
+        rounds = rolling_of(peer_core(swarm, peer)) if heard is not None else None
+        if heard is None or rounds is None or not rounds._shards:
+            return
+        commit = heard.commit
+        if rounds.round_id == commit.round_id and rounds.chain == commit.parent:
+            shard = rounds._shards[commit.shard]
+            if shard.attempt != heard.attempt:
+                return  # it stood still before it heard this, and serves no more
+            where = f"round {commit.round_id}, shard {commit.shard}, of attempt {commit.attempt}"
+            where += f", and serves attempt {heard.attempt}" if heard.serves else f", and is at attempt {heard.attempt}"
+            self.demand(shard.commit is not None, swarm, peer, f"does not take a sound commit of {where}")
+        else:
+            self.judged += 1
+
+
+def _counts(core: Peer, rounds: RollingRounds, event: Received, message: Query | Update | Commit) -> bool:
+    """Whether it is heard: said in its sender's present life, of this lineage, by one who takes part."""
+    member = core.membership.members.get(event.sender)
+    if member is None or event.incarnation != member.incarnation or message.lineage != core.settings.lineage:
+        return False
+    return core.phase == "running" and event.sender in rounds.roster
+
+
+def _held(rounds: RollingRounds, message: Query | Update) -> Commit | None:
+    """The commit that the sender of ``message`` lacks. One of a round that is over is on its way to it, unless its attempt is
+    a later one."""
+    if rounds._made is not None:
+        return None  # what it has spread is held before it hears this, and the round may be over by that
+    if message.round_id == rounds.round_id:
+        known = message.parent == rounds.chain and message.shard < len(rounds._shards)
+        return rounds._shards[message.shard].commit if known else None
+    held = rounds.log.get(message.round_id)
+    if held is None or message.shard >= len(held):
+        return None
+    commit = held[message.shard][0]
+    return commit if commit.parent == message.parent and message.attempt > commit.attempt else None

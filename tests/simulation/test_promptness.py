@@ -1,0 +1,193 @@
+"""Nobody waits in vain: for a server that it skips, when all updates are there, or without asking for what it lacks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from checked_swarm import checked_swarm, tamper
+
+from gossip.core.events import Aggregate, Effect, Event, Go, Received
+from gossip.core.messages import Commit, Hello, PeerId
+from gossip.core.peer import Peer
+from gossip.fault_kinds import Crash
+from gossip.sim.checkers import Checker, Panel, Violation
+from gossip.sim.checkers.disturbances import Disturbances
+from gossip.sim.checkers.promptness import AsksForWhatItLacks, NobodyIsStuck, NobodyWaitsForTheSkipped, OverWhenAllIsThere
+from gossip.sim.checkers.rounds import AppliedOnce
+from gossip.sim.driver import Swarm
+from gossip.sim.observer import Observer
+from gossip.sim.play import run
+from gossip.sim.schedule import Schedule
+from gossip.world_faults import CrashBroadcast, HangServer, HangTrainer, Partition
+
+
+def under(kind: Callable[..., Checker], **options: Any) -> Swarm[Peer]:
+    """A swarm that has trained for a while, under one checker."""
+    disturbances = Disturbances()
+    checker = kind(disturbances) if kind in (NobodyIsStuck, OverWhenAllIsThere) else kind()
+    swarm = checked_swarm(Panel([disturbances, checker]), **{"compute_s": 0.5, **options})
+    swarm.run_for(3.3)
+    return swarm
+
+
+def caught(swarm: Swarm[Peer], invariant: str, for_s: float = 8.0) -> Violation:
+    with pytest.raises(Violation) as found:
+        swarm.run_for(for_s)
+    assert found.value.invariant == invariant
+    return found.value
+
+
+def server_of(swarm: Swarm[Peer]) -> PeerId:
+    """Whoever serves the round in which all are."""
+    rounds: Any = swarm.hosts[0].core.rounds
+    shard = rounds._shards[0]
+    return int(shard.server(shard.attempt))
+
+
+# --- planted violations ---------------------------------------------------------------------------------------------------
+
+
+def test_l3_one_that_does_not_notice_whom_it_skips_is_caught() -> None:
+    swarm = under(NobodyWaitsForTheSkipped)
+    server = server_of(swarm)
+    waiting: Any = swarm.hosts[(server + 1) % 4].core.rounds
+    waiting.on_view_change = lambda now: []
+    swarm.crash(server)
+    found = caught(swarm, "L3")
+    assert f"for peer {server}, which it skips (disconnected)" in found.text
+
+
+def test_l3_one_that_waits_for_a_server_that_has_finished_is_caught() -> None:
+    swarm = under(NobodyWaitsForTheSkipped)
+    server = server_of(swarm)
+    waiting: Any = swarm.hosts[(server + 1) % 4].core.rounds
+
+    def notes(sender: PeerId, hello: Hello, now: float) -> list[Effect]:
+        if not hello.ready:
+            waiting.finished.add(sender)
+        return []
+
+    waiting.on_hello = notes
+    swarm.stop(server)
+    assert "it has finished" in caught(swarm, "L3").text
+
+
+def test_l3_one_that_offers_its_update_to_a_skipped_server_is_caught() -> None:
+    swarm = under(NobodyWaitsForTheSkipped)
+    server = server_of(swarm)
+    stubborn: Any = swarm.hosts[(server + 1) % 4].core.rounds
+    stubborn._next_attempt = lambda shard, first, now: first
+    swarm.crash(server)
+    # It is the server again whenever its turn comes in the order, until a commit leaves it out of the roster.
+    stubborn.on_view_change = lambda now: []
+    assert caught(swarm, "L3").peer == (server + 1) % 4
+
+
+def test_l2_a_round_that_is_not_over_when_all_is_there_is_caught() -> None:
+    swarm = under(OverWhenAllIsThere)
+    dropped: list[bool] = []
+
+    def drops(event: Event, effects: list[Effect]) -> list[Effect] | None:
+        if dropped or not any(isinstance(effect, Aggregate) for effect in effects):
+            return None
+        dropped.append(True)
+        return [effect for effect in effects if not isinstance(effect, Aggregate)]
+
+    tamper(swarm, server_of(swarm), drops)
+    assert "with nobody missing" in caught(swarm, "L2").text
+
+
+def test_l2_one_that_is_stuck_where_nothing_is_in_its_way_is_caught() -> None:
+    swarm = under(NobodyIsStuck)
+    tamper(swarm, 2, lambda event, effects: [] if isinstance(event, Received) and isinstance(event.message, Commit) else None)
+    tamper(swarm, 2, lambda event, effects: [effect for effect in effects if not isinstance(effect, Aggregate)])
+    assert "nothing in its way" in caught(swarm, "L2").text
+
+
+def test_l5_one_that_is_told_that_it_is_behind_and_does_not_ask_is_caught() -> None:
+    swarm = under(AsksForWhatItLacks, compute_s=0.2)
+    core: Any = swarm.hosts[2].core
+    handle, core.rounds.astray.behind = core.handle, lambda *told: []
+
+    def misses_commits(event: Event, now: float) -> list[Effect]:
+        lost = (
+            isinstance(event, Received) and isinstance(event.message, Commit) and event.message.round_id <= core.rounds.round_id
+        )
+        return [] if lost else list(handle(event, now))
+
+    core.handle = misses_commits
+    found = caught(swarm, "L5")
+    assert found.peer == 2
+    assert "has asked for nothing since" in found.text
+
+
+def test_s8_a_trainer_that_is_told_to_compute_a_round_again_is_caught() -> None:
+    swarm = under(AppliedOnce)
+    tamper(swarm, 1, lambda event, effects: [new for old in effects for new in ([old, old] if isinstance(old, Go) else [old])])
+    assert "to compute round" in caught(swarm, "S8").text
+
+
+def test_rounds_are_judged_while_two_cannot_reach_each_other() -> None:
+    judging = OverWhenAllIsThere(disturbances := Disturbances())
+    judged: list[int] = []
+
+    class Looks(Observer):
+        def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+            if isinstance(effect, Go) and swarm.network.cuts:
+                judged.append(judging.judged)
+
+    schedule = Schedule(2, peers=4, faults=(Partition(((0,), (1,)), 3.0, 6.0),), active_s=9.0, duration_s=9.0)
+    outcome = run(schedule, [Panel([disturbances, judging]), Looks()])
+    assert outcome.violation is None
+    assert judged[-1] - judged[0] >= 5
+
+
+# --- what they have found ---------------------------------------------------------------------------------------------------
+
+
+def test_a_server_that_leaves_is_not_waited_for() -> None:
+    """Everybody waited for its commit until the round's time was over: it had said that it goes, and nobody handed on."""
+    swarm = checked_swarm(compute_s=0.5)
+    swarm.run_for(3.3)
+    server = server_of(swarm)
+    others = tuple(peer for peer in range(4) if peer != server)
+    before = min(swarm.hosts[peer].core.rounds.round_id for peer in others)
+    swarm.stop(server)
+    swarm.run_until(lambda: all(swarm.hosts[peer].core.rounds.round_id > before for peer in others), 0.8)
+
+
+def test_s10_a_commit_that_only_a_newcomer_was_told_of_does_not_exist() -> None:
+    """Seeds 1, 5: the server died when it had told the lowest peer alone, which was about to return to the roster. Nobody asks
+    such a one, so the round was committed again without it."""
+    faults = (CrashBroadcast(3.0, 0, 2.0), CrashBroadcast(6.0, 1, 2.0))
+    outcome = run(Schedule(1, peers=4, faults=faults, active_s=9.0, duration_s=12.0))
+    assert outcome.violation is None, outcome.violation
+    assert outcome.struck == {"crash_broadcast": 2}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_s10_a_server_that_stood_still_for_less_than_a_probe_interval_commits_nothing(seed: int) -> None:
+    """Seed 2087: others find a silent link in 0.3 s and go on, which a probe interval of a second made nothing of."""
+    schedule = Schedule(seed, peers=6, probe_interval_s=1.0, faults=(HangServer(3.0, 0.45),), active_s=6.0, duration_s=8.0)
+    outcome = run(schedule)
+    assert outcome.violation is None, outcome.violation
+    assert outcome.struck == {"hang_server": 1}
+
+
+def test_a_trainer_that_computes_applies_nothing_meanwhile() -> None:
+    """As a real one: the rounds that were committed meanwhile wait, and its update comes too late for its round."""
+    late: list[tuple[int, int]] = []
+
+    class Watches(Observer):
+        def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+            if type(event).__name__ == "Contributed" and event.round_id != swarm.hosts[peer].core.rounds.round_id:  # type: ignore[union-attr]
+                late.append((peer, event.round_id))  # type: ignore[union-attr]
+
+    faults = (HangTrainer(1, 3.2, 1.5), Crash(3, at_s=5.0))
+    outcome = run(replace(Schedule(4, peers=5), faults=faults, active_s=6.0, duration_s=8.0), [Watches()])
+    assert outcome.violation is None, outcome.violation
+    assert late
+    assert {peer for peer, _ in late} == {1}
