@@ -278,14 +278,11 @@ class GossipRounds:
     def _awaited(self) -> list[PeerId]:
         """Sources that have not delivered what this round wants of them, and that are worth waiting for."""
         kinds: tuple[Kind, ...] = ("gradient", "parameters") if self.mixes else ("gradient",)
+        missing = self.pushes.missing(kinds, self._sources, self.round_id)
+        if not missing:
+            return []
         barred = self.trust.quarantined(self.round_id) | self.finished
-        return [
-            peer
-            for peer in self._sources
-            if peer not in barred
-            and not self.view.skip_reason(peer)
-            and not all(self.pushes.has_delivered(kind, peer, self.round_id) for kind in kinds)
-        ]
+        return [peer for peer in missing if peer not in barred and not self.view.skip_reason(peer)]
 
     def _maybe_close(self, now: float) -> list[Effect]:
         if self.phase != "collecting":

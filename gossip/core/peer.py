@@ -122,6 +122,8 @@ class Peer:
             self.rounds = RollingRounds(local, settings, topology, self.membership, self.timers)
         else:
             self.rounds = GossipRounds(local, settings, topology, self.membership, self.timers, rng)
+        self._rolling = self.rounds if isinstance(self.rounds, RollingRounds) else None
+        self._tolerance_s = min(settings.membership.probe_interval_s, STOOD_STILL_S)
         self.greeting = Greeting(local, settings, self.membership, self.rounds, (control, bulk))
         self.gathering = Gathering(local, settings, self.membership)
         self.others = Others(local, self.membership, self.rounds, self.gathering)
@@ -143,24 +145,28 @@ class Peer:
         still_s, self._handled_at = now - self._handled_at, now
         # What a server put off until its commit was on its way comes before anything else.
         self.timers.firing = fires = event.token if isinstance(event, TimerFired) else None
-        effects = self.rounds.hold_made(now, fires) if isinstance(self.rounds, RollingRounds) else []
+        rolling = self._rolling
+        effects = rolling.hold_made(now, fires) if rolling is not None else []
         # Silence alone is no sign of that: a peer with nothing to do has none either. A timer that is overdue is.
-        tolerance_s = min(self.settings.membership.probe_interval_s, STOOD_STILL_S)
+        tolerance_s = self._tolerance_s
         if still_s > tolerance_s and self.phase == "running" and self.timers.overdue_s(now) > tolerance_s / 2:
             effects += self.rounds.on_stood_still(still_s, now)
         effects += self._dispatch(event, now)
-        for change in self.membership.drain():
-            effects += self._on_change(change, now)
-        if isinstance(self.rounds, RollingRounds) and self.rounds.astray.lost_track is not None:
-            donor, reason = self.rounds.astray.lost_track
-            self.rounds.astray.lost_track = None
+        if self.membership.view.changes:
+            for change in self.membership.drain():
+                effects += self._on_change(change, now)
+        if rolling is not None and rolling.astray.lost_track is not None:
+            donor, reason = rolling.astray.lost_track
+            rolling.astray.lost_track = None
             if self.phase == "running":
                 effects += self._recover(donor, reason, now)
-        if self.phase == "running" and self.rounds.mode == "following" and not self._returning:
+        if rolling is not None and self.phase == "running" and rolling.mode == "following" and not self._returning:
             effects += self._ask_to_return(now)
         if self.phase == "draining" and not self.others.need_us():
             effects += self._leave(now)
-        return effects if self.over else effects + self.membership.speak(now)
+        if not self.over:
+            effects += self.membership.speak(now)
+        return effects
 
     @property
     def over(self) -> bool:

@@ -57,6 +57,15 @@ class Pushes:
         """Whether nothing more of this kind will come from the peer for ``round_id``: pushes arrive in order."""
         return self._heard.get((kind, peer), -1) >= round_id or self.heard(peer) > round_id
 
+    def missing(self, kinds: Collection[Kind], peers: Collection[PeerId], round_id: int) -> list[PeerId]:
+        """Those who have not delivered all of ``kinds`` for ``round_id``."""
+        heard = self._heard  # most have delivered just that
+        return [
+            peer
+            for peer in peers
+            if any([heard.get((kind, peer), -1) < round_id and not self.has_delivered(kind, peer, round_id) for kind in kinds])
+        ]
+
     def take(self, kind: Kind, round_id: int, expected: Collection[PeerId], barred: Collection[PeerId]) -> dict[PeerId, Pushed]:
         """Removes and returns what ``round_id`` uses, one a sender, by sender.
 

@@ -392,11 +392,20 @@ def seal(packed: bytes) -> bytes:
 
 def decode(data: bytes | memoryview) -> Envelope:
     """Raises Malformed on anything that ``encode`` does not make of a message within its bounds, and nothing else."""
-    packed = memoryview(data)[: -_SEAL.size]
-    if len(data) < _SEAL.size or len(data) > HEADER_BYTES_MAX or _SEAL.unpack_from(data, len(packed))[0] != zlib.crc32(packed):
+    most = len(data) - _SEAL.size
+    if most < 0 or len(data) > HEADER_BYTES_MAX:
+        raise Malformed("not a message, or damaged on its way")
+    packed = data[:most]
+    if _SEAL.unpack_from(data, most)[0] != zlib.crc32(packed):
         raise Malformed("not a message, or damaged on its way")
     items = MESSAGES.parse(packed)
     if len(items) != 6 or items[0] != PROTOCOL_VERSION or type(items[0]) is not int:
         raise Malformed("not an envelope of this protocol version")
     _, run, sender, incarnation, tag, fields = items
-    return Envelope(_read_run(run), _read_sender(sender), _read_incarnation(incarnation), MESSAGES.from_plain(tag, fields))
+    if type(run) is not bytes or len(run) > ID_BYTES_MAX:
+        _read_run(run)
+    if type(sender) is not int or not 0 <= sender <= ROUND_MAX:
+        _read_sender(sender)
+    if type(incarnation) is not int or not 0 <= incarnation <= ROUND_MAX:
+        _read_incarnation(incarnation)
+    return Envelope(run, sender, incarnation, MESSAGES.from_plain(tag, fields))
