@@ -40,7 +40,7 @@ from gossip.world_faults import (
 
 from .schedule import PEERS_MAX, Schedule
 
-PEERS = {4: 7, 5: 6, 6: 4, 7: 3, 8: 2, 9: 1}
+PEERS = {4: 8, 5: 6, 6: 4, 7: 2, 8: 1, 9: 1}
 """How often a swarm has so many: messages grow with the square of it, and most of what breaks among nine breaks among five."""
 KINDS_A_SCHEDULE = (4, 6)
 KINDS_MIN = 3
@@ -49,7 +49,7 @@ TOPOLOGIES = ("rolling", "rolling", "rolling", "random-k", "random-k", "ring", "
 SHARDS = ((8,), (8,), (5, 3), (4, 4, 4))
 RULES_S = (0.0001, 0.0001, 0.01, 0.1)
 """Eight numbers are aggregated at once, a real model is not: much can happen to a server meanwhile."""
-PROBE_INTERVALS_S = (0.2, 0.5, 0.5, 0.5, 1.0, 1.0)  # what nodes do by default is the first, and costs most
+PROBE_INTERVALS_S = (0.2, 0.5, 0.5, 0.5, 1.0, 1.0, 1.0, 1.0)  # what nodes do by default is the first, and costs most
 COMPUTE_S = (0.46, 0.58)
 ROUNDS_MIN = 50  # which takes 27 s without faults
 COMMIT_LOGS = (8, 64, 64)  # rounds: three seconds, or more than a schedule lasts

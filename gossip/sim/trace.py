@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from array import array
 
 from gossip.core import events
 from gossip.core.events import Event, Payload
@@ -13,6 +14,7 @@ PIECES_MAX = 2048  # that wait to be hashed together, which takes a fraction of 
 
 _HEAD = struct.Struct("<QIB")  # ns, peer, what comes next
 _TIMER = struct.Struct("<QIBQ")
+_REAL = struct.Struct("<d")
 _PROGRESS = struct.Struct("<QIBQd")
 _AS_SENT, _AS_TOLD, _FIRED, _GOES_ON = range(4)
 
@@ -56,15 +58,21 @@ def _words(event: Event) -> bytes:
             return f"Received {sender}.{incarnation} {message!r} ".encode() + _facts(payload)
         case events.Contributed():
             payloads = b" ".join([_facts(p) for p in event.payloads])
-            return f"Contributed {event.round_id} {event.samples} {event.loss!r} ".encode() + payloads
+            return b"Contributed %d %d %s " % (event.round_id, event.samples, _real(event.loss)) + payloads
         case events.Applied(round_id):
             return b"Applied %d" % round_id
         case events.Aggregated(ticket, payload):
-            return f"Aggregated {ticket} {event.weights!r} {event.reason} ".encode() + _facts(payload)
+            return b"Aggregated %d %b %b " % (ticket, array("d", event.weights).tobytes(), event.reason.encode()) + _facts(
+                payload
+            )
         case events.SnapshotTaken(round_id, payload):
             return b"SnapshotTaken %d " % round_id + _facts(payload)
         case _:
             return repr(event).encode()
+
+
+def _real(value: float | None) -> bytes:
+    return b"-" if value is None else _REAL.pack(value)
 
 
 def _facts(payload: Payload | None) -> bytes:
