@@ -63,7 +63,7 @@ class Pushes:
         return [
             peer
             for peer in peers
-            if any([heard.get((kind, peer), -1) < round_id and not self.has_delivered(kind, peer, round_id) for kind in kinds])
+            if any(heard.get((kind, peer), -1) < round_id and not self.has_delivered(kind, peer, round_id) for kind in kinds)
         ]
 
     def take(self, kind: Kind, round_id: int, expected: Collection[PeerId], barred: Collection[PeerId]) -> dict[PeerId, Pushed]:

@@ -51,7 +51,7 @@ RULES_S = (0.0001, 0.0001, 0.01, 0.1)
 """Eight numbers are aggregated at once, a real model is not: much can happen to a server meanwhile."""
 PROBE_INTERVALS_S = (0.2, 0.5, 0.5, 0.5, 1.0, 1.0, 1.0, 1.0)  # what nodes do by default is the first, and costs most
 COMPUTE_S = (0.46, 0.58)
-ROUNDS_MIN = 50  # which takes 27 s without faults
+ROUNDS_MIN = 50  # which takes 28 s without faults
 COMMIT_LOGS = (8, 64, 64)  # rounds: three seconds, or more than a schedule lasts
 STABLE = 0.2  # of the schedules: a peer that is started again has its old addresses
 RULES = {"mean": 1, "median": 3, "trimmed_mean": 3, "multi_krum": 5}
