@@ -41,6 +41,7 @@ class Liar:
     rng: random.Random
     told: Counter[str] = field(default_factory=Counter)  # how often each lie was told
     heard: dict[str, Letter] = field(default_factory=dict)  # what a lie keeps for later
+    forged: set[bytes] = field(default_factory=set)  # digests of results that are lies already, and may come back to their teller
 
     def victim(self) -> PeerId:
         return self.rng.choice([peer for peer in self.swarm.hosts if peer != self.peer])
@@ -155,12 +156,17 @@ def _own_commit(envelope: Envelope, payload: Payload | None) -> bool:
     return isinstance(envelope.message, Commit) and envelope.message.server == envelope.sender and payload is not None
 
 
+def _forged_before(liar: Liar, envelope: Envelope) -> bool:
+    return isinstance(envelope.message, Commit) and envelope.message.digest in liar.forged
+
+
 @lie
 def wrong_results(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[Letter] | None:
     """As a server it commits another aggregate than the rule gave, the same to everybody, with the digest to match."""
-    if not _own_commit(envelope, payload) or payload is None:
+    if not _own_commit(envelope, payload) or payload is None or _forged_before(liar, envelope):
         return None
     content = _forged(-payload.data, digest=True)
+    liar.forged.add(content.digest)
     return [(to, _say(envelope, digest=content.digest), content)]
 
 

@@ -19,9 +19,23 @@ from gossip.core.messages import PeerId
 from gossip.core.peer import Peer
 from gossip.core.settings import CoreSettings, MembershipSettings, RoundSettings, TrustSettings
 from gossip.errors import ConfigError
-from gossip.fault_kinds import Liar
+from gossip.fault_kinds import Liar, Restart
 from gossip.topologies.base import Plan, Roster, Topology
-from gossip.world_faults import Corrupt, Delay, Flap, Loss, Narrow, NodeLie, Partition, Reorder, Reset, Ring, Spike
+from gossip.world_faults import (
+    Corrupt,
+    CrashBroadcast,
+    CrashMidway,
+    Delay,
+    Flap,
+    Loss,
+    Narrow,
+    NodeLie,
+    Partition,
+    Reorder,
+    Reset,
+    Ring,
+    Spike,
+)
 
 from .checkers import Circumstances, Panel, Violation, every_checker
 from .driver import Swarm, address
@@ -180,6 +194,7 @@ def circumstances(schedule: Schedule) -> Circumstances:
         forks=any(isinstance(fault, FORKING) for fault in schedule.faults),
         two_faced=two_faced,
         lies=[fault.lie for fault in node_lies],
+        forgetting=any(isinstance(fault, Restart | CrashMidway | CrashBroadcast) for fault in schedule.faults),
     )
 
 

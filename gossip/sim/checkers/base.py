@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from gossip.core.membership import Membership
@@ -41,6 +41,10 @@ FORKING_LIES = frozenset({"two_results", "forged_departures"})
 by the next round's hashes only, until results are compared. Who forges others' farewells speaks in their name, which nothing
 prevents before there are keys, and shrinks the roster until half of it is a majority."""
 
+SPLITTING_LIES = frozenset({"wrong_results"})
+"""By which the liar holds another result than all others, and so is missing among those who hold a commit. Peers that are started
+again have forgotten what they held, too: of five, two that forgot and the liar are as good as a majority."""
+
 INVENTING_LIES = frozenset({"forged_incarnations"})
 """By which honest peers come to believe in lives that never were: of peers that have not spoken to them, until they do; and in
 refutations that never were, which the peer then outbids."""
@@ -65,6 +69,7 @@ class Circumstances:
             branches come to be for a while. Without that, at most one digest is ever applied for a round.
         two_faced: peers whose node says other things than it holds: what they hold themselves is compared with nobody's.
         lies: what they say (the names of ``gossip.sim.liars``): each excuses what the sets above say, and no more.
+        forgetting: some are killed and started again, and know nothing of what they promised.
     """
 
     liars: frozenset[PeerId] = frozenset()
@@ -72,6 +77,7 @@ class Circumstances:
     forks: bool = False
     two_faced: frozenset[PeerId] = frozenset()
     lies: frozenset[str] = frozenset()
+    forgetting: bool = False
 
     @staticmethod
     def of(
@@ -82,15 +88,17 @@ class Circumstances:
         false_words: bool = False,
         two_faced: Collection[PeerId] = (),
         lies: Collection[str] = (),
+        forgetting: bool = False,
     ) -> Circumstances:
         """``corruption``: bits of messages flip unnoticed. False words can fork the history like a network that loses commits."""
         false_words = false_words or corruption
-        forks = forks or false_words or not FORKING_LIES.isdisjoint(lies)  # a lie may come out long after it was told
-        return Circumstances(frozenset(liars), false_words, forks, frozenset(two_faced), frozenset(lies))
+        found = Circumstances(frozenset(liars), false_words, forks, frozenset(two_faced), frozenset(lies), forgetting)
+        return replace(found, forks=forks or false_words or found.forking_lies)
 
     @property
     def forking_lies(self) -> bool:
-        return not FORKING_LIES.isdisjoint(self.lies)
+        """A lie may come out long after it was told."""
+        return not FORKING_LIES.isdisjoint(self.lies) or (self.forgetting and not SPLITTING_LIES.isdisjoint(self.lies))
 
     @property
     def invented_lives(self) -> bool:
