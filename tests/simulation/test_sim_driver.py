@@ -261,7 +261,9 @@ def test_a_toy_trainer_descends_and_says_what_it_applied() -> None:
     assert "3 bytes" in refused.error
 
 
-def test_a_trainer_that_is_given_another_state_says_nothing_more_of_the_one_before() -> None:
+def test_a_trainer_that_has_another_state_says_nothing_more_of_the_one_before() -> None:
+    """It finishes what it computes before it takes the state, as a real one does."""
+
     class Replaced(Solo):
         def handle(self, event: Event, now: float) -> list[Effect]:
             self.seen.append(event)
@@ -271,9 +273,11 @@ def test_a_trainer_that_is_given_another_state_says_nothing_more_of_the_one_befo
 
     swarm = Swarm(lambda peer, life: Replaced(), 1, 1, make_trainer=lambda peer, life: ToyTrainer(peer, 1))
     swarm.run_for(1.0)
-    [contributed] = [event for event in swarm.cores[0].seen if isinstance(event, events.Contributed)]
-    trainer = swarm.trainer(0)
+    said = [event for event in swarm.cores[0].seen if isinstance(event, events.Contributed | events.Restored)]
+    assert [type(event) for event in said] == [events.Contributed, events.Restored, events.Contributed]
+    trainer, contributed = swarm.trainer(0), said[-1]
     assert isinstance(trainer, ToyTrainer)
+    assert isinstance(contributed, events.Contributed)
     assert contributed.payloads[0].data.tobytes() == trainer.update(0).tobytes()
 
 
