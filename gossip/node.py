@@ -49,6 +49,8 @@ EXIT_CRASHED = 70
 """The node has a bug, or ran out of something; its trainer starts another."""
 POLL_S = 0.1
 """The loop looks around this often though nothing calls it."""
+AWAKE_S = 0.002
+"""A node does not sleep for so long after its trainer's update, while the round is under way and its processor would idle."""
 DRAIN_S = 0.02
 DRAIN_TURNS = 10
 LINGER_S = 1.0
@@ -150,6 +152,7 @@ class Node:
             own_apart=not topology.rolling,
         )
         self.trainer.peers = self.trainer.alive = config.peers
+        self._awake_s = AWAKE_S if config.peers <= len(os.sched_getaffinity(0)) else 0.0
         self._judge = Judge(self._ask, self._worker, self._inbox.append)
         trainer_pid = pid_behind(self._channel)
         if trainer_pid != os.getpid():
@@ -221,7 +224,8 @@ class Node:
         next_at = self._alarms.next_at()
         timeout_s = POLL_S if next_at is None else min(POLL_S, max(0.0, next_at - now))
         self._oversleep.expect(now + timeout_s)
-        arrivals = self.transport.poll(timeout_s, self._wake)
+        awake_s = self.trainer.waits_since + self._awake_s - now if self.trainer.waits_since else 0.0
+        arrivals = self.transport.poll(timeout_s, self._wake, awake_s)
         now = clock()
         late_s += self._oversleep.look(now)
         self._oversleep.expect(now)

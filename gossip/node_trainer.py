@@ -6,6 +6,7 @@ import math
 import os
 import socket
 import struct
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -91,6 +92,7 @@ class TrainerLink:
         self.ended_with: dict[str, int | str | None] = {}  # and where its parameters were then
         self.round_id = -1  # it was told to compute last
         self.peers = self.alive = 1  # as it is told with the next round
+        self.waits_since = 0.0  # when it came with the update whose round it waits for; 0.0: it has something to do
 
     def fileno(self) -> int:
         return self._channel.fileno()
@@ -158,6 +160,7 @@ class TrainerLink:
                 return
             fds = tuple(outgoing.fd for outgoing in batch if outgoing.fd is not None)
             self._channel.send(*packet, fds=fds)
+            self.waits_since = 0.0
             for outgoing in batch:
                 if outgoing.close_fd and outgoing.fd is not None:
                     os.close(outgoing.fd)
@@ -283,6 +286,7 @@ class TrainerLink:
     def _contribute(self, said: control.Contribute) -> None:
         assert self._arena is not None
         slot, round_id = said.slot, said.round_id
+        self.waits_since = time.monotonic()
         self._given.pop(slot, None)
         self.learning_rate = said.learning_rate
         # A message carries finite numbers only, and a loss that is none tells the others nothing.

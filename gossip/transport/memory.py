@@ -173,7 +173,7 @@ class MemoryTransport:
         self.traffic.sent_bytes += len(header) + len(parcel.content)
         return True
 
-    def poll(self, timeout_s: float, wake: Sequence[int] = ()) -> list[Arrival]:
+    def poll(self, timeout_s: float, wake: Sequence[int] = (), awake_s: float = 0.0) -> list[Arrival]:
         deadline = time.monotonic() + timeout_s
         poller = select.poll()
         for fd in (self.inbox.bell, *wake):
