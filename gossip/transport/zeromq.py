@@ -73,7 +73,7 @@ class ZeroMQTransport:
         self._links: dict[PeerId, Link] = {}
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
         self._context.set(zmq.MAX_SOCKETS, min(8192, self._context.get(zmq.SOCKET_LIMIT)))
-        self._closed = False
+        self._closed = self.woken = False
         self._bulk_in: Inbox
         try:
             self._control_in: Inbox = ControlInbox(self._context, host, control_port, gate)
@@ -291,7 +291,8 @@ class ZeroMQTransport:
                 self._unread.discard(self._bulk_fd)
             if look_everywhere and self._bulk_fd not in self._unread:
                 self._assembly.expire(now)  # not while it is we who are behind
-            if arrivals or now >= deadline or not wanted.isdisjoint(heard):
+            self.woken = not wanted.isdisjoint(heard)
+            if arrivals or now >= deadline or self.woken:
                 return arrivals
 
     def _look(self, wait_s: float, awake_s: float) -> list[tuple[int, int]]:
