@@ -49,7 +49,7 @@ EXIT_CRASHED = 70
 """The node has a bug, or ran out of something; its trainer starts another."""
 POLL_S = 0.1
 """The loop looks around this often though nothing calls it."""
-AWAKE_S = 0.002
+AWAKE_S = 0.005
 """A node does not sleep for so long after its trainer's update came: the processor would have nothing else to do, and a virtual
 one takes 50 us and more to come back. Not in a thread of the trainer, nor where there are more peers than processors."""
 DRAIN_S = 0.02
