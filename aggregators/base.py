@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, overload
+from typing import Any, TypeAlias, overload
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from gossip.errors import AggregationError, TooFewUpdates
@@ -27,6 +29,7 @@ __all__ = ["Rule", "Verdict", "distances_to", "relative", "require", "rule"]
 
 AVAILABLE = frozenset({"f", "center", "evaluate", "gradient", "learning_rate"})
 """What the runtime can hand to a rule that names it."""
+RowFunction: TypeAlias = Callable[[Sequence[NDArray[np.float32]]], NDArray[np.float32] | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +88,18 @@ class Rule:
 
     whole_vector = True
     """False for rules that work coordinate by coordinate: those may be cut in shards."""
+    from_rows: RowFunction | None = None
+    """The same aggregate, from rows that lie apart; see ``of_rows``."""
+
+    def of_rows(self, function: RowFunction) -> RowFunction:
+        """Gives a rule that treats all updates alike and has no options a second function: ``(rows) -> aggregate``.
+
+        ``rows`` are float32 arrays of one length, finite, at least one. None instead of an aggregate means: take the other.
+        """
+        assert not self.discerning
+        assert not self.needs
+        self.from_rows = function
+        return function
 
     def least(self, f: int, *, centered: bool = False, options: Mapping[str, Any] | None = None) -> int:
         """The least number of updates for ``f``; ``centered`` when one's own row is trusted and given as ``center``.

@@ -29,7 +29,7 @@ from .options import parse_options
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from .base import Rule, Verdict
+    from .base import RowFunction, Rule, Verdict
 
 ENTRY_POINTS = "gossip.aggregators"
 
@@ -78,6 +78,11 @@ class BoundRule:
     @property
     def discerning(self) -> bool:
         return self.rule.discerning
+
+    @property
+    def from_rows(self) -> RowFunction | None:
+        """How the rule works on rows that lie apart; None when it does not, or has options."""
+        return None if self.options else self.rule.from_rows
 
     def at_least(self, f: int, *, centered: bool = False) -> int:
         """The least number of updates for f liars (or for the ``f`` of the options); ``centered`` with a trusted own row."""

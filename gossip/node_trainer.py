@@ -6,6 +6,7 @@ import math
 import os
 import socket
 import struct
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -81,8 +82,8 @@ class TrainerLink:
         self._outbox: deque[_Outgoing] = deque()
         self._backlog_rounds = self._backlog_bytes = 0
         self._unanswered = 0
-        self._free_results: deque[int] = deque()
-        self._update_order: list[int] = []  # slots, the longest unused first
+        self._free_results: list[int] = []
+        self._update_order: list[int] = []  # slots, the one used last first: it is in the cache
         self._given: dict[int, int] = {}  # update slot -> round it was given for
         self._offered: dict[int, list[np.ndarray]] = {}  # update slot -> arrays that the transport may be reading
         self.learning_rate = 0.0
@@ -91,6 +92,7 @@ class TrainerLink:
         self.ended_with: dict[str, int | str | None] = {}  # and where its parameters were then
         self.round_id = -1  # it was told to compute last
         self.peers = self.alive = 1  # as it is told with the next round
+        self.waits_since = 0.0  # when it came with the update whose round it waits for; 0.0: it has something to do
 
     def fileno(self) -> int:
         return self._channel.fileno()
@@ -139,8 +141,9 @@ class TrainerLink:
         self._outbox.clear()
         self._channel.send(control.Halted(reason, exit_code))
 
-    def flush(self) -> None:
-        """Sends what can go, several messages in a packet. Raises ChannelClosed."""
+    def flush(self) -> bool:
+        """Sends what can go, several messages in a packet. Returns whether anything went. Raises ChannelClosed."""
+        told = False
         while self._outbox:
             batch: list[_Outgoing] = []
             packet: list[control.FromNode] = []
@@ -155,12 +158,15 @@ class TrainerLink:
                 if outgoing.fd is not None:
                     break  # one descriptor a packet, so that nobody has to count them
             if not packet:
-                return
+                break
+            told = True
             fds = tuple(outgoing.fd for outgoing in batch if outgoing.fd is not None)
             self._channel.send(*packet, fds=fds)
+            self.waits_since = 0.0
             for outgoing in batch:
                 if outgoing.close_fd and outgoing.fd is not None:
                     os.close(outgoing.fd)
+        return told
 
     def _placed(self, outgoing: _Outgoing) -> control.FromNode | None:
         """The message with its slot, or None while there is no slot for it."""
@@ -181,7 +187,7 @@ class TrainerLink:
         if not changes:
             return control.Apply(effect.round_id, -1, 0.0)
         assert self._arena is not None
-        slot = self._free_results.popleft()
+        slot = self._free_results.pop()  # freed last: it is in the cache
         result = self._arena.results[slot]
         if effect.payloads:
             at = 0
@@ -221,7 +227,7 @@ class TrainerLink:
             if slot not in self._given and not self._is_read(slot):
                 self._offered.pop(slot, None)
                 self._update_order.remove(slot)
-                self._update_order.append(slot)
+                self._update_order.insert(0, slot)
                 return slot
         return None
 
@@ -273,7 +279,7 @@ class TrainerLink:
         self._arena = Arena.attach(fd, said.elements)
         sizes = self._cut(said.elements)
         self._bounds = list(pairwise(accumulate(sizes, initial=0)))
-        self._free_results = deque(range(control.RESULT_SLOTS))
+        self._free_results = list(range(control.RESULT_SLOTS))
         self._update_order = list(range(control.UPDATE_SLOTS))
         self._given.clear()
         self._offered.clear()
@@ -283,6 +289,7 @@ class TrainerLink:
     def _contribute(self, said: control.Contribute) -> None:
         assert self._arena is not None
         slot, round_id = said.slot, said.round_id
+        self.waits_since = time.monotonic()
         self._given.pop(slot, None)
         self.learning_rate = said.learning_rate
         # A message carries finite numbers only, and a loss that is none tells the others nothing.
@@ -297,7 +304,8 @@ class TrainerLink:
         own = own_parameters = parameters = None
         if said.samples:
             told, own = self._told(self._arena.updates[slot], round_id, "update", copy)
-            payloads = tuple([_payload(told[start:stop]) for start, stop in self._bounds])
+            known = said.finite and not self._tongue.lies
+            payloads = tuple([_payload(told[start:stop], known) for start, stop in self._bounds])
         digest = b""
         if said.parameters:
             told, own_parameters = self._told(self._arena.parameters[slot], round_id, "parameters", copy)
@@ -353,8 +361,8 @@ class TrainerLink:
             self._arena.close()
 
 
-def _payload(vector: np.ndarray) -> Payload:
-    return Payload(vector, vector.nbytes, is_finite(vector))
+def _payload(vector: np.ndarray, known_finite: bool = False) -> Payload:
+    return Payload(vector, vector.nbytes, known_finite or is_finite(vector))
 
 
 def _apply_bytes(effect: events.Apply) -> int:

@@ -40,6 +40,11 @@ class RecentMedian:
         """Of at least one number; the upper one of an even count, because waiting a little too long costs less."""
         return self._sorted[len(self._sorted) // 2]
 
+    def reach(self) -> float:
+        """From the median to the value farthest from it: never less than ``deviation``, and had at once."""
+        center = self.median()
+        return max(self._sorted[-1] - center, center - self._sorted[0])
+
     def deviation(self) -> float:
         """The median absolute deviation from the median, not scaled."""
         center = self.median()
@@ -85,7 +90,10 @@ class Deadline:
             if len(self._lags) < ENOUGH:
                 self._grace_s = self._cap_s
             else:
-                adaptive = self._lags.median() + self._mads * MAD_SCALE * self._lags.deviation()
+                median, scale = self._lags.median(), self._mads * MAD_SCALE
+                # Most often all came so soon that the floor holds, and then the deviation need not be known.
+                at_floor = median + scale * self._lags.reach() <= self._floor_s
+                adaptive = self._floor_s if at_floor else median + scale * self._lags.deviation()
                 self._grace_s = min(max(adaptive, self._floor_s), self._cap_s)
         return self._grace_s
 

@@ -378,6 +378,31 @@ def _poll_wakes_on_a_descriptor(world: World) -> None:
 
 
 @_promise
+def _poll_that_may_stay_awake_comes_back_as_soon_and_as_late(world: World) -> None:
+    sender, receiver = world.pair()
+    world.send(sender, 1, ping(0))
+    assert world.wait_received(receiver, 1)
+    began = time.monotonic()
+    assert receiver.poll(0.02, awake_s=PATIENCE_S) == []
+    assert 0.015 <= time.monotonic() - began < PATIENCE_S, "poll has its own idea of when the time is up"
+    assert not receiver.woken
+    reader, writer = os.pipe()
+    try:
+        os.write(writer, b"x")
+        assert receiver.poll(PATIENCE_S, [reader], PATIENCE_S) == []
+        assert receiver.woken, "poll does not say that it was a descriptor that woke it"
+    finally:
+        os.close(reader)
+        os.close(writer)
+    ringing = threading.Timer(0.05, world.send, (sender, 1, ping(1)))
+    ringing.start()
+    began = time.monotonic()
+    while not receiver.poll(PATIENCE_S, awake_s=PATIENCE_S):
+        assert time.monotonic() - began < PATIENCE_S, "poll was awake and did not see what came"
+    ringing.join()
+
+
+@_promise
 def _close_sends_what_is_queued(world: World) -> None:
     """While there is time, and whoever is closed twice is closed."""
     sender, receiver = world.pair(limit=16 * MIB)

@@ -21,6 +21,11 @@ REASON_MAX = 2048
 DESCRIPTORS_MAX = 8
 SEND_PATIENCE_S = 5.0
 _ANCILLARY_BYTES = socket.CMSG_SPACE(DESCRIPTORS_MAX * array.array("i").itemsize)
+# As plain numbers: a flag of ``socket`` is an enum's, and each ``|`` and ``&`` of those costs 2 us.
+_SEND = int(socket.MSG_DONTWAIT)
+_WAIT = int(socket.MSG_CMSG_CLOEXEC)
+_LOOK = int(socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC)
+_TRUNCATED = int(socket.MSG_TRUNC | socket.MSG_CTRUNC)
 _CODEC: Codec[control.FromTrainer | control.FromNode] = Codec(
     (*get_args(control.FromTrainer), *get_args(control.FromNode)),
     Limits(
@@ -78,7 +83,7 @@ class Channel:
         give_up = 0.0
         while True:
             try:
-                self._socket.sendmsg([packet], ancillary, socket.MSG_DONTWAIT)
+                self._socket.sendmsg([packet], ancillary, _SEND)
                 return
             except BlockingIOError:
                 give_up = give_up or time.monotonic() + SEND_PATIENCE_S
@@ -101,13 +106,11 @@ class Channel:
         """
         try:
             if timeout_s is None:
-                size, ancillary, flags, _ = self._socket.recvmsg_into([self._buffer], _ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC)
+                size, ancillary, flags, _ = self._socket.recvmsg_into([self._buffer], _ANCILLARY_BYTES, _WAIT)
             else:
                 if timeout_s > 0 and not self._readable.poll(timeout_s * 1000):
                     return [], []
-                size, ancillary, flags, _ = self._socket.recvmsg_into(
-                    [self._buffer], _ANCILLARY_BYTES, socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
-                )
+                size, ancillary, flags, _ = self._socket.recvmsg_into([self._buffer], _ANCILLARY_BYTES, _LOOK)
         except BlockingIOError:
             return [], []
         except OSError as error:
@@ -118,7 +121,7 @@ class Channel:
                 fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
         if size == 0:
             raise ChannelClosed("the other side has closed the channel")
-        if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+        if flags & _TRUNCATED:
             for fd in fds:
                 os.close(fd)
             raise LocalError(f"a packet came that is larger than {PACKET_BYTES_MAX} bytes or {DESCRIPTORS_MAX} descriptors")

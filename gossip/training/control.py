@@ -60,6 +60,7 @@ class Contribute:
     loss: float | None
     learning_rate: float
     parameters: bool
+    finite: bool = False  # all of the update, looked at while it was in the cache; False: nobody has looked, or it is not
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, assert_never
 
+import numpy as np
 import torch
 
 from gossip.aggregators.registry import BoundRule
@@ -194,7 +195,8 @@ class Exchange:
         self.go = None
         self._arena.note_progress(self.round_id)
         loss = loss if loss is not None and math.isfinite(loss) else None
-        self._say(control.Contribute(go.round_id, go.slot, samples, loss, self.learning_rate, go.want_parameters))
+        finite = samples > 0 and bool(np.isfinite(self._arena.updates[go.slot]).all())
+        self._say(control.Contribute(go.round_id, go.slot, samples, loss, self.learning_rate, go.want_parameters, finite))
         self._flush()
 
     def _settle(self, go: control.Go, samples: int, loss: float | None) -> None:

@@ -106,17 +106,21 @@ class Incoming:
         self._finite = True
         self._raw: NDArray[np.uint8] = np.empty(nbytes, np.uint8)
         self.data: NDArray[np.uint8] | NDArray[np.float32] = self._raw
-        if not isinstance(envelope.message, StateOffer):
+        kind = type(envelope.message)
+        if kind is not StateOffer:
             self.data = self._raw.view(np.float32)
-        self._digest = Digest() if isinstance(envelope.message, _DIGESTED) else None
+        self._digest = Digest() if kind in _DIGESTED else None
 
     def room(self) -> memoryview:
         """Where the next chunk goes. It must fill it."""
-        return view_of(self._raw)[self.filled : self.filled + self.chunk_bytes]
+        view = view_of(self._raw)
+        return view if self.nbytes <= self.chunk_bytes else view[self.filled : self.filled + self.chunk_bytes]
 
     def grow(self) -> bool:
         """The next chunk is in place. Returns whether it was the last."""
-        chunk = self._raw[self.filled : self.filled + self.chunk_bytes]
+        chunk = self._raw
+        if self.nbytes > self.chunk_bytes:
+            chunk = chunk[self.filled : self.filled + self.chunk_bytes]
         if self._expected is not None:
             self._sum += checksum(chunk)
         if self._digest is not None:

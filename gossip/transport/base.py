@@ -49,6 +49,8 @@ class Transport(Protocol):
     bulk: str
     """Address of the bulk lane."""
     traffic: Traffic
+    woken: bool
+    """Whether one of the last ``poll``'s ``wake`` was readable."""
 
     def connect(self, peer: PeerId, control: str, bulk: str) -> None:
         """Opens both lanes to a peer, closing former ones at another address. ``LinkUp`` follows when they stand.
@@ -70,10 +72,11 @@ class Transport(Protocol):
         """
         ...
 
-    def poll(self, timeout_s: float, wake: Sequence[int] = ()) -> list[Arrival]:
+    def poll(self, timeout_s: float, wake: Sequence[int] = (), awake_s: float = 0.0) -> list[Arrival]:
         """Waits up to ``timeout_s`` for something to come, returns all that has, in order for each sender and lane.
 
-        Returns at once, perhaps with nothing, when one of the file descriptors ``wake`` becomes readable.
+        Returns at once, perhaps with nothing, when one of the file descriptors ``wake`` becomes readable. For the first
+        ``awake_s`` it may keep the processor instead of sleeping: to be woken takes a while.
         """
         ...
 

@@ -114,7 +114,7 @@ class MemoryTransport:
         self._incarnation = incarnation if callable(incarnation) else lambda: incarnation
         self._gate = Gate(run, local, payload_limit, self.traffic)
         self._links: dict[PeerId, tuple[tuple[str, str], object]] = {}
-        self._closed = False
+        self._closed = self.woken = False
         with hub._lock:
             number = next(hub._numbers)
             self.control = control or f"memory://{number}/control"
@@ -173,16 +173,16 @@ class MemoryTransport:
         self.traffic.sent_bytes += len(header) + len(parcel.content)
         return True
 
-    def poll(self, timeout_s: float, wake: Sequence[int] = ()) -> list[Arrival]:
+    def poll(self, timeout_s: float, wake: Sequence[int] = (), awake_s: float = 0.0) -> list[Arrival]:
         deadline = time.monotonic() + timeout_s
         poller = select.poll()
         for fd in (self.inbox.bell, *wake):
             poller.register(fd, select.POLLIN)
         while True:
             ready = poller.poll(max(0.0, deadline - time.monotonic()) * 1000)
-            woken = any(fd != self.inbox.bell for fd, _ in ready)
+            self.woken = any(fd != self.inbox.bell for fd, _ in ready)
             arrivals = self._receive() if any(fd == self.inbox.bell for fd, _ in ready) else []
-            if arrivals or woken or time.monotonic() >= deadline:
+            if arrivals or self.woken or time.monotonic() >= deadline:
                 return arrivals
 
     def in_flight(self, data: object) -> bool:

@@ -38,6 +38,10 @@ _PEEK_BYTES = 1024  # holds the header of nearly every message
 _ADDRESS = re.compile(r"unix://@(gossip-[0-9a-f]{8,64})", re.ASCII)
 _KIND = socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
 _CREDENTIALS = struct.Struct("3i")
+# As plain numbers: a flag of ``socket`` is an enum's, and each ``|`` and ``&`` of those costs 2 us.
+_SEND = int(socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+_PEEK = int(socket.MSG_PEEK)
+_TRUNCATED = int(socket.MSG_TRUNC)
 
 
 def name_of(address: str) -> str | None:
@@ -107,7 +111,7 @@ class UnixLane:
         header, chunk = outgoing.frames()
         parts = (_LENGTH.pack(len(header)), header) if chunk is None else (_LENGTH.pack(len(header)), header, chunk)
         try:
-            self._socket.sendmsg(parts, (), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+            self._socket.sendmsg(parts, (), _SEND)
         except OSError:  # no room, or nobody there any more, of which ``news`` will tell
             return False
         return True
@@ -123,7 +127,7 @@ class UnixLane:
 def _is_closed(end: socket.socket) -> bool:
     """By the other side, which never says anything in this direction."""
     try:
-        return not end.recv(1, socket.MSG_PEEK)
+        return not end.recv(1, _PEEK)
     except BlockingIOError:
         return False
     except OSError:
@@ -185,7 +189,7 @@ class UnixInbox:
         serial, connection = self._connections[fd]
         for _ in range(BURST_PACKETS):
             try:
-                got = connection.recv_into(self._view, _PEEK_BYTES, socket.MSG_PEEK)
+                got = connection.recv_into(self._view, _PEEK_BYTES, _PEEK)
             except BlockingIOError:
                 return
             except OSError:
@@ -204,7 +208,7 @@ class UnixInbox:
         """One packet, whose first bytes are in the scratch buffer."""
         end = _LENGTH.size + (_LENGTH.unpack_from(self._scratch)[0] if seen >= _LENGTH.size else _HEADER_MAX)
         if seen < end <= _HEADER_MAX:
-            seen = connection.recv_into(self._view, end, socket.MSG_PEEK)
+            seen = connection.recv_into(self._view, end, _PEEK)
         if end > seen:
             self._traffic.drop("malformed")
             self._throw_away(connection)
@@ -227,7 +231,7 @@ class UnixInbox:
         room = incoming.room()
         got, _, flags, _ = connection.recvmsg_into([self._view[:end], room])
         self._traffic.received_bytes += got - _LENGTH.size
-        return self._reception.filled(serial, incoming, got == end + len(room) and not flags & socket.MSG_TRUNC)
+        return self._reception.filled(serial, incoming, got == end + len(room) and not flags & _TRUNCATED)
 
     def _throw_away(self, connection: socket.socket) -> None:
         """The rest of a packet goes with its first byte."""

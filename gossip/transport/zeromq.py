@@ -73,7 +73,7 @@ class ZeroMQTransport:
         self._links: dict[PeerId, Link] = {}
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
         self._context.set(zmq.MAX_SOCKETS, min(8192, self._context.get(zmq.SOCKET_LIMIT)))
-        self._closed = False
+        self._closed = self.woken = False
         self._bulk_in: Inbox
         try:
             self._control_in: Inbox = ControlInbox(self._context, host, control_port, gate)
@@ -263,7 +263,7 @@ class ZeroMQTransport:
 
     # --- in ---------------------------------------------------------------------------------------------------------------
 
-    def poll(self, timeout_s: float, wake: Sequence[int] = ()) -> list[Arrival]:
+    def poll(self, timeout_s: float, wake: Sequence[int] = (), awake_s: float = 0.0) -> list[Arrival]:
         now = time.monotonic()
         deadline = now + timeout_s
         self._summed = self._said = None
@@ -273,7 +273,7 @@ class ZeroMQTransport:
         arrivals: list[Arrival] = []
         while True:
             wait_s = 0.0 if self._unread else max(0.0, min(deadline - now, SAFETY_POLL_S, self._retry_at - now))
-            heard = {fd for fd, _ in self._poller.poll(wait_s * 1000)}
+            heard = {fd for fd, _ in self._look(wait_s, awake_s)}
             now = time.monotonic()
             self._retry(now)
             look_everywhere = now >= self._look_at
@@ -291,8 +291,20 @@ class ZeroMQTransport:
                 self._unread.discard(self._bulk_fd)
             if look_everywhere and self._bulk_fd not in self._unread:
                 self._assembly.expire(now)  # not while it is we who are behind
-            if arrivals or now >= deadline or not wanted.isdisjoint(heard):
+            self.woken = not wanted.isdisjoint(heard)
+            if arrivals or now >= deadline or self.woken:
                 return arrivals
+
+    def _look(self, wait_s: float, awake_s: float) -> list[tuple[int, int]]:
+        """Which descriptors have something, after at most ``wait_s``, of which the first ``awake_s`` are not slept."""
+        look = self._poller.poll
+        if wait_s > 0.0 and awake_s > 0.0:
+            clock = time.monotonic
+            until = clock() + min(wait_s, awake_s)
+            while clock() < until:
+                if ready := look(0):
+                    return ready
+        return look(wait_s * 1000)
 
     def _set_wake(self, wanted: frozenset[int]) -> None:
         for fd in self._wake - wanted:

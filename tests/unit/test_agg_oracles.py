@@ -51,6 +51,25 @@ def test_coordinate_rules_and_the_mean_are_what_numpy_makes_of_them(n: int, d: i
     np.testing.assert_allclose(in_numpy(trimmed_mean(x, f=f)), np.sort(in_numpy(x), axis=0)[f : n - f].mean(axis=0), atol=1e-6)
 
 
+@pytest.mark.parametrize(("n", "d"), [size[:2] for size in SIZES])
+def test_the_mean_of_rows_that_lie_apart_is_the_mean(n: int, d: int) -> None:
+    x = cloud(n, d)
+    assert mean.from_rows is not None
+    rows = [row.clone().numpy() for row in x]
+    before = [row.copy() for row in rows]
+    aggregate = mean.from_rows(rows)
+    assert aggregate is not None
+    np.testing.assert_allclose(aggregate, mean(x).numpy(), rtol=1e-6, atol=1e-7)
+    assert all((row == old).all() and not np.shares_memory(aggregate, row) for row, old in zip(rows, before, strict=True))
+
+
+def test_the_mean_of_rows_whose_sum_overflows_is_left_to_the_other_form() -> None:
+    huge = np.full(3, 3e38, np.float32)
+    assert mean.from_rows is not None
+    assert mean.from_rows([huge, huge]) is None
+    assert torch.isfinite(mean(torch.from_numpy(np.stack([huge, huge])))).all()
+
+
 @pytest.mark.parametrize(("n", "d", "f"), SIZES[1:])
 def test_suspicion_is_what_numpy_makes_of_it(n: int, d: int, f: int) -> None:
     x = cloud(n, d)

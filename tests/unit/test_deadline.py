@@ -85,3 +85,16 @@ def test_a_window_that_slides_equals_one_that_is_sorted_afresh() -> None:
             median = ordered[len(ordered) // 2]
             mad = sorted(abs(value - median) for value in ordered)[len(ordered) // 2]
             assert waiting.grace_s() == pytest.approx(median + 4 * 1.4826 * mad)
+
+
+def test_the_floor_is_found_without_the_deviation_and_only_where_it_holds() -> None:
+    random = Random(2)
+    for spread in (0.0001, 0.001, 0.01, 0.1):
+        waiting, seen = deadline(floor_s=0.01), []
+        for _ in range(40):
+            lag = random.expovariate(1 / spread)
+            waiting.observe(lag)
+            seen.append(lag)
+        median = sorted(seen)[20]
+        deviation = sorted(abs(lag - median) for lag in seen)[20]
+        assert waiting.grace_s() == max(0.01, median + 4.0 * 1.4826 * deviation)

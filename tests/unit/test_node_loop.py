@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import textwrap
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,59 @@ def test_an_update_that_is_not_finite_is_marked() -> None:
         stage.arena.updates[go.slot][:] = (np.inf, -np.inf, 0, 1)
         stage.trainer.send(control.Contribute(0, go.slot, 1, None, 0.1, False))
         assert not core.wait_for(events.Contributed).payloads[0].finite
+
+
+def test_a_lie_is_not_finite_because_the_truth_is() -> None:
+    core = FakeCore()
+    with Stage(core, faults=("nan:0",)) as stage:
+        stage.prepare()
+        core.say(Go(0, None))
+        go = stage.hear()
+        stage.arena.updates[go.slot][:] = (1, 2, 3, 4)
+        stage.trainer.send(control.Contribute(0, go.slot, 1, None, 0.1, False, finite=True))
+        assert not core.wait_for(events.Contributed).payloads[0].finite
+
+
+def test_a_slot_that_is_free_again_is_used_again() -> None:
+    core = FakeCore()
+    with Stage(core) as stage:
+        stage.prepare()
+        slots = []
+        for r in range(6):
+            core.say(Apply(r, (vector(r, r, r, r),)), Go(r + 1, None))
+            told, go = stage.hear(), stage.hear()
+            slots.append((told.slot, go.slot))
+            contribute = control.Contribute(r + 1, go.slot, 1, None, 0.1, False)
+            stage.trainer.send(control.Applied(r, told.slot), contribute)
+            core.wait_for(events.Contributed, r)
+        assert len(set(slots)) == 1, "memory that was used last is in the cache, the others' is not"
+
+
+def test_timers_fire_though_every_turn_has_an_answer_for_the_trainer() -> None:
+    def on(event: Any) -> list[Any]:
+        if isinstance(event, events.Started):
+            return [events.SetTimer(1, 0.0)]
+        if isinstance(event, events.TimerFired):
+            return [events.SetTimer(event.token + 1, 0.0)]
+        if isinstance(event, events.Contributed):
+            assert all_sent.wait(10)
+            return [Go(event.round_id + 1, None)]
+        return []
+
+    all_sent = threading.Event()
+    core = FakeCore(on)
+    with Stage(core, probe_interval_s=60.0) as stage:  # it may block without having overslept
+        stage.prepare()
+        core.say(Go(0, None))
+        stage.hear()
+        for r in range(100):  # whenever the node looks, another update is there
+            stage.trainer.send(control.Contribute(r, 0, 0, None, 0.1, False))
+        all_sent.set()
+        core.wait_for(events.Contributed, 99)
+        kinds = [type(event) for event in core.heard]
+        last = max(at for at, kind in enumerate(kinds) if kind is events.Contributed)
+        between = kinds[kinds.index(events.Contributed) : last]
+        assert between.count(events.TimerFired) >= 40
 
 
 def test_no_samples_means_no_payload() -> None:

@@ -207,6 +207,18 @@ def test_loss_and_learning_rate_travel_with_the_update():
     ]
 
 
+def test_the_update_says_whether_it_is_finite():
+    model, optimizer = small_model()
+    with Swarm(echo) as swarm:
+        swarm.session.prepare(model, optimizer)
+        backward(model, 0)
+        optimizer.step()
+        backward(model, 1)
+        next(model.parameters()).grad.view(-1)[0] = float("nan")
+        optimizer.step()
+    assert [m.finite for m in swarm.nodes[0].heard if isinstance(m, control.Contribute)] == [True, False]
+
+
 def test_a_closure_is_evaluated_once_and_its_loss_returned():
     model, optimizer = small_model()
     with Swarm(echo) as swarm:
