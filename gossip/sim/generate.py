@@ -335,8 +335,8 @@ KINDS: tuple[Kind, ...] = (
     Kind("hang_trainer", 0.8, _hang_trainer),
     Kind("kill_trainer", 0.8, _kill_trainer),
     Kind("leave", 0.5, _leave),
-    Kind("crash_broadcast", 1.0, _crash_broadcast),
-    Kind("hang_server", 0.7, _hang_server),
+    Kind("crash_broadcast", 1.5, _crash_broadcast),
+    Kind("hang_server", 1.2, _hang_server),
 )
 
 

@@ -8,11 +8,12 @@ import sys
 import xml.etree.ElementTree as ET
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from gossip import faults
-from gossip.core.events import Event, TrainerProgress
+from gossip.core.events import Aggregate, Aggregated, Effect, Event, TrainerProgress
 from gossip.core.messages import PeerId
 from gossip.core.peer import Peer
 from gossip.fault_kinds import Crash, Hang, Liar, Restart, Slow
@@ -142,6 +143,34 @@ def test_s6_messages_that_spike_for_seconds_are_no_network_in_which_nobody_may_b
     assert disturbances.undisturbed_s(swarm, 0) == 0.0
 
 
+class _Rules(Observer):
+    """How long each rule ran, and which answers came when their server was at a later attempt."""
+
+    def __init__(self) -> None:
+        self.asked: dict[tuple[PeerId, int], float] = {}
+        self.took_s: list[float] = []
+        self.too_late = 0
+
+    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+        if isinstance(effect, Aggregate):
+            self.asked[peer, effect.ticket] = swarm.now
+
+    def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+        if isinstance(event, Aggregated):
+            self.took_s.append(swarm.now - self.asked[peer, event.ticket])
+            shards = swarm.hosts[peer].core.rounds._shards
+            self.too_late += any(shard.ticket == event.ticket and shard.serving < shard.attempt for shard in shards)
+
+
+def test_a_rule_takes_its_time_and_a_server_may_move_on_meanwhile() -> None:
+    rules = _Rules()
+    hangs = tuple(Hang(peer, None, 0.3, round(1.0 + 0.4 * number, 1)) for number, peer in enumerate((0, 1, 2, 3, 0, 1, 2)))
+    outcome = run(replace(WORLD, rule_s=0.15, faults=hangs), [rules])
+    assert outcome.violation is None, outcome.violation
+    assert min(rules.took_s) == pytest.approx(0.15)
+    assert rules.too_late > 0
+
+
 def test_a_liar_among_robust_rules_is_quarantined_released_and_watched_and_the_replicas_agree() -> None:
     lying = replace(
         WORLD, faults=(Liar("scale", (1,), 20.0), Loss(0.1, 1.0, 2.0)), aggregator="median", active_s=6.0, duration_s=6.0
@@ -215,6 +244,7 @@ def test_a_plan_of_a_real_run_strikes_the_same_peers_in_the_simulator() -> None:
 
 HASHES = """
 from dataclasses import replace
+from typing import Any
 from gossip.sim.generate import generate
 from gossip.sim.play import run
 for seed in (2, 4):

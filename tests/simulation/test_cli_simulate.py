@@ -28,6 +28,7 @@ PLAN = """
 seed = 12
 peers = 4
 topology = "rolling"
+aggregator = "mean"
 active_s = 2.0
 duration_s = 2.0
 compute_s = [0.1, 0.2]

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from checked_swarm import checked_swarm, tamper
 
-from gossip.core.events import Aggregate, Effect, Event, Go, Received
+from gossip.core.events import Aggregate, Contributed, Effect, Event, Go, Received
 from gossip.core.messages import Commit, Hello, PeerId
 from gossip.core.peer import Peer
-from gossip.fault_kinds import Crash
+from gossip.fault_kinds import Slow
 from gossip.sim.checkers import Checker, Panel, Violation
 from gossip.sim.checkers.disturbances import Disturbances
 from gossip.sim.checkers.promptness import AsksForWhatItLacks, NobodyIsStuck, NobodyWaitsForTheSkipped, OverWhenAllIsThere
@@ -21,7 +20,7 @@ from gossip.sim.driver import Swarm
 from gossip.sim.observer import Observer
 from gossip.sim.play import run
 from gossip.sim.schedule import Schedule
-from gossip.world_faults import CrashBroadcast, HangServer, HangTrainer, Partition
+from gossip.world_faults import CrashBroadcast, HangServer, Partition
 
 
 def under(kind: Callable[..., Checker], **options: Any) -> Swarm[Peer]:
@@ -148,15 +147,19 @@ def test_rounds_are_judged_while_two_cannot_reach_each_other() -> None:
 # --- what they have found ---------------------------------------------------------------------------------------------------
 
 
-def test_a_server_that_leaves_is_not_waited_for() -> None:
-    """Everybody waited for its commit until the round's time was over: it had said that it goes, and nobody handed on."""
+def test_what_a_server_that_leaves_has_in_hand_is_handed_on_at_its_word() -> None:
+    """They waited until it was gone, which it is when everybody has sent it the update that it has no use for."""
     swarm = checked_swarm(compute_s=0.5)
     swarm.run_for(3.3)
     server = server_of(swarm)
-    others = tuple(peer for peer in range(4) if peer != server)
-    before = min(swarm.hosts[peer].core.rounds.round_id for peer in others)
+    others = [peer for peer in range(4) if peer != server]
+    rounds = [swarm.hosts[peer].core.rounds.round_id for peer in others]
     swarm.stop(server)
-    swarm.run_until(lambda: all(swarm.hosts[peer].core.rounds.round_id > before for peer in others), 0.8)
+    swarm.run_for(0.005)
+    assert [swarm.reports(peer, "attempt")[-1].fields["reason"] for peer in others] == [
+        f"{server} is skipped: it has finished"
+    ] * 3
+    assert [swarm.hosts[peer].core.rounds.round_id for peer in others] == rounds
 
 
 def test_s10_a_commit_that_only_a_newcomer_was_told_of_does_not_exist() -> None:
@@ -183,11 +186,10 @@ def test_a_trainer_that_computes_applies_nothing_meanwhile() -> None:
 
     class Watches(Observer):
         def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
-            if type(event).__name__ == "Contributed" and event.round_id != swarm.hosts[peer].core.rounds.round_id:  # type: ignore[union-attr]
-                late.append((peer, event.round_id))  # type: ignore[union-attr]
+            if isinstance(event, Contributed) and event.round_id != swarm.hosts[peer].core.rounds.round_id:
+                late.append((peer, event.round_id))
 
-    faults = (HangTrainer(1, 3.2, 1.5), Crash(3, at_s=5.0))
-    outcome = run(replace(Schedule(4, peers=5), faults=faults, active_s=6.0, duration_s=8.0), [Watches()])
+    outcome = run(Schedule(4, peers=5, faults=(Slow(1, 3.0),), active_s=6.0, duration_s=8.0), [Watches()])
     assert outcome.violation is None, outcome.violation
     assert late
     assert {peer for peer, _ in late} == {1}

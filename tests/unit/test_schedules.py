@@ -58,6 +58,12 @@ def test_liars_meet_means_and_robust_rules_that_have_an_update_to_spare() -> Non
     assert generate(lied_to[0].seed, aggregator="krum").aggregator == "krum"
 
 
+def test_much_can_happen_while_a_rule_runs_in_half_of_the_schedules() -> None:
+    slow = [schedule for schedule in MANY if schedule.rule_s >= 10 * schedule.delay_s[1]]
+    assert 0.4 < len(slow) / len(MANY) < 0.6
+    assert max(schedule.rule_s for schedule in MANY) < min(schedule.compute_s[0] for schedule in MANY)
+
+
 def test_a_seed_draws_the_same_in_every_process() -> None:
     code = "from gossip.sim.generate import generate; print(''.join(generate(s).plan.to_toml() for s in range(20)))"
     seen = {
@@ -107,6 +113,8 @@ def test_a_schedule_as_a_plan_is_the_same_schedule_again() -> None:
         ("topology = 'rong'", "Did you mean 'ring'?"),
         ("peers = 1", "has 2 to 64 peers"),
         ("duration_s = 5", "active_s <= duration_s"),
+        ("rule_s = 0.0", "above 0, and no more than round_timeout_s = 3"),
+        ("rule_s = 3.5", "above 0, and no more than round_timeout_s = 3"),
     ],
 )
 def test_a_world_that_cannot_be_is_refused(world: str, says: str) -> None:

@@ -84,9 +84,9 @@ class AppliedOnce(Checker):
         elif isinstance(effect, Restore):
             self._told.pop(peer, None)  # from another state the same round is another one
         elif isinstance(effect, Go):
-            told, self._told[peer] = self._told.get(peer), effect
+            before, self._told[peer] = self._told.get(peer), effect
             # It may be told again when it becomes known which samples the round has.
-            news = told is None or effect.round_id > told.round_id or (told.samples is None) > (effect.samples is None)
+            news = before is None or effect.round_id > before.round_id or (before.samples is None) > (effect.samples is None)
             self.demand(news, swarm, peer, f"tells its trainer to compute round {effect.round_id} again")
         elif isinstance(effect, Apply):
             self._settle(swarm, peer)
