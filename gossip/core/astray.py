@@ -38,9 +38,11 @@ class Astray:
         """Another round begins: who is on which branch is open again."""
         self._branches.clear()
 
-    def restart(self) -> None:
-        """The state of another peer was taken over."""
-        self._branches.clear()
+    def restart(self, same_round: bool) -> None:
+        """The state of another peer was taken over. Who was seen on which branch of the round still holds: who forgets that goes
+        back to the smaller one with the first word from there, and to and fro."""
+        if not same_round:
+            self._branches.clear()
         self._asked = -1
         self._open = None
 

@@ -266,7 +266,7 @@ class Peer:
                 assert isinstance(self.rounds, RollingRounds)
                 return self.rounds.on_timer(what, now)
             case AskAnother():
-                return self.recovery.on_timer(what, now)
+                return self._resume(now) if self.recovery.in_vain(what) else self.recovery.on_timer(what, now)
             case Housekeeping():
                 return self._on_housekeeping(what, now)
             case GossipTimer():
@@ -369,8 +369,16 @@ class Peer:
     # --- returning --------------------------------------------------------------------------------------------------------
 
     def _recover(self, donor: PeerId | None, reason: str, now: float) -> list[Effect]:
-        self.phase = "recovering"
-        return self.rounds.stop(now) + self.recovery.begin(donor, reason, now)
+        has_own, self.phase = self.phase == "running", "recovering"
+        return self.rounds.stop(now) + self.recovery.begin(donor, reason, now, has_own)
+
+    def _resume(self, now: float) -> list[Effect]:
+        """Nobody has a state to give: goes on with the own one."""
+        self.recovery.give_up()
+        if self.phase != "recovering" or self._rolling is None:
+            return []
+        self.phase = "running"
+        return [Report("kept_own_state", {"round": self.rounds.round_id}), *self._rolling.resume(now)]
 
     def _on_restored(self, event: Restored, now: float) -> list[Effect]:
         effects, done = self.recovery.on_restored(event, now)

@@ -52,14 +52,16 @@ class Recovery:
         self._asked: set[PeerId] = set()
         self._offer: StateOffer | None = None
         self._takers: dict[PeerId, int] = {}
+        self._has_own = False  # a state that it can go on with as long as it has not begun to take another
 
     # --- taking -----------------------------------------------------------------------------------------------------------
 
-    def begin(self, first: PeerId | None, reason: str, now: float) -> list[Effect]:
+    def begin(self, first: PeerId | None, reason: str, now: float, has_own: bool = False) -> list[Effect]:
         """Asks ``first`` (or the best donor) for its state; does nothing when that is under way."""
         if self.stage != "idle":
             return []
         self._asked.clear()
+        self._has_own = has_own
         return [Report("recovering", {"reason": reason, "from": first}), *self._ask(first, now)]
 
     def _ask(self, first: PeerId | None, now: float) -> list[Effect]:
@@ -82,6 +84,16 @@ class Recovery:
     def on_timer(self, timer: AskAnother, now: float) -> list[Effect]:
         return self._ask(None, now) if self.stage == "asking" and timer.nonce == self._nonce else []
 
+    def in_vain(self, timer: AskAnother) -> bool:
+        """Whether everybody was asked, nobody had a state to give, and the own one is whole: it has to do, then.
+
+        Else peers that all leave their branches at once, each for another's, would wait for each other for ever.
+        """
+        return self._has_own and self.stage == "asking" and self.donor is None and timer.nonce == self._nonce
+
+    def give_up(self) -> None:
+        self.stage = "idle"
+
     def on_view_change(self, now: float) -> list[Effect]:
         """A donor that is skipped will not deliver."""
         if self.stage == "asking" and self.donor is not None and self.donor not in self.donors():
@@ -95,7 +107,7 @@ class Recovery:
             return [Report("no_state", {"from": sender, "reason": offer.reason}), *self._ask(None, now)]
         if payload.digest != offer.digest:
             return [Report("bad_state", {"from": sender, "round": offer.round_id}), *self._ask(None, now)]
-        self.stage, self._offer = "restoring", offer
+        self.stage, self._offer, self._has_own = "restoring", offer, False
         return [Restore(offer.round_id, payload)]
 
     def on_restored(self, event: Restored, now: float) -> tuple[list[Effect], bool]:

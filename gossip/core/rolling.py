@@ -89,12 +89,17 @@ class RollingRounds:
         self._applied = self.round_id - 1
         return self._begin(now)
 
+    def resume(self, now: float) -> list[Effect]:
+        """Goes on where ``stop`` was called: no other state was taken over."""
+        own = self._own
+        return [*self._begin(now), *(self.on_contributed(own, now) if own is not None else ())]
+
     def stop(self, now: float) -> list[Effect]:
         """Takes part no more until ``start``; goes on helping those behind."""
         effects = self.hold_made(now)
         effects += [effect for shard in self._shards for token in shard.tokens() for effect in self.timers.cancel(token)]
         self._promises.keep(self.round_id, self.chain, self._shards)
-        self.mode, self._shards, self._own = "off", [], None
+        self.mode, self._shards = "off", []
         return effects
 
     def adopt(self, round_id: int, chain: bytes, snapshot: tuple[Any, ...]) -> None:
@@ -105,7 +110,7 @@ class RollingRounds:
         self.agreed.adopt(round_id, chain, snapshot)
         self.log.clear()
         self.elsewhere.clear()
-        self.astray.restart()
+        self.astray.restart(round_id == self.round_id)
         self.round_id, self._go_round = round_id, -1
 
     def snapshot(self, round_id: int) -> tuple[bytes, tuple[Any, ...]] | None:
@@ -119,11 +124,11 @@ class RollingRounds:
     # --- the trainer --------------------------------------------------------------------------------------------------------
 
     def on_contributed(self, event: Contributed, now: float) -> list[Effect]:
-        if self.mode != "active" or event.round_id != self.round_id:
+        if event.round_id != self.round_id:
             return []  # committed without us meanwhile: the trainer is told by Apply
         self._own = event
         effects: list[Effect] = []
-        for shard in tuple(self._shards):
+        for shard in tuple(self._shards) if self.mode == "active" else ():
             if event.round_id == self.round_id:  # our own update may have ended the round
                 effects += self._offer(shard, now)
         return effects
@@ -298,10 +303,7 @@ class RollingRounds:
             return []
         if isinstance(timer, StillBehind):
             return self.astray.still_behind(timer)
-        if self.mode != "active":
-            return []
-        shard = self._shards[timer.shard]
-        if shard.commit is not None:
+        if self.mode != "active" or (shard := self._shards[timer.shard]).commit is not None:
             return []
         match timer.what:
             case "give_up":
@@ -326,7 +328,6 @@ class RollingRounds:
         self._shards = [ShardRound(index, order) for index, order in enumerate(plan.servers)]
         self._own, self._began_at = None, now
         self.server.begin(self.round_id, self.roster, self.agreed.begin(), self.chain)
-        self.astray.begin()
         self._promises.recall(self.round_id, self.chain, self._shards)
         effects: list[Effect] = []
         if self.mode == "active":
@@ -338,7 +339,7 @@ class RollingRounds:
                     reason = "it stood still" if skipped == self.local else self._skip_reason(skipped)
                     effects.append(self._attempt_report(shard, f"{skipped} is skipped: {reason}"))
                 effects += self.server.pulse(shard, now)
-            if self._applied == self.round_id - 1:
+            if self._applied == self.round_id - 1 and self._go_round < self.round_id:
                 effects.append(self._go())
         for event in self.elsewhere.take(self.round_id):
             effects += self.on_message(event, now)
@@ -387,8 +388,7 @@ class RollingRounds:
         return self.mode == "active" and (now >= self._serves_from or len(self.roster) == 1)
 
     def _attempt_report(self, shard: ShardRound, reason: str) -> Report:
-        where = {"round": self.round_id, "shard": shard.index, "attempt": shard.attempt}
-        return Report("attempt", {**where, "server": shard.server(shard.attempt), "reason": reason})
+        return Report("attempt", {"round": self.round_id, **shard.turn, "reason": reason})
 
     # --- as a server ---------------------------------------------------------------------------------------------------------
 
@@ -423,6 +423,7 @@ class RollingRounds:
         if self._own is not None and self._applied == self.round_id - 1:
             self._applied = self.round_id  # it will have, before it reads the Go behind it
         self.round_id += 1
+        self.astray.begin()
         return effects + self._begin(now)
 
     # --- others are elsewhere -----------------------------------------------------------------------------------------------

@@ -46,6 +46,11 @@ class ShardRound:
         """Starts collecting for ``attempt``; what came for an earlier one was sent under a promise that no longer binds."""
         self.serving, self.answers, self.rows, self.ticket = attempt, {}, (), None
 
+    @property
+    def turn(self) -> dict[str, int]:
+        """Whose turn it is, for a report."""
+        return {"shard": self.index, "attempt": self.attempt, "server": self.server(self.attempt)}
+
     def passes_on(self, commit: Commit) -> bool:
         """Whether the server of our attempt is to hear of a commit that we may not take: of each once in an attempt.
 

@@ -61,13 +61,12 @@ class Question:
         if self.plan is None:
             return generate(seed, peers=self.peers, topology=self.topology, aggregator=self.aggregator).checked()
         world = self.plan.simulate
+        # A rule is drawn against the liars that are drawn: it has nothing to do with the plan's.
+        aggregator = self.aggregator or world.get("aggregator") or Schedule(seed).aggregator
         drawn = generate(
-            seed,
-            peers=self.peers or world.get("peers"),
-            topology=self.topology or world.get("topology"),
-            aggregator=self.aggregator or world.get("aggregator"),
+            seed, peers=self.peers or world.get("peers"), topology=self.topology or world.get("topology"), aggregator=aggregator
         )
-        given = {"peers": drawn.peers, "topology": drawn.topology, "aggregator": drawn.aggregator, "seed": seed}
+        given = {"peers": drawn.peers, "topology": drawn.topology, "aggregator": aggregator, "seed": seed}
         return replace(drawn, faults=()).with_plan(replace(self.plan, simulate={**world, **given}))
 
     @property

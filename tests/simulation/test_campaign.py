@@ -424,3 +424,27 @@ def test_a_trace_has_a_line_for_everything_in_order() -> None:
     kinds = {line.what for line in chart.lines}
     assert {"sent", "arrived", "started", "committed", "aggregates"} <= kinds
     assert all(isinstance(line, Line) and str(line).strip() for line in chart.lines)
+
+
+def test_seed_1196_who_changes_branch_does_not_go_back_with_the_first_word_from_the_smaller_one() -> None:
+    """Three and three went to and fro for four seconds: with another's state a peer forgot who was where."""
+    faults = (
+        Restart(5, None, 0.02, 5.9),
+        Restart(5, None, 0.02, 6.2),
+        Restart(5, None, 0.02, 7.0),
+        Flap((0, 4), 4.1, 2.1, 1.603),
+        CrashBroadcast(1.2, 3, 0.2),
+    )
+    schedule = Schedule(
+        1196,
+        peers=6,
+        faults=faults,
+        active_s=7.115,
+        duration_s=7.115,
+        compute_s=(0.46, 0.58),
+        probe_interval_s=0.5,
+        stable_addresses=True,
+    )
+    outcome = run(schedule)
+    assert outcome.violation is None, outcome.violation
+    assert outcome.reports["recovering"] < 10

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gossip.fault_kinds import Crash, Restart
+from gossip.fault_kinds import Crash, Liar, Restart
 from gossip.sim.checkers import Circumstances
 from gossip.sim.checkers.base import DEADLY_LIES, FORKING_LIES, INVENTING_LIES, STATE_LIES
 from gossip.sim.liars import LIES
@@ -124,3 +124,29 @@ def test_seed_63_one_who_suspects_everybody_does_not_keep_the_parts_of_a_cut_swa
     outcome = run(schedule)
     assert outcome.violation is None, outcome.violation
     assert outcome.counts["sent"] < 10_000
+
+
+def test_seed_1232_peers_that_leave_their_branches_for_each_others_all_at_once_keep_their_own_states() -> None:
+    """Everybody asked somebody who was asking, and nobody had a state to give: the whole swarm waited for ever."""
+    faults = (
+        Restart(5, None, 0.01, 5.3),
+        Restart(1, None, 0.11, 5.172),
+        Liar("zero", (4,), 1.0),
+        NodeLie("broken_results", (3,)),
+    )
+    schedule = Schedule(
+        1232,
+        peers=6,
+        aggregator="multi_krum",
+        faults=faults,
+        active_s=5.41,
+        duration_s=17.41,
+        rounds_min=50,
+        compute_s=(0.46, 0.58),
+        rule_s=0.1,
+        shards=(4, 4, 4),
+        stable_addresses=True,
+    )
+    outcome = run(schedule)
+    assert outcome.violation is None, outcome.violation
+    assert outcome.reports["kept_own_state"] >= 2
