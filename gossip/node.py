@@ -291,7 +291,9 @@ class Node:
     def _lose_trainer(self, reason: str, now: float) -> None:
         self._trainer_gone = True
         self._listen_to(self._worker.fd)
-        if not self.trainer.closed:
+        if self.trainer.closed:
+            self._inbox.append(events.Stop(reason))  # it does not wait for us any more, and has no state to give to others
+        else:
             self._lost_deadline = now + ANNOUNCE_S
             self._inbox.append(events.TrainerLost(reason))
 
@@ -378,6 +380,9 @@ class Node:
                 self._handle(progress, now)
         if self._seed_folder is not None:
             for seed in self._seed_folder.look(now, len(self._linked) >= len(self._settings.peers) - 1):
+                if seed.ended:
+                    self._handle(events.Ended(seed.peer), now)
+                    continue
                 for effect in self.core.learn(seed.peer, seed.control, seed.bulk, seed.incarnation, now):
                     self._carry_out(effect)
         self._journal.flush_due(now)

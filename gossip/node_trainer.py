@@ -269,7 +269,7 @@ class TrainerLink:
             case control.Close():
                 self.closed = True
                 self.ended_with = {"state_round": message.round_id, "state_digest": message.digest.hex() or None}
-                self._emit(events.Stop(message.reason))
+                self._emit(events.Stop(message.reason, completed=message.reason == "finished"))
             case _ as never:
                 assert_never(never)
 

@@ -6,6 +6,7 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 SEARCH_S = 0.1  # while somebody is missing
 WATCH_S = 2.0  # when all are there: one that was restarted has another address
@@ -20,10 +21,11 @@ class Seed:
     control: str
     bulk: str
     incarnation: int
+    ended: bool = False  # it cannot any more: it has ended, and is not started again
 
 
 class SeedFolder:
-    """``<run>/seeds`` with one file ``<id>.addr`` a peer.
+    """``<run>/seeds`` with one file ``<id>.addr`` a peer: its address, or that it has ended for good.
 
     Args:
         peers: Who may be found there. Files of strangers are left alone.
@@ -39,15 +41,12 @@ class SeedFolder:
         """``given``, or more where a former node of this peer had as much: its trainer and its launcher both start new ones."""
         path = self._folder / f"{self._local}.addr"
         former = parse_seed(self._local, path.read_bytes()) if path.exists() else None
-        return given if former is None else max(given, former.incarnation + 1)
+        return given if former is None or former.ended else max(given, former.incarnation + 1)
 
     def announce(self, control: str, bulk: str, incarnation: int) -> None:
-        """Writes the own address, in one step: a reader sees the old file or the new one."""
+        """Writes the own address."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        fields = {"control": control, "bulk": bulk, "incarnation": incarnation, "pid": os.getpid()}
-        new = self._folder / f".{self._local}.{os.getpid()}.new"
-        new.write_text(json.dumps(fields), "utf-8")
-        new.replace(self._folder / f"{self._local}.addr")
+        _write(self._folder, self._local, {"control": control, "bulk": bulk, "incarnation": incarnation, "pid": os.getpid()})
 
     def look(self, now: float, all_linked: bool) -> list[Seed]:
         """What is new in the folder since the last look, when the time for one has come."""
@@ -69,6 +68,19 @@ class SeedFolder:
         return parse_seed(peer, path.read_bytes())
 
 
+def announce_end(folder: Path, peer: int) -> None:
+    """Says in ``folder`` that a peer has ended and will not be started again: for whoever starts them."""
+    if folder.is_dir():
+        _write(folder, peer, {"ended": True})
+
+
+def _write(folder: Path, peer: int, fields: dict[str, Any]) -> None:
+    """In one step: a reader sees the old file or the new one."""
+    new = folder / f".{peer}.{os.getpid()}.new"
+    new.write_text(json.dumps(fields), "utf-8")
+    new.replace(folder / f"{peer}.addr")
+
+
 def parse_seed(peer: int, data: bytes) -> Seed | None:
     """None when it is not an address: whoever may write there can also delete it, so there is nobody to accuse."""
     try:
@@ -77,6 +89,8 @@ def parse_seed(peer: int, data: bytes) -> Seed | None:
         return None
     if not isinstance(fields, dict):
         return None
+    if fields.get("ended") is True:
+        return Seed(peer, "", "", 0, ended=True)
     control, bulk, incarnation = fields.get("control"), fields.get("bulk"), fields.get("incarnation")
     if not (isinstance(control, str) and isinstance(bulk, str) and isinstance(incarnation, int) and incarnation >= 0):
         return None

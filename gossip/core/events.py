@@ -156,10 +156,21 @@ class TrainerProgress:
 
 
 @record
+class Ended:
+    """Whoever starts the peers says that this one has ended and will not be started again."""
+
+    peer: PeerId
+
+
+@record
 class Stop:
-    """Leave politely: say so, help those who are behind, halt."""
+    """Leave politely: say so, help those who are behind, halt.
+
+    ``completed``: the script has come to its end, so this is where the training ends, too; the final state is here to be taken.
+    """
 
     reason: str
+    completed: bool = False
 
 
 Event: TypeAlias = (
@@ -178,6 +189,7 @@ Event: TypeAlias = (
     | Restored
     | TrainerLost
     | TrainerProgress
+    | Ended
     | Stop
 )
 

@@ -130,6 +130,10 @@ class GossipRounds:
         self._tickets.clear()
         return effects
 
+    def resume(self, now: float) -> list[Effect]:
+        """Goes on behind the round that was applied when ``stop`` was called: no other state was taken over."""
+        return self.begin(self.round_id + 1, now)
+
     def jump(self, round_id: int, now: float) -> list[Effect]:
         """Goes on elsewhere: the trainer was given a state from which ``round_id`` comes next."""
         return [*self.stop(now), *self.begin(round_id, now)]
@@ -226,7 +230,7 @@ class GossipRounds:
     def on_hello(self, sender: PeerId, hello: Hello, now: float) -> list[Effect]:
         """A peer says how far it is, and whether it goes on."""
         self.elsewhere.heard(sender, hello.round_id)
-        if hello.ready:
+        if hello.stage == "ready":
             self.finished.discard(sender)
             return []
         self.finished.add(sender)

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from .events import Effect, Prepared, Send
 from .membership import Membership
-from .messages import Hello, PeerId
+from .messages import Hello, PeerId, Stage
 from .settings import CoreSettings
 
 ANSWER_EVERY_S = 0.1  # to the same life of a peer: two that are in round 0 would answer each other's answers for ever
@@ -19,7 +19,7 @@ class Progressing(Protocol):
 
 
 class Greeting:
-    """``finished``: nobody is to expect anything of us any more."""
+    """``stage``: unless it is ``ready``, nobody is to expect anything of us any more."""
 
     def __init__(
         self, local: PeerId, settings: CoreSettings, membership: Membership, rounds: Progressing, address: tuple[str, str]
@@ -27,7 +27,7 @@ class Greeting:
         self.local, self.settings, self.membership, self.rounds, self.address = local, settings, membership, rounds, address
         self.layout = b""
         self.state = b""
-        self.finished = False
+        self.stage: Stage = "ready"
         self._answered: dict[PeerId, tuple[int, float]] = {}  # which life of a peer, and when
 
     def prepare(self, event: Prepared) -> None:
@@ -40,7 +40,7 @@ class Greeting:
             layout=self.layout,
             state=self.state if self.rounds.round_id == 0 else b"",
             round_id=self.rounds.round_id,
-            ready=not self.finished,
+            stage=self.stage,
             address=self.address[0],
             bulk=self.address[1],
         )

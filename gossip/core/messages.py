@@ -11,6 +11,7 @@ from .record import record
 
 PeerId: TypeAlias = int
 Status: TypeAlias = Literal["alive", "suspect", "dead", "left"]
+Stage: TypeAlias = Literal["ready", "leaving", "completed"]
 
 ROUND_MAX = 2**48
 DIGEST_BYTES = 16
@@ -198,7 +199,7 @@ class Hello:
     layout: bytes  # digest of names, shapes and dtypes; empty until the trainer has prepared its model
     state: bytes  # digest of the trainer's state at ``round_id``; empty when unknown
     round_id: int
-    ready: bool  # the trainer holds the state of ``round_id`` and wants to be in the roster
+    stage: Stage  # ready: wants to be in the roster; completed: its script has had all its rounds, the last before ``round_id``
     address: str
     bulk: str
 

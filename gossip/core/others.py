@@ -1,4 +1,4 @@
-"""How far the others are: who is ahead and can help us, who is behind and may need us."""
+"""How far the others are: who is ahead and can help us."""
 
 from __future__ import annotations
 
@@ -26,16 +26,6 @@ class Others:
             return None
         self._turn += 1
         return donors[self._turn % len(donors)]
-
-    def need_us(self) -> bool:
-        """Whether somebody who is still here has not come as far as we have."""
-        seen = self.rounds.elsewhere.seen
-        for peer in self.rounds.roster:
-            if peer == self.local or self.membership.is_gone(peer) or self.membership.skip_reason(peer):
-                continue
-            if seen.get(peer, 0) < self.rounds.round_id:
-                return True
-        return False
 
     def _round_of(self, peer: PeerId) -> int:
         hello = self.gathering.hellos.get(peer)

@@ -9,7 +9,7 @@ A peer's life:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any, Literal, TypeAlias, assert_never
@@ -19,12 +19,14 @@ from gossip.topologies.base import Topology
 
 from . import gathering
 from .astray import StillBehind
+from .ending import Ending, Helped
 from .events import (
     Aggregated,
     Applied,
     ClockJumped,
     Contributed,
     Effect,
+    Ended,
     Event,
     Halt,
     LinkDown,
@@ -33,7 +35,6 @@ from .events import (
     Received,
     Report,
     Restored,
-    Send,
     Sharded,
     SnapshotTaken,
     Started,
@@ -43,7 +44,7 @@ from .events import (
     TrainerProgress,
 )
 from .gathering import Gathering
-from .gossiping import GossipRounds, GossipTimer
+from .gossiping import BEHIND_ROUNDS, GossipRounds, GossipTimer
 from .greeting import Greeting
 from .membership import TIMERS, Change, Membership
 from .messages import (
@@ -68,26 +69,24 @@ from .messages import (
 from .others import Others
 from .quorum import WATCH_INTERVAL_S, QuorumWatch
 from .recovery import AskAnother, Recovery
+from .returning import Returning, ReturnTurn
 from .rolling import RollingRounds
 from .serving import RoundTimer
 from .settings import CoreSettings
 from .timers import Timers
 
 HELLO_INTERVAL_S = 0.25
-RETURN_INTERVAL_S = 0.02  # how often one that returns asks for the commits made meanwhile
-RETURN_HELLO_EVERY = 5  # such turns: everybody is told that it is ready, in case the first word was lost
 STALL_ROUNDS = 2.0  # round timeouts without progress after which a trainer counts as stalled
 STOOD_STILL_S = 0.25  # longer than a node is ever idle, and less than it takes until others find it silent and go on without it
-STATE_SLACK = 2**20  # a donor's packed state may be this much, and half, larger than ours
 
 Phase: TypeAlias = Literal["unprepared", "gathering", "running", "recovering", "draining", "halted"]
 
 
 @dataclass(frozen=True, slots=True)
 class Housekeeping:
-    """``hello``: say hello again; ``return``: ask to be in the roster; ``watch``: is there a quorum; ``drain``: leave now."""
+    """``hello``: say hello again; ``watch``: is there a quorum."""
 
-    what: Literal["hello", "return", "watch", "drain"]
+    what: Literal["hello", "watch"]
 
 
 class Peer:
@@ -127,15 +126,16 @@ class Peer:
         self.greeting = Greeting(local, settings, self.membership, self.rounds, (control, bulk))
         self.gathering = Gathering(local, settings, self.membership)
         self.others = Others(local, self.membership, self.rounds, self.gathering)
+        self.ending = Ending(local, settings, self.membership, self.rounds, self.timers)
+        self._returning: Returning | None = None
+        if self._rolling is not None:
+            self._returning = Returning(self._rolling, self.timers, self.greeting, self.others, self.ending)
         self.recovery = Recovery(settings, self.rounds, self.timers, self.others.donors)
-        self.quorum_watch = QuorumWatch(local, settings, self.membership)
+        self.quorum_watch = QuorumWatch(local, settings, self.membership, self.ending)
         self.phase: Phase = "unprepared"
-        self._state_bytes = 0
         self._seeds = dict(seeds or {})
         self._handled_at = float("inf")
         self._data: tuple[int, int] | None = None
-        self._returning = False
-        self._turns_back = 0
         self._stop_reason = ""
 
     def handle(self, event: Event, now: float) -> list[Effect]:
@@ -160,9 +160,9 @@ class Peer:
             rolling.astray.lost_track = None
             if self.phase == "running":
                 effects += self._recover(donor, reason, now)
-        if rolling is not None and self.phase == "running" and rolling.mode == "following" and not self._returning:
-            effects += self._ask_to_return(now)
-        if self.phase == "draining" and not self.others.need_us():
+        if self._returning is not None and self.phase == "running" and self._returning.is_due:
+            effects += self._returning.go_on(True, now)
+        if self.phase == "draining" and self.ending.stay_until() <= now:
             effects += self._leave(now)
         if not self.over:
             effects += self.membership.speak(now)
@@ -185,9 +185,7 @@ class Peer:
             case Update() | Commit() | Push():
                 return self.rounds.payload_bytes(message)
             case StateOffer():
-                if not message.digest:
-                    return 0
-                return self._state_bytes * 3 // 2 + STATE_SLACK if self.recovery.stage == "asking" else -1
+                return self.recovery.payload_bytes(message)
             case _:
                 return -1
 
@@ -198,11 +196,11 @@ class Peer:
             case Received():
                 return self._on_received(event, now)
             case Contributed():
-                return self.rounds.on_contributed(event, now)
+                return self._on_contributed(event, now)
             case Aggregated():
                 return self.rounds.on_aggregated(event, now)
             case Applied():
-                return self.rounds.on_applied(event, now)
+                return self._on_applied(event, now)
             case TimerFired():
                 return self._on_timer(event, now)
             case LinkUp():
@@ -226,9 +224,11 @@ class Peer:
             case Restored():
                 return self._on_restored(event, now)
             case TrainerLost():
-                self.phase = "halted"
-                lost = Report("error", {"message": f"the trainer is gone: {event.reason}"})
-                return [lost, *self.membership.announce_own_death(event.reason, now), Halt(event.reason, 1)]
+                said = self.membership.announce_own_death(event.reason, now)
+                return self._end(Halt(f"the trainer is gone: {event.reason}", 1), said)
+            case Ended(peer):
+                self.ending.ended.add(peer)
+                return []
             case Stop():
                 return self._on_stop(event, now)
             case _:
@@ -267,6 +267,11 @@ class Peer:
                 return self.rounds.on_timer(what, now)
             case AskAnother():
                 return self._resume(now) if self.recovery.in_vain(what) else self.recovery.on_timer(what, now)
+            case ReturnTurn():
+                assert self._returning is not None
+                return self._returning.go_on(self.phase == "running", now)
+            case Helped():
+                return self.ending.stay(now)
             case Housekeeping():
                 return self._on_housekeeping(what, now)
             case GossipTimer():
@@ -280,14 +285,10 @@ class Peer:
         match timer.what:
             case "hello":
                 return self._gather(now) if self.phase == "gathering" else []
-            case "return":
-                return self._ask_to_return(now)
             case "watch":
                 return self._watch_quorum(now)
-            case "drain":
-                return self._leave(now) if self.phase == "draining" else []
 
-    def _again(self, what: Literal["hello", "return", "watch", "drain"], at: float) -> Effect:
+    def _again(self, what: Literal["hello", "watch"], at: float) -> Effect:
         return self.timers.set(at, Housekeeping(what))
 
     # --- gathering --------------------------------------------------------------------------------------------------------
@@ -302,7 +303,7 @@ class Peer:
 
     def _on_prepared(self, event: Prepared, now: float) -> list[Effect]:
         self.greeting.prepare(event)
-        self.rounds.sizes, self._state_bytes = event.sizes, event.state_bytes
+        self.rounds.sizes, self.recovery.state_bytes = event.sizes, event.state_bytes
         if self.phase != "unprepared":
             return [Report("error", {"message": "the trainer prepared twice"})]
         self.phase = "gathering"
@@ -327,17 +328,16 @@ class Peer:
             case gathering.Follow(donor, reason):
                 return [*self._recover(donor, reason, now), self._again("watch", now + WATCH_INTERVAL_S)]
             case gathering.Refuse(reason):
-                self.phase = "halted"
-                return [Report("error", {"message": f"refused: {reason}"}), Halt(f"refused by the swarm: {reason}", 6)]
+                return self._end(Halt(f"refused by the swarm: {reason}", 6))
             case gathering.TooFew(reason):
-                self.phase = "halted"
-                return [Report("error", {"message": reason}), Halt(reason, 4)]
+                return self._end(Halt(reason, 4))
             case _:
                 assert_never(decision)
 
     def _on_hello(self, sender: PeerId, incarnation: int, hello: Hello, now: float) -> list[Effect]:
         if hello.lineage != self.settings.lineage:
             return []
+        self.ending.hear(sender, hello)
         effects = self.membership.learn(sender, hello.address, hello.bulk, incarnation, now)
         if self.phase == "unprepared":
             self.gathering.hear(sender, hello)
@@ -363,8 +363,7 @@ class Peer:
         try:
             return self.rounds.configure_data(*self._data)
         except ConfigError as error:
-            self.phase = "halted"
-            return [Report("error", {"message": str(error)}), Halt(str(error), error.exit_code)]
+            return self._end(Halt(str(error), error.exit_code))
 
     # --- returning --------------------------------------------------------------------------------------------------------
 
@@ -375,10 +374,10 @@ class Peer:
     def _resume(self, now: float) -> list[Effect]:
         """Nobody has a state to give: goes on with the own one."""
         self.recovery.give_up()
-        if self.phase != "recovering" or self._rolling is None:
+        if self.phase != "recovering":
             return []
         self.phase = "running"
-        return [Report("kept_own_state", {"round": self.rounds.round_id}), *self._rolling.resume(now)]
+        return [Report("kept_own_state", {"round": self.rounds.round_id}), *self.rounds.resume(now)]
 
     def _on_restored(self, event: Restored, now: float) -> list[Effect]:
         effects, done = self.recovery.on_restored(event, now)
@@ -387,20 +386,10 @@ class Peer:
             effects += self._configured() + self.rounds.start(now)
         return effects
 
-    def _ask_to_return(self, now: float) -> list[Effect]:
-        """Until a commit names us in the roster: follow the commits, and say that we are ready."""
-        self._turns_back = self._turns_back + 1 if self._returning else 0
-        self._returning = self.phase == "running" and self.rounds.mode == "following"
-        if not self._returning:
-            return []
-        effects: list[Effect] = [*self.greeting.to_all()] if self._turns_back % RETURN_HELLO_EVERY == 0 else []
-        if (donor := self.others.next_donor()) is not None:
-            effects.append(Send(donor, CommitRequest(self.settings.lineage, self.rounds.round_id)))
-        return [*effects, self._again("return", now + RETURN_INTERVAL_S)]
-
     # --- the view changes -------------------------------------------------------------------------------------------------
 
     def _on_change(self, change: Change, now: float) -> list[Effect]:
+        self.ending.note(change, now)
         fields: dict[str, Any] = {"subject": change.peer, "round": self.rounds.round_id}
         if change.what in ("skip", "dead", "suspect", "left"):
             fields |= {"reason": change.reason, "by": change.by}
@@ -422,13 +411,28 @@ class Peer:
         if self.phase not in ("running", "recovering"):
             return []
         self.membership.stall_after_s = STALL_ROUNDS * self.rounds.deadline.round_timeout_s()
-        reports, hopeless = self.quorum_watch.look(self.rounds.roster, self.rounds.quorum(), self.rounds.round_id, now)
-        if hopeless:
-            self.phase = "halted"
-            return [Report("error", {"message": hopeless}), *self.membership.leave(now), Halt(hopeless, 5)]
+        reports, halt = self.quorum_watch.look(self.rounds.roster, self.rounds.quorum(), self.rounds.round_id, now)
+        if halt is not None:
+            return self._end(halt, self.membership.leave(now))
         return [*reports, self._again("watch", now + WATCH_INTERVAL_S)]
 
     # --- leaving ----------------------------------------------------------------------------------------------------------
+
+    def _on_contributed(self, event: Contributed, now: float) -> list[Effect]:
+        self.ending.wanted = event.round_id
+        halt = self.ending.verdict(now)
+        return self.rounds.on_contributed(event, now) if halt is None else self._end(halt, self.membership.leave(now))
+
+    def _on_applied(self, event: Applied, now: float) -> list[Effect]:
+        if self._rolling is None and self.phase == "running" and self.ending.left_behind(BEHIND_ROUNDS) and self.others.donors():
+            # Nobody is left to exchange with: what it would learn alone is worth less than what they have.
+            return self._recover(None, "the others have completed the training", now)
+        return self.rounds.on_applied(event, now)
+
+    def _end(self, halt: Halt, farewell: Sequence[Effect] = ()) -> list[Effect]:
+        """Of itself: nobody has asked it to."""
+        self.phase = "halted"
+        return [Report("error" if halt.exit_code else "over", {"message": halt.reason}), *farewell, halt]
 
     def _on_stop(self, event: Stop, now: float) -> list[Effect]:
         if self.phase == "draining":
@@ -436,11 +440,10 @@ class Peer:
         self._stop_reason = event.reason
         helpful = self.phase == "running"
         effects = self.rounds.stop(now)
-        self.phase, self.greeting.finished = "draining", True
+        self.phase, self.greeting.stage = "draining", "completed" if event.completed else "leaving"
         if not helpful:
             return effects + self._leave(now)
-        drain = self._again("drain", now + self.settings.rounds.drain_timeout_s)
-        return [*effects, *self.greeting.to_all(), drain]
+        return [*effects, *self.greeting.to_all(), *self.ending.stop(event.completed, now)]
 
     def _leave(self, now: float) -> list[Effect]:
         self.phase = "halted"

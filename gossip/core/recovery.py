@@ -16,6 +16,8 @@ from .record import record
 from .settings import CoreSettings
 from .timers import Timers
 
+STATE_SLACK = 2**20  # a donor's packed state may be this much, and half, larger than ours
+
 TAKERS_MAX = 4
 """Peers that one donor serves at a time; others are told to ask elsewhere."""
 
@@ -48,6 +50,7 @@ class Recovery:
         self.settings, self.source, self.timers, self.donors = settings, source, timers, donors
         self.stage: Stage = "idle"
         self.donor: PeerId | None = None
+        self.state_bytes = 0  # of the own one, packed
         self._nonce = 0
         self._asked: set[PeerId] = set()
         self._offer: StateOffer | None = None
@@ -63,6 +66,12 @@ class Recovery:
         self._asked.clear()
         self._has_own = has_own
         return [Report("recovering", {"reason": reason, "from": first}), *self._ask(first, now)]
+
+    def payload_bytes(self, offer: StateOffer) -> int:
+        """The most that the state of an offer may measure; -1 when none may come."""
+        if not offer.digest:
+            return 0
+        return self.state_bytes * 3 // 2 + STATE_SLACK if self.stage == "asking" else -1
 
     def _ask(self, first: PeerId | None, now: float) -> list[Effect]:
         donors = self.donors()

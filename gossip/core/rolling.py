@@ -135,8 +135,11 @@ class RollingRounds:
 
     def on_applied(self, event: Applied, now: float) -> list[Effect]:
         self._applied = max(self._applied, event.round_id)
-        up_to_date = self._applied == self.round_id - 1 and self._go_round < self.round_id
-        return [self._go()] if self.mode == "active" and up_to_date else []
+        return self.let_go() if self.mode == "active" else []
+
+    def let_go(self) -> list[Effect]:
+        """The trainer may compute this round, once it holds the state before it."""
+        return [self._go()] if self._applied == self.round_id - 1 and self._go_round < self.round_id else []
 
     def on_aggregated(self, event: Aggregated, now: float) -> list[Effect]:
         if self.mode != "active":
@@ -189,7 +192,7 @@ class RollingRounds:
         """A peer says how far it is: ready to be in the roster, or finished."""
         self.elsewhere.heard(sender, hello.round_id)
         close = hello.round_id > 0 and self.round_id - hello.round_id <= self.settings.rounds.commit_log
-        if not hello.ready:
+        if hello.stage != "ready":
             self.joining.discard(sender)
             self.finished.add(sender)
             return self.on_view_change(now)  # what it serves is handed on
@@ -339,8 +342,7 @@ class RollingRounds:
                     reason = "it stood still" if skipped == self.local else self._skip_reason(skipped)
                     effects.append(self._attempt_report(shard, f"{skipped} is skipped: {reason}"))
                 effects += self.server.pulse(shard, now)
-            if self._applied == self.round_id - 1 and self._go_round < self.round_id:
-                effects.append(self._go())
+            effects += self.let_go()
         for event in self.elsewhere.take(self.round_id):
             effects += self.on_message(event, now)
         return effects
@@ -355,13 +357,11 @@ class RollingRounds:
         if own is None or shard.commit is not None:
             return []
         payload = own.payloads[shard.index] if own.samples else None
-        where = (self.settings.lineage, self.round_id, shard.index, shard.attempt)
-        update = Update(*where, self.chain, own.samples, own.loss)
-        effects: list[Effect] = [*self.timers.cancel(shard.give_up)]
-        give_up = RoundTimer("give_up", self.round_id, shard.index, shard.attempt)
-        timer = self.timers.set(now + self.deadline.round_timeout_s(), give_up)
+        where = (self.round_id, shard.index, shard.attempt)
+        update = Update(self.settings.lineage, *where, self.chain, own.samples, own.loss)
+        timer = self.timers.set(now + self.deadline.round_timeout_s(), RoundTimer("give_up", *where))
+        effects: list[Effect] = [*self.timers.cancel(shard.give_up), timer]
         shard.give_up = timer.token
-        effects.append(timer)
         server = shard.server(shard.attempt)
         if server == self.local:
             return effects + self._on_update(self.local, shard, update, payload, now)

@@ -39,6 +39,7 @@ class RoundSettings:
     query_after_s: float = 0.003  # the server of a later attempt asks those it has not heard of
     behind_after_s: float = 0.02  # a round that others have left behind: ask for its commit
     drain_timeout_s: float = 5.0  # one that leaves helps those behind it for this long at most
+    linger_s: float = 30.0  # who has completed the training expects one that it lost back for so long, counted from the loss
     commit_log: int = 64  # commits kept for those who are behind
     commit_log_bytes: int = 256 * 2**20
 

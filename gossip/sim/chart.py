@@ -120,7 +120,7 @@ def say(message: Message) -> str:
         case messages.Push(_, round_id, what):
             return f"Push {what} r{round_id}"
         case messages.Hello():
-            return f"Hello r{message.round_id}{' ready' if message.ready else ''}"
+            return f"Hello r{message.round_id} {message.stage}"
         case messages.StateRequest():
             return name
         case messages.StateOffer():

@@ -124,6 +124,7 @@ class ToyTrainer:
         slowness: factor on the compute time.
         lie: changes the update before it is offered, ``(update, round) -> update``.
         samples_total: of an epoch; when given, the trainer reads its data through the core.
+        rounds: that its script trains for; then it comes to its end.
     """
 
     def __init__(
@@ -143,11 +144,12 @@ class ToyTrainer:
         reducer: Reducer = weighted_mean,
         samples_total: int | None = None,
         initial: int | None = None,
+        rounds: int | None = None,
     ) -> None:
         self.peer, self.seed, self.sizes, self.batch = peer, seed, sizes, batch
         self.compute_s, self.rule_s = compute_s, rule_s
         self.slowness, self.step_size, self.noise = slowness, step_size, noise
-        self.lie, self.reducer, self.samples_total = lie, reducer, samples_total
+        self.lie, self.reducer, self.samples_total, self.rounds = lie, reducer, samples_total, rounds
         self.rng = random.Random(f"toy/{seed}/{peer}/{incarnation}")
         elements = sum(sizes)
         self.target = target_of(seed, elements)
@@ -212,7 +214,9 @@ class ToyTrainer:
             self._put_off.append(effect)
             return []
         match effect:
-            case events.Go():
+            case events.Go(round_id):
+                if self.rounds is not None and round_id >= self.rounds:
+                    return [(0.0002, events.Stop("finished", completed=True))]
                 return self._compute(effect)
             case events.Apply():
                 self._apply(effect, now)

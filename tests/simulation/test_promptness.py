@@ -65,7 +65,7 @@ def test_l3_one_that_waits_for_a_server_that_has_finished_is_caught() -> None:
     waiting: Any = swarm.hosts[(server + 1) % 4].core.rounds
 
     def notes(sender: PeerId, hello: Hello, now: float) -> list[Effect]:
-        if not hello.ready:
+        if hello.stage != "ready":
             waiting.finished.add(sender)
         return []
 

@@ -292,7 +292,7 @@ def test_a_run_is_the_same_in_every_process_and_under_every_hash_seed() -> None:
 def test_every_message_travels_as_bytes_and_equal_bytes_are_parsed_once() -> None:
     swarm = echo_swarm(4)
     swarm.run_for(0.5)
-    hello = Hello(b"l", b"", b"", 0, False, "a", "b")
+    hello = Hello(b"l", b"", b"", 0, "leaving", "a", "b")
     swarm.cores[0].extra = [events.Send(peer, hello) for peer in (1, 2, 3)]
     swarm.run_for(0.1)
     got = [event.message for peer in (1, 2, 3) for _, event in received(swarm.cores[peer], 0) if event.message == hello]

@@ -253,7 +253,7 @@ def test_a_timer_of_a_former_round_closes_nothing() -> None:
 def test_a_peer_that_has_finished_is_neither_expected_nor_pushed_to() -> None:
     table = Table(peers=3)
     table.start()
-    table.rounds.on_hello(2, Hello(LINEAGE, b"", b"", 5, False, "", ""), 0.0)
+    table.rounds.on_hello(2, Hello(LINEAGE, b"", b"", 5, "leaving", "", ""), 0.0)
     assert [send.peer for send in only(table.contribute(), Send)] == [1]
     assert only(table.push(1), Aggregate)
 

@@ -77,7 +77,7 @@ class NobodyWaitsForTheSkipped(Checker):
                 return
 
     def after_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
-        if isinstance(event, Received) and isinstance(event.message, Hello) and not event.message.ready:
+        if isinstance(event, Received) and isinstance(event.message, Hello) and event.message.stage != "ready":
             core = peer_core(swarm, peer)
             if core is not None:
                 self._look(swarm, peer, event.sender, core.rounds.round_id)

@@ -1,0 +1,228 @@
+"""How a training ends for those who are not there when the others complete it: asleep, killed and started again, cut off."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gossip.core.events import Ended, Halt, Received
+from gossip.core.messages import Gossip, Hello, PeerId
+from gossip.core.peer import Peer
+from gossip.core.settings import CoreSettings, RoundSettings
+from gossip.sim.driver import Swarm, address
+from gossip.sim.toy_trainer import ToyTrainer
+from gossip.topologies import load
+
+ROUNDS = 60
+LATE = 3  # who misses the end
+LINGER_S = 12.0
+QUORUM_S = 20.0
+
+
+def swarm_that_ends(
+    seed: int, topology: str = "rolling", n: int = 5, f: int = 0, endless: tuple[PeerId, ...] = (), **rounds: Any
+) -> Swarm[Peer]:
+    """Everybody trains for ``ROUNDS`` rounds, but for the scripts of ``endless``, which do not count them."""
+    wanted = RoundSettings(**{"round_timeout_s": 2.0, "linger_s": LINGER_S, "quorum_timeout_s": QUORUM_S, **rounds})
+    settings = CoreSettings(b"run-id!!", b"lineage!", seed=seed, peers=tuple(range(n)), f=f, rounds=wanted)
+    plan, folder = load(topology), {peer: address(peer, 0) for peer in range(n)}
+
+    def make_core(peer: PeerId, incarnation: int) -> Peer:
+        control, bulk = folder[peer] = address(peer, incarnation)
+        return Peer(peer, incarnation, settings, plan, control=control, bulk=bulk, seeds=dict(folder))
+
+    def make_trainer(peer: PeerId, incarnation: int) -> ToyTrainer:
+        ends = None if peer in endless else ROUNDS
+        return ToyTrainer(peer, seed, incarnation=incarnation, samples_total=997, rounds=ends)
+
+    return Swarm(make_core, n, seed, make_trainer=make_trainer)
+
+
+def toy(swarm: Swarm[Peer], peer: PeerId) -> ToyTrainer:
+    trainer = swarm.trainer(peer)
+    assert isinstance(trainer, ToyTrainer)
+    return trainer
+
+
+def run_to(swarm: Swarm[Peer], round_id: int, limit_s: float = 20.0) -> None:
+    swarm.run_until(lambda: all(host.core.rounds.round_id >= round_id for host in swarm.hosts.values()), limit_s=limit_s)
+
+
+def over(swarm: Swarm[Peer], *peers: PeerId) -> bool:
+    return all(swarm.hosts[peer].halt is not None for peer in peers or swarm.hosts)
+
+
+def halts(swarm: Swarm[Peer]) -> dict[PeerId, Halt | None]:
+    return {peer: host.halt for peer, host in swarm.hosts.items()}
+
+
+def everybody_finished(swarm: Swarm[Peer]) -> None:
+    assert all(halt == Halt("finished", 0) for halt in halts(swarm).values()), swarm.summary()
+    assert all(toy(swarm, peer).next_round == ROUNDS for peer in swarm.hosts), swarm.summary()
+
+
+def sleeps(swarm: Swarm[Peer]) -> None:
+    swarm.pause_for(LATE, 5.0)
+
+
+def starts_again(swarm: Swarm[Peer]) -> None:
+    swarm.restart(LATE, after_s=5.0)
+
+
+def is_cut_off(swarm: Swarm[Peer]) -> None:
+    swarm.network.partition([LATE], [peer for peer in swarm.hosts if peer != LATE])
+    swarm.at_ns(swarm.now_ns + 5 * 10**9, swarm.network.heal)
+
+
+@pytest.mark.parametrize("misses", [sleeps, starts_again, is_cut_off])
+@pytest.mark.parametrize("missed", [10, ROUNDS - 20])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_who_misses_the_end_of_rolling_rounds_ends_with_everybodys_bits(misses: Any, missed: int, seed: int) -> None:
+    swarm = swarm_that_ends(seed, commit_log=16)
+    run_to(swarm, missed)
+    misses(swarm)
+    back_at = swarm.now + 5.0
+    swarm.run_until(lambda: over(swarm), limit_s=60)
+    everybody_finished(swarm)
+    assert len({toy(swarm, peer).digest for peer in swarm.hosts}) == 1
+    assert swarm.now < back_at + 3.0
+
+
+@pytest.mark.parametrize("misses", [sleeps, starts_again, is_cut_off])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_who_misses_the_end_of_gossip_rounds_takes_over_a_final_state(misses: Any, seed: int) -> None:
+    swarm = swarm_that_ends(seed, "random_k")
+    run_to(swarm, 10)
+    misses(swarm)
+    back_at = swarm.now + 5.0
+    swarm.run_until(lambda: over(swarm), limit_s=60)
+    everybody_finished(swarm)
+    late = toy(swarm, LATE)
+    if misses is not is_cut_off:  # which it spent training alone, to the end
+        assert late.restored[-1][0] == ROUNDS
+        assert late.digest in {toy(swarm, peer).digest for peer in swarm.hosts if peer != LATE}
+    assert swarm.now < back_at + 3.0
+
+
+@pytest.mark.parametrize("topology", ["rolling", "random_k"])
+def test_a_script_that_wants_more_rounds_than_the_others_ends_with_them(topology: str) -> None:
+    swarm = swarm_that_ends(4, topology, endless=(LATE,))
+    swarm.run_until(lambda: over(swarm), limit_s=60)
+    halt = swarm.hosts[LATE].halt
+    assert halt == Halt(f"the others have completed the training at round {ROUNDS}", 0)
+    others = {toy(swarm, peer).digest for peer in swarm.hosts if peer != LATE}
+    assert topology != "rolling" or toy(swarm, LATE).digest in others
+    assert swarm.now < 5.0
+
+
+@pytest.mark.parametrize("misses", [sleeps, starts_again])
+def test_a_late_script_that_wants_more_rounds_ends_with_the_final_state(misses: Any) -> None:
+    swarm = swarm_that_ends(5, endless=(LATE,))
+    run_to(swarm, 10)
+    misses(swarm)
+    swarm.run_until(lambda: over(swarm), limit_s=60)
+    halt = swarm.hosts[LATE].halt
+    assert halt is not None and halt.exit_code == 0, swarm.summary()
+    assert len({toy(swarm, peer).digest for peer in swarm.hosts}) == 1
+
+
+@pytest.mark.parametrize("topology", ["rolling", "random_k"])
+def test_nobody_waits_long_for_the_dead_and_not_at_all_for_those_who_will_not_be_started_again(topology: str) -> None:
+    swarm = swarm_that_ends(6, topology)
+    run_to(swarm, 20)
+    swarm.crash(LATE)
+    died_at = swarm.now
+    rest = [peer for peer in swarm.hosts if peer != LATE]
+    swarm.run_until(lambda: all(toy(swarm, peer).next_round == ROUNDS for peer in rest), limit_s=20)
+    swarm.run_for(0.5)
+    assert not any(over(swarm, peer) for peer in rest), "somebody did not wait"
+    for peer in rest[:2]:
+        swarm.inject(peer, Ended(LATE))
+    assert over(swarm, *rest[:2])
+    swarm.run_until(lambda: over(swarm, *rest), limit_s=60)
+    assert died_at + LINGER_S <= swarm.now < died_at + LINGER_S + 0.5
+
+
+def test_nobody_waits_for_one_that_was_lost_long_before() -> None:
+    swarm = swarm_that_ends(7, linger_s=0.2)
+    run_to(swarm, 10)
+    swarm.crash(LATE)
+    rest = [peer for peer in swarm.hosts if peer != LATE]
+    swarm.run_until(lambda: all(toy(swarm, peer).next_round == ROUNDS for peer in rest), limit_s=20)
+    swarm.run_for(0.1)
+    assert over(swarm, *rest)
+
+
+def test_a_second_request_to_stop_ends_the_wait_at_once() -> None:
+    swarm = swarm_that_ends(8)
+    run_to(swarm, 20)
+    swarm.crash(LATE)
+    rest = [peer for peer in swarm.hosts if peer != LATE]
+    swarm.run_until(lambda: all(toy(swarm, peer).next_round == ROUNDS for peer in rest), limit_s=20)
+    swarm.run_for(0.5)
+    for peer in rest:
+        swarm.stop(peer)
+    assert over(swarm, *rest)
+
+
+def test_who_wakes_when_all_are_gone_says_so_as_soon_as_that_is_known() -> None:
+    swarm = swarm_that_ends(9)
+    run_to(swarm, 20)
+    swarm.pause(LATE)
+    rest = [peer for peer in swarm.hosts if peer != LATE]
+    swarm.run_until(lambda: over(swarm, *rest), limit_s=60)
+    swarm.resume(LATE)
+    woke_at = swarm.now
+    swarm.run_for(3.0)
+    assert not over(swarm, LATE), "the others may be cut off"
+    for peer in rest:
+        swarm.inject(LATE, Ended(peer))
+    swarm.run_until(lambda: over(swarm), limit_s=3)
+    halt = swarm.hosts[LATE].halt
+    assert halt is not None and halt.exit_code == 5
+    assert "quorum lost: 1 peers are left, a round needs 3, and this peer is in round 2" in halt.reason
+    assert swarm.now < woke_at + QUORUM_S
+
+
+def test_who_hears_that_all_have_completed_and_are_gone_says_that() -> None:
+    swarm = swarm_that_ends(10)
+    run_to(swarm, 20)
+    swarm.pause(LATE)
+    rest = [peer for peer in swarm.hosts if peer != LATE]
+    swarm.run_until(lambda: over(swarm, *rest), limit_s=60)
+    swarm.resume(LATE)
+    for peer in rest:  # what they said last was in its mailbox
+        core = swarm.hosts[peer].core
+        swarm.inject(LATE, Received(peer, 0, core.greeting.hello()))
+        swarm.inject(LATE, Received(peer, 0, Gossip((core.membership.me.rumour(),))))
+    swarm.run_until(lambda: over(swarm), limit_s=2)
+    halt = swarm.hosts[LATE].halt
+    assert halt is not None and halt.exit_code == 5
+    assert f"the others have completed the training at round {ROUNDS} and are gone" in halt.reason
+    assert "nobody can give it the final state" in halt.reason
+
+
+def test_a_node_whose_trainer_hangs_through_the_end_needs_nobody_when_it_wakes() -> None:
+    swarm = swarm_that_ends(11, drain_timeout_s=1.0, linger_s=2.0)
+    run_to(swarm, ROUNDS - 5)
+    swarm.stop_trainer(LATE)
+    rest = [peer for peer in swarm.hosts if peer != LATE]
+    swarm.run_until(lambda: over(swarm, *rest), limit_s=60)
+    swarm.run_for(QUORUM_S + 5.0)
+    swarm.resume_trainer(LATE)
+    swarm.run_until(lambda: over(swarm), limit_s=5)
+    everybody_finished(swarm)
+    assert len({toy(swarm, peer).digest for peer in swarm.hosts}) == 1
+
+
+@pytest.mark.parametrize("topology", ["rolling", "random_k"])
+def test_a_liars_word_that_the_training_is_over_ends_nothing(topology: str) -> None:
+    swarm = swarm_that_ends(12, topology, f=1)
+    run_to(swarm, 20)
+    told = Hello(b"lineage!", b"", b"", 10**9, "completed", *address(0, 0))
+    for peer in range(1, 5):
+        swarm.inject(peer, Received(0, 0, told))
+    swarm.run_until(lambda: over(swarm), limit_s=60)
+    everybody_finished(swarm)
+    assert all(not swarm.reports(peer, "recovering") for peer in range(1, 5))
