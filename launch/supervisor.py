@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from gossip.config import RunConfig
 from gossip.errors import NeverStarted
+from gossip.rendezvous import announce_end
 from gossip.telemetry import JsonLines, Logbook
 
 from .failures import explain
@@ -27,6 +28,7 @@ WAITING_EVERY_S = 5.0
 TICK_S = 0.1
 STOP_GRACE_S = 30.0  # after the first Ctrl-C; then those that did not leave are killed
 START_SLACK_S = 10.0  # peers count their start timeout themselves; this is for those that cannot
+TOO_LATE = (NeverStarted.exit_code, 5)  # what a peer ends with that finds nobody any more
 Stop = Literal["", "interrupt", "terminate", "killed", "never_started"]
 
 
@@ -168,6 +170,7 @@ class Supervisor:
             incarnation = max(incarnation, self.view.rows[peer].incarnation) + 1  # its node may have been started more than once
             self._say(f"+ starting peer {peer} again, incarnation {incarnation}")
         self._ended.add(peer)
+        announce_end(self.folder / "seeds", peer)  # or those who are done would wait for it to come back
         self._dismiss_latecomers()
 
     def _dismiss_latecomers(self) -> None:
@@ -175,7 +178,8 @@ class Supervisor:
         if not self.outcome.finished or any(self.view.rows[peer].state == "training" for peer in self._processes):
             return
         for peer, process in self._processes.items():
-            if process.incarnation > 0 and peer not in self._late:
+            here = self.view.rows[peer].state in ("starting", "here")
+            if process.incarnation > 0 and here and peer not in self._late:
                 self._late.add(peer)
                 self._say(f"! peer {peer} came back too late: the others are done")
                 process.send_trainer(signal.SIGTERM)
@@ -215,6 +219,10 @@ class Supervisor:
         blow = self.view.blow(life.peer)
         struck = blow is not None and blow.kind in ("crash", "restart") and blow.at >= life.began_at
         planned = struck and life.signal == signal.SIGKILL
+        if blow is not None and blow.planned and life.code in TOO_LATE and self.outcome.finished:
+            # The plan kept it away until the others were done.
+            self._late.add(life.peer)
+            self._say(f"! peer {life.peer} came back too late: {self.view.halted.get(life.peer, {}).get('reason', life.how)}")
         stopping = self._stop.is_set() or life.peer in self._late
         fields = {"incarnation": life.incarnation, "code": life.code, "signal": life.signal, "how": life.how}
         self._record("exited", life.peer, t=life.ended_at, planned=planned, stopping=stopping, **fields)

@@ -177,8 +177,16 @@ class RunView:
                     self.lost_rounds.add(lost)
                     # A run that loses one mostly loses many: the summary counts them.
                     return [] if not self._fresh("lost_round", -1, t) else [f"! round {lost} is lost: {event.get('reason')}"]
+            case "continued":
+                row.state = "here"
             case "restored":
+                row.state = "training"
                 return [f"+ {row.peer} took the state of round {event.get('round')} from {event.get('from')}"]
+            case "lingering" if self._fresh("lingering", -1, t):
+                lost = ", ".join(map(str, event.get("for") or ()))
+                return [f"~ {row.peer} is done; for peers {lost} it waits up to {event.get('at_most_s')} s (Ctrl-C: no more)"]
+            case "over":
+                return [f"~ {row.peer}: {event.get('message')}"]
             case "fork" if self._fresh("fork", row.peer, t):
                 return [f"! {row.peer} sees a fork at round {event.get('round')}"]
             case "error":

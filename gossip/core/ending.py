@@ -86,9 +86,10 @@ class Ending:
 
     def stay_until(self) -> float:
         """How long those who are behind may need us at most; ``-inf``: there is nobody."""
-        drain_s, linger_s = self.settings.rounds.drain_timeout_s, self.settings.rounds.linger_s
+        rounds = self.settings.rounds
         until = max([self._needed_until(peer) for peer in self._others], default=-inf)
-        return min(until, self._stopped_at + drain_s + linger_s)  # whoever comes and goes does not keep us for ever
+        # Whoever comes and goes does not keep us for ever; and who is told to stop has no time for that.
+        return min(until, self._stopped_at + rounds.drain_timeout_s + (rounds.linger_s if self._completing else 0.0))
 
     def _needed_until(self, peer: PeerId) -> float:
         drain_s = self.settings.rounds.drain_timeout_s

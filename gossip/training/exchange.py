@@ -33,6 +33,7 @@ logger = logging.getLogger(__name__)
 
 WAKE_S = 0.5  # how long a signal may go unnoticed while we wait for the node
 BRIEF_S = 0.05  # what a step may take for its predecessor's receipt to travel with its update
+HURRIED_S = 2.0  # for a node to leave that is not to help anybody
 RESTARTS_MAX = 3
 RESTARTS_WITHIN_S = 60.0
 
@@ -371,21 +372,29 @@ class Exchange:
         if self._prepared:
             self._introduce()
 
-    def close(self, reason: str, within_s: float) -> None:
-        """Leaves politely: the node has ``within_s`` to help those who are behind. Then it ends, one way or the other."""
+    def close(self, reason: str, within_s: float, hurry: Callable[[], bool] = lambda: False) -> None:
+        """Leaves politely: the node has ``within_s`` to help those who are behind. Then it ends, one way or the other.
+
+        Args:
+            hurry: Looked at about twice a second; once it is true, nobody is helped any more.
+        """
         until = time.monotonic() + within_s
         try:
             digest = self._layout.digest_parameters() if self._prepared and reason == "finished" else b""
-            self._say(control.Close(reason, self.round_id, digest))
+            goodbye, hurried = control.Close(reason, self.round_id, digest), False
+            self._say(goodbye)
             self._flush()
             while self._halted is None and time.monotonic() < until:
                 messages, fds = self._channel.receive(max(0.0, min(WAKE_S, until - time.monotonic())))
+                if not hurried and hurry():
+                    hurried, until = True, min(until, time.monotonic() + HURRIED_S)
+                    self._say(goodbye)  # said twice, it means now
                 self._hear_at_the_end(messages, fds)
         except (ChannelClosed, LocalError) as error:
             logger.debug("the node was gone before we were: %s", error)
         self._channel.close()
         if not self._node.ended(max(2.0, until - time.monotonic()) if self._halted is not None else 0.5):
-            logger.warning("peer=%d the node did not end in %.0f s, killing it", self._peer, within_s)
+            logger.warning("peer=%d the node did not end in time, killing it", self._peer)
             self._node.kill()
         self._outbox.drop()
         if self._prepared:

@@ -30,7 +30,8 @@ from .spawn import NodeHandle, Place, StartNode
 from .stepping import check_optimizer, replace_step
 from .watch import ExceptHook, Termination, watch_launcher, write_error
 
-CLOSE_S = 10.0
+CLOSE_S = 45.0
+"""More than a node takes that waits for those who were lost shortly before the end: ``linger_s`` and ``drain_timeout_s``."""
 HURRIED_CLOSE_S = 2.0
 TEXT_MAX = 200
 EXIT_SIGTERM = 143
@@ -216,16 +217,26 @@ class Session:
         return self._out_of_rounds or (halted is not None and halted.exit_code == 0)
 
     def close(self, reason: str = "finished") -> None:
-        """Leaves the swarm: first helps those who are behind, then ends the node. Also happens at exit; closing twice is fine."""
+        """Leaves the swarm: first helps those who are behind, then ends the node. Also happens at exit; closing twice is fine.
+
+        Who has finished waits up to half a minute for a peer that was lost shortly before (it may be asleep, or be started
+        again), so that it finds the final state. Ctrl-C or SIGTERM end the wait.
+        """
         if self._closed or os.getpid() != self._pid:
             return
         self._closed = True
         if reason == "finished" and self._termination.since is not None:
             reason = "stopped"
-        self._exchange.close(reason, CLOSE_S if reason == "finished" else HURRIED_CLOSE_S)
-        self._hook.uninstall()
-        self._termination.uninstall()
-        atexit.unregister(self.close)
+        patience_s = CLOSE_S if reason == "finished" else HURRIED_CLOSE_S
+        try:
+            self._exchange.close(reason, patience_s, lambda: self._termination.since is not None)
+        except KeyboardInterrupt:
+            self._exchange.close(reason, HURRIED_CLOSE_S)  # said twice, it means now
+            raise
+        finally:
+            self._hook.uninstall()
+            self._termination.uninstall()
+            atexit.unregister(self.close)
 
     def __enter__(self) -> Self:
         return self

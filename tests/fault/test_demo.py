@@ -44,6 +44,16 @@ def test_a_sleeper_and_a_returner_end_with_the_swarms_bits(free_run_dir: Path) -
 
 
 @pytest.mark.timeout(180)
+@pytest.mark.parametrize("fault", ["hang:3@30+4s", "restart:3@30+1s"])
+def test_who_misses_the_end_takes_the_final_state_from_those_who_wait(free_run_dir: Path, fault: str) -> None:
+    summary = demo(free_run_dir, "-n", "4", "--rounds", "60", "-f", "0", "--fault", fault)
+    assert summary["finished"] == [0, 1, 2, 3]
+    assert summary["replicas_identical"] is True
+    assert summary["rounds"] == 60
+    assert all(death["planned"] for death in summary["deaths"])
+
+
+@pytest.mark.timeout(180)
 def test_gossip_rounds_without_a_server_survive_the_same(free_run_dir: Path) -> None:
     faults = ["--fault", "sign_flip:2*10", "--fault", "crash:1@80"]
     summary = demo(free_run_dir, "-n", "5", "--topology", "random-k", "--rounds", "160", *faults)

@@ -77,6 +77,11 @@ def main() -> None:
         tell("fault", kind="hang", round=1, seconds=0.2)
         os.killpg(os.getpgrp(), signal.SIGSTOP)
         tell("round", round=2, loss=1.0, server=0, attempt=0, alive=4, contributors=4, trust={})
+    if mine == "oversleeps":
+        tell("fault", kind="hang", round=1, seconds=0.5)
+        os.killpg(os.getpgrp(), signal.SIGSTOP)
+        tell("halted", reason="quorum lost: 1 peers are left", exit_code=5, round=1)
+        sys.exit(5)
     if mine == "trainer-dies":
         os.kill(os.getpid(), signal.SIGKILL)
     if mine == "quorum":

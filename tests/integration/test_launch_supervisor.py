@@ -14,6 +14,7 @@ import pytest
 from gossip.config import resolve
 from gossip.launch.supervisor import Outcome, Supervisor, script_command
 from gossip.launch.view import RunView
+from gossip.rendezvous import SeedFolder
 from gossip.telemetry import read_lines
 
 FAKE = Path(__file__).with_name("launch_fake_peer.py")
@@ -144,6 +145,23 @@ async def test_a_peer_that_hangs_by_plan_is_woken(tmp_path: Path) -> None:
     stopped = next(row["t"] for row in rows if row["event"] == "fault")
     woken = next(row["t"] for row in rows if row["event"] == "continued")
     assert woken - stopped >= 0.2
+
+
+async def test_a_peer_that_sleeps_through_the_end_is_no_loss_that_nobody_planned(tmp_path: Path) -> None:
+    watched, heard = supervisor(tmp_path, "oversleeps@1")
+    outcome = await run(watched)
+    assert outcome.exit_code == 0
+    assert outcome.finished == [0, 2]
+    assert outcome.unplanned == []
+    assert any("peer 1 came back too late: quorum lost" in line for line in heard.said)
+
+
+async def test_the_peers_are_told_who_has_ended_for_good(tmp_path: Path) -> None:
+    watched, _ = supervisor(tmp_path, "crash@1")
+    (tmp_path / "run" / "seeds").mkdir()
+    await run(watched)
+    folder = SeedFolder(tmp_path / "run" / "seeds", 0, (0, 1, 2))
+    assert [(seed.peer, seed.ended) for seed in folder.look(0.0, False)] == [(1, True), (2, True)]
 
 
 async def test_the_first_script_that_raises_is_explained_in_twelve_lines_and_the_others_go_on(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from gossip.core import events
 from gossip.core.digests import digest_of
 from gossip.core.events import Aggregate, Aggregated, Apply, Go, Halt, Payload, Row, Slice
 from gossip.core.messages import Commit, Contribution, Rejection
+from gossip.rendezvous import announce_end
 from gossip.training import control
 from gossip.training.arena import allocate_bytes, map_bytes, map_rows
 
@@ -435,11 +436,23 @@ def test_a_trainer_that_says_goodbye_is_not_lost_when_it_closes() -> None:
         stage.prepare()
         stage.trainer.send(control.Close("finished"))
         stage.trainer.close()
-        assert core.wait_for(events.Stop) == events.Stop("finished")
+        assert core.wait_for(events.Stop) == events.Stop("finished", completed=True)
         core.say(Halt("finished", 0))
         stage.node.stop("again")
         assert stage.join() == 0
         assert core.count(events.TrainerLost) == 0
+
+
+def test_a_node_that_helps_others_leaves_when_its_trainer_is_gone() -> None:
+    core = FakeCore()
+    with Stage(core) as stage:
+        stage.prepare()
+        stage.trainer.send(control.Close("finished"))
+        assert core.wait_for(events.Stop) == events.Stop("finished", completed=True)
+        stage.trainer.close()
+        assert core.wait_for(events.Stop, 1) == events.Stop("the other side has closed the channel")
+        core.say(Halt("finished", 0))
+        assert stage.join() == 0
 
 
 def test_stop_from_another_thread_is_heard() -> None:
@@ -574,3 +587,12 @@ def _memory() -> Any:
     from gossip.transport.memory import Hub
 
     return in_memory(Hub())
+
+
+def test_the_core_is_told_of_a_peer_that_has_ended_for_good(tmp_path: Path) -> None:
+    core = FakeCore()
+    with Stage(core, run_dir=tmp_path, peers=3, peer=1, transport=_memory()):
+        core.wait(lambda: (tmp_path / "seeds" / "1.addr").exists())
+        announce_end(tmp_path / "seeds", 2)
+        assert core.wait_for(events.Ended) == events.Ended(2)
+        assert core.learnt == []

@@ -21,7 +21,7 @@ from gossip.node_files import Journal, dump
 from gossip.node_lies import Tongue
 from gossip.node_reduce import answer, is_finite
 from gossip.node_worker import Worker
-from gossip.rendezvous import Seed, SeedFolder, parse_seed
+from gossip.rendezvous import Seed, SeedFolder, announce_end, parse_seed
 
 # --- timers ---------------------------------------------------------------------------------------------------------------
 
@@ -164,6 +164,17 @@ def test_peers_find_each_other_in_the_folder_once_and_again_when_one_has_moved(t
     one.announce("tcp://c:1", "tcp://c:2", 2)
     assert other.look(1.0, True) == [], "all are there: it looks less often"
     assert other.look(2.5, True) == [Seed(0, "tcp://c:1", "tcp://c:2", 2)]
+
+
+def test_whoever_starts_the_peers_says_in_the_folder_that_one_has_ended(tmp_path: Path) -> None:
+    one, other = SeedFolder(tmp_path / "seeds", 0, (0, 1)), SeedFolder(tmp_path / "seeds", 1, (0, 1))
+    announce_end(tmp_path / "seeds", 0)  # before anybody was there to be told
+    assert not (tmp_path / "seeds").exists()
+    one.announce("tcp://a:1", "tcp://a:2", 3)
+    assert [seed.ended for seed in other.look(0.0, False)] == [False]
+    announce_end(tmp_path / "seeds", 0)
+    assert [(seed.peer, seed.ended) for seed in other.look(0.2, False)] == [(0, True)]
+    assert one.next_incarnation(0) == 0
 
 
 def test_a_node_started_again_has_a_higher_incarnation_than_any_before(tmp_path: Path) -> None:

@@ -130,6 +130,28 @@ def test_a_second_sigterm_kills_at_once():
     process.communicate()
 
 
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, -signal.SIGINT)])
+def test_a_signal_ends_the_wait_for_those_who_are_behind(number, code):
+    process = start("""
+        def SCRIPT(n):
+            n.prepared()
+            n.go(0)
+            first = n.expect(control.Close)
+            say("waiting")
+            assert n.expect(control.Close) == first
+            n.send(control.Halted("finished", 0))
+
+        peer = begin()
+        peer.prepare(model, optimizer)
+        peer.close()
+    """)
+    wait_for(process, "waiting")
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == code, err
+    assert "closed: ['finished', 'finished']" in out
+
+
 def test_an_exception_of_the_script_is_written_down_and_told_to_the_node(tmp_path):
     process = start(f"""
         peer = begin(run_dir=Path({str(tmp_path)!r}), peer=0)
