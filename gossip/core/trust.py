@@ -10,6 +10,7 @@ only what a peer has sent is. A peer's life in the table:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
@@ -18,7 +19,7 @@ from .messages import Commit, Contribution, PeerId, Rejection
 from .settings import TrustSettings
 
 RECENT = 20
-"""Updates of a peer that its reasons speak of."""
+"""Updates of a peer that say how far out it is as a rule, and that its reasons speak of."""
 
 MOST_PEERS = 2**16
 
@@ -139,7 +140,7 @@ class TrustTable:
         judged: dict[PeerId, tuple[str, float]] = {}
         for contribution in contributors:
             far = contribution.outlyingness
-            judged[contribution.peer] = ("outlying", far) if far > self.settings.outlying else ("", far)
+            judged[contribution.peer] = ("outlying" if self._stands_out(contribution.peer, far) else "", far)
         for rejection in rejected:
             if rejection.reason in WORDS:
                 judged[rejection.peer] = (rejection.reason, 0.0)
@@ -151,6 +152,21 @@ class TrustTable:
                 self._learn(self._standings[peer], verdict)
         changes = [*self._release(round_id), *self._suspect(round_id, judged), *self._quarantine(round_id, roster)]
         return sorted(changes, key=lambda change: change.peer)
+
+    def _stands_out(self, peer: PeerId, far: float) -> bool:
+        """Whether an update lies far out, and so do this peer's updates as a rule: the geometric mean of the recent ones.
+
+        Once a model fits its data nearly all gradients are tiny, and one batch with a sample that it gets wrong is ten or a
+        hundred times as large: whoever has that batch is far out in this round, and near in the next. A liar is far out in all.
+        One update counts no more than ``outlying`` squared, and no less than its inverse, else a single one would outweigh all.
+        """
+        outlying = self.settings.outlying
+        if not far > outlying:
+            return False
+        standing, most = self._standings.get(peer), outlying * outlying
+        before = [far for name, far in standing.recent[1 - RECENT :] if name in ("", "outlying")] if standing is not None else []
+        # As a product of quotients: the same bits on every machine, which logarithms are not.
+        return math.prod([min(max(1.0 / most, each), most) / outlying for each in (*before, far)]) > 1.0
 
     def _learn(self, standing: _Standing, verdict: tuple[str, float]) -> None:
         memory = self.settings.memory
