@@ -57,7 +57,7 @@ class TrustSettings:
     """One score a peer in [0, 1], from evidence with a name; the same on every peer whose commits agree."""
 
     memory: float = 0.9  # trust <- memory * trust + (1 - memory) * (1 if the update was ordinary else 0)
-    outlying: float = 3.0  # an update this many times farther out than the median is evidence
+    outlying: float = 3.0  # so many times farther out than the median, as a rule and this time: that is evidence
     suspect_below: float = 0.5
     quarantine_below: float = 0.2
     quarantine_rounds: int = 100
