@@ -7,7 +7,8 @@
 ``rain``: swarms of 2 to 32 at 20 % loss, 20 % duplication and 100 ms of jitter; in some, members sleep and restart all along.
 Nobody who is well may be declared dead. ``pauses``: some stand still for 0.1 s to ten minutes, with and without rain; nobody
 who did not may be declared dead. ``scale``: a tenth of the swarm crashes at once. ``page`` makes docs/membership_scale.json and
-.png of what these found. Every run is kept in --into and not run again, so all of it can be interrupted and gone on with.
+.png of what these found. Every run is kept in --into and not run again, so all of it can be interrupted and gone on with; runs
+of other code (of the core, the simulator or the codec) do not count.
 
 Exit codes: 0 all is well, 1 somebody died who lived or a swarm did not agree again, 130 Ctrl-C.
 """
@@ -24,10 +25,13 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
+from functools import cache
+from hashlib import blake2b
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+import gossip
 from gossip.sim.campaign import end_with_parent
 from gossip.sim.driver import Stuck
 from gossip.sim.false_deaths import Pause, Rain, Seen, pause, rain
@@ -100,10 +104,24 @@ def name_of(world: World) -> Row:
     return facts
 
 
+@cache
+def code() -> str:
+    """Digest of all source that a run depends on: what another code found says nothing about this one."""
+    package = Path(gossip.__file__).parent
+    state = blake2b(digest_size=8)
+    for path in [*sorted((package / "core").glob("*.py")), *sorted((package / "sim").rglob("*.py")), *codec_of(package)]:
+        state.update(path.relative_to(package).as_posix().encode() + b"\0" + path.read_bytes())
+    return state.hexdigest()
+
+
+def codec_of(package: Path) -> list[Path]:
+    return [package / "transport" / name for name in ("chunks.py", "codec.py")]
+
+
 def play(world: World) -> Row:
     """One run, in a worker: what it was and what came of it."""
     began = time.perf_counter()
-    row: Row = {"world": name_of(world)}
+    row: Row = {"world": name_of(world), "code": code()}
     try:
         row |= (
             asdict(mass_crash(world))
@@ -124,11 +142,15 @@ def told(seen: Seen) -> Row:
 
 
 def read_rows(file: Path) -> list[Row]:
-    """What was found before. A last line that an interruption cut short is left out."""
+    """What this code found before. A last line that an interruption cut short is left out."""
     if not file.exists():
         return []
     lines = file.read_text().splitlines(keepends=True)
-    return [json.loads(line) for line in lines if line.endswith("\n")]
+    rows: list[Row] = [json.loads(line) for line in lines if line.endswith("\n")]
+    kept = [row for row in rows if row.get("code") == code()]
+    if len(kept) < len(rows):
+        print(f"{file}: {len(rows) - len(kept)} of {len(rows)} runs were made by other code and do not count", file=sys.stderr)
+    return kept
 
 
 def wrong(row: Row) -> bool:
@@ -140,12 +162,13 @@ def run_all(kind: str, worlds: list[World], options: argparse.Namespace) -> list
     options.into.mkdir(parents=True, exist_ok=True)
     file = options.into / f"{kind}.jsonl"
     wanted = {json.dumps(name_of(world), sort_keys=True): world for world in worlds}
-    rows = {json.dumps(row["world"], sort_keys=True): row for row in read_rows(file)}
+    rows_before = read_rows(file)
+    rows = {json.dumps(row["world"], sort_keys=True): row for row in rows_before}
     rows = {name: row for name, row in rows.items() if name in wanted}
     todo = {name: world for name, world in wanted.items() if name not in rows}
     to_do, paid = sum(map(cost, todo.values())), 0.0
     print(f"{kind}: {len(wanted)} runs, {len(rows)} of them are in {file} already", file=sys.stderr, flush=True)
-    file.write_text("".join(json.dumps(row) + "\n" for row in read_rows(file)))  # without a line that was cut short
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows_before))  # without a line that was cut short
     began = time.monotonic()
     with multiprocessing.get_context("spawn").Pool(options.jobs, initializer=ignore_interrupts) as pool, file.open("a") as found:
         for done, row in enumerate(pool.imap_unordered(play, todo.values()), 1):
@@ -218,7 +241,8 @@ def run_page(options: argparse.Namespace) -> int:
         print(f"there is nothing in {options.into / 'scale.jsonl'}: run `scale` first", file=sys.stderr)
         return 1
     report = {
-        "schema": "gossip.membership_scale/1",
+        "schema": "gossip.membership_scale/2",
+        "code": code(),
         "rain": summed(rain_rows, "n", "in_order", "sleepers"),
         "pauses": summed(pause_rows, "pause_s", "loss", "deaf"),
         "scale": sorted(crash_rows, key=lambda row: (row["world"]["n"], row["world"]["connections_close"], row["world"]["seed"])),

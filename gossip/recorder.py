@@ -198,14 +198,14 @@ class RecordingCore:
         told, self._lost = self._lost, []
         if self._file is None:
             return told + act()
-        asked = msgpack.packb([now, plain(event)])
+        told += self._write(msgpack.packb([now, plain(event)]))  # before: it may be the last thing that the core ever hears
         try:
             effects = act()
         except BaseException:
-            self._write(asked)
             self._close()
             raise
-        told += self._write(asked + msgpack.packb(digest_of(effects)))
+        if self._file is not None:
+            told += self._write(msgpack.packb(digest_of(effects)))
         if any(isinstance(effect, events.Halt) for effect in effects):
             self._close()
         return told + effects  # in front: nobody carries out what is behind a halt

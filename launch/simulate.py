@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 SEEDS = 200
 SHRUNK_MAX = 3  # different invariants of which an example is made small
 SHOWN_MAX = 10
+SEEDS_SHOWN = 50
 
 Seeds = Annotated[int | None, typer.Option(help=f"How many schedules to play; {SEEDS} by default.", show_default=False)]
 First = Annotated[int, typer.Option("--first-seed", help="The seed to begin with.")]
@@ -109,7 +110,7 @@ class _Console:
 def _search(question: Question, jobs: int, minutes: float | None, out: Path, console: _Console) -> int:
     from gossip.sim.campaign import Tally, search
 
-    tally = Tally()
+    tally, stopped = Tally(), False
     outcomes = search(question, jobs)
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # which ends its processes, as Ctrl-C does
     try:
@@ -121,33 +122,55 @@ def _search(question: Question, jobs: int, minutes: float | None, out: Path, con
                     console.say(f"seed {outcome.schedule.seed}: {outcome.violation}")
                 if minutes is not None and console.wall_s > 60 * minutes:
                     break
+    except KeyboardInterrupt:
+        stopped = True  # an hour of search is not thrown away: what it found is told, as it is
+        print("interrupted: what was found so far (Ctrl-C again: nothing)", file=sys.stderr, flush=True)
     finally:
         outcomes.close()  # type: ignore[attr-defined]  # a generator: ends its processes
     wall_s = console.wall_s
-    failures = [_conclude(outcome, small, out, console) for outcome, small in _shrink(tally.violations, console)]
-    vacuous = tally.vacuous if question.plan is None else []
-    result = _result(tally, wall_s, failures, vacuous)
+    smaller = _examples(tally.violations) if stopped else _shrink(tally.violations, console)
+    failures = [_conclude(outcome, small, out, console) for outcome, small in smaller]
+    if question.plan is None:
+        vacuous = [] if stopped else tally.vacuous
+    else:
+        vacuous = [f"{kind} is in the plan and never took place" for kind in tally.idle(1)]
+    result = _result(tally, wall_s, failures, vacuous) | {"interrupted": stopped}
     if console.as_json:
         print(json.dumps(result))
     else:
         _table(tally, result, console)
     for line in vacuous:
         print(f"error: this campaign proves too little: {line}", file=sys.stderr)
+    if stopped:
+        return 130
     return 1 if tally.violations or vacuous else 0
 
 
-def _shrink(violations: list[Outcome], console: _Console) -> Iterator[tuple[Outcome, Shrunk]]:
-    """An example of each invariant that is violated, of the lowest seed, made small."""
-    from gossip.sim import play
-    from gossip.sim.shrink import shrink
+def _examples(violations: list[Outcome]) -> Iterator[tuple[Outcome, Shrunk]]:
+    """One of each invariant that is violated, of the lowest seed, as it was played."""
+    from gossip.sim.shrink import Shrunk
 
     examples: dict[str, Outcome] = {}
     for outcome in sorted(violations, key=lambda outcome: outcome.schedule.seed):
         assert outcome.violation is not None
         examples.setdefault(outcome.violation.invariant, outcome)
-    for invariant, outcome in list(examples.items())[:SHRUNK_MAX]:
-        console.say(f"shrinking seed {outcome.schedule.seed} ({invariant}) ...")
-        yield outcome, shrink(outcome, play.run)
+    for outcome in list(examples.values())[:SHRUNK_MAX]:
+        yield outcome, Shrunk(outcome)
+
+
+def _shrink(violations: list[Outcome], console: _Console) -> Iterator[tuple[Outcome, Shrunk]]:
+    """The same, made small."""
+    from gossip.sim import play
+    from gossip.sim.shrink import shrink
+
+    for outcome, whole in _examples(violations):
+        assert outcome.violation is not None
+        console.say(f"shrinking seed {outcome.schedule.seed} ({outcome.violation.invariant}) ...")
+        try:
+            yield outcome, shrink(outcome, play.run)
+        except KeyboardInterrupt:
+            console.say("interrupted: the plan stays as it is")
+            yield outcome, whole
 
 
 def _conclude(outcome: Outcome, small: Shrunk, out: Path, console: _Console) -> dict[str, Any]:
@@ -159,9 +182,12 @@ def _conclude(outcome: Outcome, small: Shrunk, out: Path, console: _Console) -> 
     path.write_text(f"# {found}\n{plan}", "utf-8")
     command = f"gossip simulate --faults {path} --picture {path.with_suffix('.svg')}"
     before, after = outcome.schedule, small.schedule
+    smaller = (
+        f"; from {len(before.faults)} faults and {before.peers} peers down to {len(after.faults)} and {after.peers} "
+        f"in {small.runs} runs"
+    )
     console.say(
-        f"\nseed {seed} breaks {found.invariant}; from {len(before.faults)} faults and {before.peers} peers down to "
-        f"{len(after.faults)} and {after.peers} in {small.runs} runs\n  {found}\n  replay:  {command}\n  plan:"
+        f"\nseed {seed} breaks {found.invariant}{smaller if small.runs else ''}\n  {found}\n  replay:  {command}\n  plan:"
     )
     for line in plan.splitlines():
         console.say(f"    {line}".rstrip())
@@ -223,7 +249,11 @@ def _table(tally: Tally, result: dict[str, Any], console: _Console) -> None:
     told = ("suspect", "dead", "alive_again", "skip", "attempt", "lost_round", "restored", "fork")
     console.say("peers reported: " + ", ".join(f"{key} {tally.reports[key]}" for key in told))
     console.say("judged: " + ", ".join(f"{key} {count}" for key, count in result["judged"].items()))
-    console.say(f"violations: {len(tally.violations)}" if tally.violations else "no violation")
+    seeds = result["violating_seeds"]
+    more = f" and {len(seeds) - SEEDS_SHOWN} more (--json names all)" if len(seeds) > SEEDS_SHOWN else ""
+    console.say(
+        f"violations: {len(seeds)}, of the seeds {', '.join(map(str, seeds[:SEEDS_SHOWN]))}{more}" if seeds else "no violation"
+    )
 
 
 def _pairs(counts: dict[str, int]) -> str:
@@ -267,12 +297,17 @@ class _Progress:
 
 def _play_one(question: Question, seed: int, console: _Console, trace: bool, picture: Path | None) -> int:
     """Plays one schedule and tells about it. Returns the exit code."""
+    from gossip.sim.campaign import Tally
     from gossip.sim.chart import Chart
     from gossip.sim.play import run
 
     schedule = question.schedule(seed)
     chart = Chart(None if trace else 20_000)
     outcome = run(schedule, [chart])
+    tally = Tally()
+    tally.add(outcome)
+    idle = tally.idle(1)
+    proves_too_little = bool(idle) and question.plan is not None and outcome.violation is None
     if trace:
         for line in chart.lines:
             console.say(str(line))
@@ -294,22 +329,27 @@ def _play_one(question: Question, seed: int, console: _Console, trace: bool, pic
                     "rounds": outcome.rounds,
                     "simulated_s": outcome.simulated_s,
                     "faults": dict(outcome.struck),
+                    "idle": idle,
                     "messages": dict(outcome.counts),
                     "reports": dict(outcome.reports),
                     "judged": dict(outcome.judged),
                 }
             )
         )
-        return 1 if found else 0
+        return 1 if found or proves_too_little else 0
     console.say(f"seed {schedule.seed}: {schedule.peers} peers, {schedule.topology}, {schedule.aggregator}")
     for fault in schedule.faults:
         console.say(f"  {fault}")
     console.say(f"took place: {', '.join(f'{kind} {count}' for kind, count in outcome.struck.items()) or 'no fault'}")
+    if idle:
+        console.say(f"did not take place: {', '.join(idle)} (faults begin before active_s = {schedule.active_s:g})")
     console.say(f"{outcome.rounds} rounds in {outcome.simulated_s:.2f} simulated seconds, trace {outcome.trace_hash}")
     if picture is not None:
         console.say(f"picture: {picture}")
     console.say(f"violated: {outcome.violation}" if outcome.violation else "no violation")
-    return 1 if outcome.violation else 0
+    if proves_too_little:
+        print(f"error: the plan proves too little: {', '.join(idle)} never took place", file=sys.stderr)
+    return 1 if outcome.violation or proves_too_little else 0
 
 
 def _draw(outcome: Outcome, chart: Chart, path: Path) -> None:

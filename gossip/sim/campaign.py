@@ -26,7 +26,7 @@ from .schedule import Schedule
 
 INTERRUPTIBLE_S = 0.2
 BATCH = 2  # schedules that a worker is given at a time: a second's work
-ENOUGH = 25  # schedules in which a kind of fault was drawn, after which it must have struck
+ENOUGH = 8  # schedules in which a kind of fault was drawn, after which it must have struck
 CUTS_MIN = 2  # different partitions, in a campaign that draws any
 EXPECTED_REPORTS = ("suspect", "dead", "alive_again", "skip")
 """What peers must have reported in a large campaign: else its faults were too gentle to prove anything."""
@@ -197,14 +197,14 @@ class Tally:
         self.topologies[outcome.schedule.topology.split(":")[0]] += 1
         self.cuts += outcome.cuts
 
+    def idle(self, drawn_min: int) -> list[str]:
+        """The kinds of fault that so many schedules had, and that never took place."""
+        return [kind for kind in sorted(self.drawn) if self.drawn[kind] >= drawn_min and not self.occurred[kind]]
+
     @property
     def vacuous(self) -> list[str]:
         """What this campaign pretends to have tested and has not."""
-        found = [
-            f"{kind} was drawn in {self.drawn[kind]} schedules and never took place"
-            for kind in sorted(self.drawn)
-            if self.drawn[kind] >= ENOUGH and not self.occurred[kind]
-        ]
+        found = [f"{kind} was drawn in {self.drawn[kind]} schedules and never took place" for kind in self.idle(ENOUGH)]
         if self.drawn["partition"] + self.drawn["partition_one_way"] >= ENOUGH and self.cuts < CUTS_MIN:
             found.append(f"the network was cut in {self.cuts} different ways")
         if len(self.rounds) >= LARGE and self.drawn:

@@ -11,6 +11,7 @@ from gossip.core import events, messages
 from gossip.core.events import Effect, Event
 from gossip.core.messages import Message, PeerId
 
+from .machine import NS
 from .observer import Observer
 
 if TYPE_CHECKING:
@@ -28,14 +29,14 @@ RUMOURS_SHOWN = 2
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One thing that happened at one peer.
+    """One thing that happened at one peer, or (-1, a fault) in the network.
 
     ``sent`` and ``arrived`` carry the message and the other peer; of the rest ``text`` says what it was.
     """
 
     t: float
     peer: PeerId
-    what: Literal["sent", "arrived", "started", "died", "halted", "committed", "aggregates", "reported", "link"]
+    what: Literal["sent", "arrived", "started", "died", "halted", "committed", "aggregates", "reported", "link", "fault"]
     text: str
     message: Message | None = None
     other: PeerId = -1
@@ -50,7 +51,8 @@ class Line:
     def __str__(self) -> str:
         arrow = {"sent": f"-> {self.other}", "arrived": f"<- {self.other}"}.get(self.what, "   ")
         word = "" if self.message is not None else f"{self.what} "
-        return f"{self.t:11.6f}  peer {self.peer} {arrow:5} {word}{self.text}"
+        where = f"peer {self.peer}" if self.peer >= 0 else "network"
+        return f"{self.t:11.6f}  {where} {arrow:5} {word}{self.text}"
 
 
 class Chart(Observer):
@@ -64,6 +66,12 @@ class Chart(Observer):
 
     def on_crash(self, swarm: Swarm[Any], peer: PeerId) -> None:
         self._add(swarm, peer, "died", "")
+
+    def on_resume(self, swarm: Swarm[Any], peer: PeerId) -> None:
+        self._add(swarm, peer, "fault", f"goes on after {swarm.now - swarm.hosts[peer].paused_at_ns / NS:.3f} s")
+
+    def on_fault(self, swarm: Swarm[Any], peer: PeerId, text: str) -> None:
+        self._add(swarm, peer, "fault", text)
 
     def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
         match event:

@@ -56,6 +56,8 @@ COMMIT_LOGS = (8, 64, 64)  # rounds: three seconds, or more than a schedule last
 STABLE = 0.2  # of the schedules: a peer that is started again has its old addresses
 RULES = {"mean": 1, "median": 3, "trimmed_mean": 3, "multi_krum": 5}
 """One of them where somebody lies (without liars all are means), and the updates that it needs against one liar."""
+SERVER_LIES = ("wrong_results", "broken_results", "nan_results", "two_results", "strange_roster", "usurper")
+"""About results of rounds that somebody serves: elsewhere nobody can tell them."""
 LIES = (("sign_flip", 1.0), ("nan", 1.0), ("zero", 1.0), ("stale", 3.0), ("scale", 20.0), ("bit_flip", 1.0))
 
 
@@ -100,7 +102,7 @@ def generate(
     order = sorted(range(len(KINDS)), key=lambda i: -(lots[i] ** (1.0 / KINDS[i].weight)))
     made = [kind.draw(_Lots(Random(f"schedule/{seed}/{kind.name}"), n, base.active_s)) for kind in KINDS]
     if not topologies.load(chosen_topology).rolling:
-        made = [[fault for fault in faults if not isinstance(fault, ServerFault)] for faults in made]  # nobody serves there
+        made = [[fault for fault in faults if not _needs_a_server(fault)] for faults in made]  # nobody serves there
     bearable: tuple[Fault, ...] = ()
     # Some that were drawn cannot be borne together with others: then more kinds make up for them.
     while len({type(fault) for fault in bearable}) < KINDS_MIN and chosen <= len(KINDS):
@@ -318,7 +320,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("hang", 2.0, _hang),
     Kind("slow", 0.7, _slow),
     Kind("liar", 0.6, _liar),
-    Kind("lie", 1.0, _node_lie),
+    Kind("lie", 2.0, _node_lie),
     Kind("partition", 2.0, _partition),
     Kind("flap", 1.0, _flap),
     Kind("loss", 1.5, _loss),
@@ -338,6 +340,10 @@ KINDS: tuple[Kind, ...] = (
     Kind("crash_broadcast", 1.5, _crash_broadcast),
     Kind("hang_server", 1.2, _hang_server),
 )
+
+
+def _needs_a_server(fault: Fault) -> bool:
+    return isinstance(fault, ServerFault) or (isinstance(fault, NodeLie) and fault.lie in SERVER_LIES)
 
 
 def _bearable(faults: list[Fault], n: int) -> tuple[Fault, ...]:

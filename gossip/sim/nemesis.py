@@ -113,6 +113,10 @@ class Nemesis(Observer):
         self._liars: Liars | None = None
         self._calm = False
 
+    def _tell(self, swarm: Swarm[Any], peer: PeerId, text: str) -> None:
+        for look in swarm.hooks.fault:
+            look(swarm, peer, text)
+
     def slowness(self, peer: PeerId) -> float:
         """Factor on the peer's compute time."""
         return self._slow[peer].factor if peer in self._slow and not self._calm else 1.0
@@ -154,6 +158,7 @@ class Nemesis(Observer):
             if number in self._before and isinstance(fault, NetworkFault):
                 self._off(swarm, number, fault)
         self._calm = True
+        self._tell(swarm, -1, "all faults are over")
         if self._liars is not None:
             self._liars.active = False
         self._at_round.clear()
@@ -220,6 +225,7 @@ class Nemesis(Observer):
 
     def _hang_server(self, swarm: Swarm[Any], fault: HangServer, peer: PeerId) -> None:
         if swarm.hosts[peer].state == "up":
+            self._tell(swarm, peer, str(fault))
             swarm.pause_for(peer, fault.for_s)
             self.struck[name_of(fault)] += 1
 
@@ -242,6 +248,7 @@ class Nemesis(Observer):
                 self._kill(swarm, fault, fault.peer, fault.after_s)
             case Hang():
                 if host.state == "up":
+                    self._tell(swarm, fault.peer, str(fault))
                     swarm.pause_for(fault.peer, fault.for_s)
                     self.struck["hang"] += 1
 
@@ -249,6 +256,7 @@ class Nemesis(Observer):
         if not swarm.hosts[peer].running:
             return
         self.struck[name_of(fault)] += 1
+        self._tell(swarm, peer, str(fault))
         swarm.crash(peer)
         if again_after_s is not None:
             # Not from within an event of the life that ends here.
@@ -258,6 +266,7 @@ class Nemesis(Observer):
         host = swarm.hosts[fault.peer]
         if host.state != "up" or host.trainer is None:
             return
+        self._tell(swarm, fault.peer, str(fault))
         match fault:
             case CrashMidway():
                 self._midway[fault.peer] = (fault.effect, fault)
@@ -288,6 +297,7 @@ class Nemesis(Observer):
 
     def _on(self, swarm: Swarm[Any], number: int, fault: NetworkFault) -> None:
         self._before[number] = self._count(swarm, fault)
+        self._tell(swarm, -1, f"begins: {fault}")
         if isinstance(fault, Partition | Ring):
             self._cuts[number] = tuple(_across(fault) if isinstance(fault, Partition) else _beyond(fault))
             self._cut(swarm)
@@ -302,6 +312,7 @@ class Nemesis(Observer):
         if before is None:
             return  # ended before its time
         self.struck[name_of(fault)] += self._count(swarm, fault) > before
+        self._tell(swarm, -1, f"ends: {fault}")
         if isinstance(fault, Break):
             self._cuts.pop(number, None)
             self._cut(swarm)

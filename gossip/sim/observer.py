@@ -46,6 +46,9 @@ class Observer:
     def on_crash(self, swarm: Swarm[Any], peer: PeerId) -> None:
         """The process is gone, its core can still be read. A core that halts by itself does not crash."""
 
+    def on_fault(self, swarm: Swarm[Any], peer: PeerId, text: str) -> None:
+        """The nemesis does something: to one peer, or (-1) to the network."""
+
     def watchers(self, moment: str, kind: type) -> tuple[Watcher, ...]:
         """What is called at a moment (``on_event``, ``on_effect``, ``after_event``) of one kind: the type of an event or an
         effect, of its message when that is received or sent. One that looks at a few kinds only says so here, to save time."""
@@ -98,6 +101,7 @@ class Hooks:
         self.after = _ByKind(self._observers, "after_event")
         self.resume = self._overriding("on_resume")
         self.crash = self._overriding("on_crash")
+        self.fault = self._overriding("on_fault")
 
     def _overriding(self, name: str) -> tuple[Callable[..., None], ...]:
         plain = getattr(Observer, name)

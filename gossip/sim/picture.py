@@ -22,7 +22,15 @@ COLOURS = {"rounds": "#1f5fbf", "joining": "#8a3fbf", "membership": "#7a7a7a"}
 GREEN, RED, ORANGE, INK = "#16803c", "#c81e1e", "#b45309", "#222222"
 WRAP = 150
 _MEMBERSHIP = ("S1", "S2", "S3", "S4", "S5", "S6", "S7", "L1")
-_WORDS = {"started": GREEN, "died": RED, "halted": RED, "committed": GREEN, "aggregates": COLOURS["rounds"], "reported": ORANGE}
+_WORDS = {
+    "started": GREEN,
+    "died": RED,
+    "halted": RED,
+    "committed": GREEN,
+    "aggregates": COLOURS["rounds"],
+    "reported": ORANGE,
+    "fault": RED,
+}
 
 
 @dataclass(slots=True)
@@ -43,7 +51,7 @@ def relevant(lines: Iterable[Line], invariant: str, rows: int = ROWS) -> list[Li
 
 def _concerns(line: Line, about_members: bool) -> bool:
     if about_members:
-        return line.group == "membership" or line.what in ("started", "died", "halted", "reported")
+        return line.group == "membership" or line.what in ("started", "died", "halted", "reported", "fault")
     return line.group != "membership"
 
 
@@ -58,7 +66,7 @@ def draw(outcome: Outcome, chart: Chart, rows: int = ROWS) -> str:
     found = outcome.violation
     lines = relevant(chart.lines, found.invariant if found else "", rows)
     peers = sorted(
-        {line.peer for line in lines}
+        {line.peer for line in lines if line.peer >= 0}
         | {line.other for line in lines if line.other >= 0}
         | ({found.peer} if found and found.peer >= 0 else set())
     )
@@ -76,9 +84,11 @@ def draw(outcome: Outcome, chart: Chart, rows: int = ROWS) -> str:
     ]
     for arrow in _arrows(lines):
         body += _draw_arrow(arrow, x, top, len(lines))
-    body += [
-        shape for row, line in enumerate(lines) if line.message is None for shape in _draw_note(line, x[line.peer], top, row)
-    ]
+    for row, line in enumerate(lines):
+        if line.peer < 0:
+            body += _draw_band(line, width, top, row)
+        elif line.message is None:
+            body += _draw_note(line, x[line.peer], top, row)
     body.sort(key=lambda shape: shape.startswith("<text"))  # words lie above arrows
     colour = RED if found else GREEN
     body.append(
@@ -137,6 +147,15 @@ def _draw_arrow(arrow: _Arrow, x: dict[PeerId, int], top: int, rows: int) -> lis
         shapes.append(f'<path d="M{x1},{y1} L{x3:.0f},{y3}" stroke="{colour}" stroke-opacity="0.55" fill="none"/>')
         shapes.append(_text(x3 - 3, y3 + 4, "✕", RED))
     return shapes
+
+
+def _draw_band(line: Line, width: int, top: int, row: int) -> list[str]:
+    """What befalls the network: right across."""
+    y, stroke = _y(top, row), f'stroke="{RED}" stroke-opacity="0.35" stroke-width="{ROW_PX - 4}"'
+    return [
+        f'<path d="M{LEFT_PX},{y} L{width - 8},{y}" {stroke} fill="none"/>',
+        _label(LEFT_PX, y + 6, line.text[:110], 1, RED),
+    ]
 
 
 def _draw_note(line: Line, x: int, top: int, row: int) -> list[str]:

@@ -117,6 +117,40 @@ def test_a_campaign_that_proves_nothing_fails_though_nothing_was_violated(monkey
     assert "proves too little: restart was drawn in" in done.output
 
 
+LATE = '[simulate]\nseed = 12\nactive_s = 2.0\nduration_s = 2.0\n[[fault]]\nkind = "loss"\nshare = 0.5\nat_s = 5.0\nfor_s = 1.0\n'
+
+
+@pytest.mark.parametrize("many", [[], ["--seeds", "2", "--jobs", "1"]])
+def test_a_plan_whose_faults_never_take_place_proves_nothing_and_fails(many: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "late.toml"
+    path.write_text(LATE)
+    done = CliRunner().invoke(app, ["simulate", "--faults", str(path), "--out", str(tmp_path), *many])
+    assert done.exit_code == 1
+    assert "proves too little: loss" in done.output
+    if not many:
+        assert "did not take place: loss (faults begin before active_s = 2)" in done.output
+
+
+def test_ctrl_c_tells_what_was_found_so_far_and_leaves_the_plans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    played: list[int] = []
+
+    def interrupted(schedule: Schedule) -> Outcome:
+        played.append(schedule.seed)
+        if len(played) == 12:
+            raise KeyboardInterrupt
+        return broken(schedule)
+
+    monkeypatch.setattr(play, "run", interrupted)
+    done = CliRunner().invoke(app, ["simulate", "--seeds", "1000", "--jobs", "1", "--out", str(tmp_path), "--json"])
+    assert done.exit_code == 130
+    said = json.loads(done.stdout)
+    assert (said["schedules"], said["interrupted"]) == (11, True)
+    assert said["violating_seeds"]
+    (path,) = tmp_path.glob("*.toml")
+    assert path == Path(said["failures"][0]["plan_file"])
+    assert faults.load(path).simulate["seed"] == said["violating_seeds"][0]  # as it was played: nothing was made small
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [

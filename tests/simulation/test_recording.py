@@ -121,6 +121,26 @@ def test_an_event_that_kills_the_core_is_the_last_thing_in_its_recording(tmp_pat
     assert replayed.cut_off == fatal
 
 
+def test_an_event_is_in_the_recording_before_the_core_hears_it(tmp_path: Path) -> None:
+    """Whoever is killed while the core is at work, as when it loops for ever, finds the event that it was at."""
+    path, killed = tmp_path / "life.msgpack", tmp_path / "killed.msgpack"
+
+    class Looping(Peer):
+        def handle(self, event: events.Event, now: float) -> list[events.Effect]:
+            killed.write_bytes(path.read_bytes())  # what is on the disk if this call never ends
+            return super().handle(event, now)
+
+    settings = CoreSettings(b"run-id!!", b"lineage!", seed=1, peers=(0, 1))
+    header = recorder.header_of(0, 0, settings, "rolling", "c", "b", {})
+    core = RecordingCore(Looping(0, 0, settings, load("rolling"), control="c", bulk="b"), header, path)
+    core.handle(events.Started(), 1.0)
+    core.handle(events.TrainerProgress(1, 0.0), 1.5)
+
+    replayed = replay(killed)
+    assert replayed.steps == 1
+    assert isinstance(replayed.cut_off, events.TrainerProgress)
+
+
 def test_addresses_learnt_from_outside_the_protocol_are_part_of_the_recording(tmp_path: Path) -> None:
     settings = CoreSettings(b"run-id!!", b"lineage!", seed=1, peers=(0, 1))
     header = recorder.header_of(0, 0, settings, "rolling", "c", "b", {})
