@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from gossip.config import RunConfig
+from gossip.rendezvous import announce_end
 
 WAIT_S = 60.0
 AHEAD = 150
@@ -106,6 +107,9 @@ class Swarm:
         new = self.folder / "until.new"
         new.write_text(str(self.now() + AHEAD))
         new.rename(self.folder / "until")
+        for peer, process in enumerate(self.peers):
+            if process.poll() is not None:  # as a launcher does: nobody waits for it to come back
+                announce_end(self.folder / "seeds", peer)
         said = {}
         for peer in peers:
             try:
@@ -222,9 +226,9 @@ def test_a_trainer_that_holds_the_interpreter_lock_is_not_taken_for_dead(swarm: 
 def test_a_crash_at_a_round_is_carried_out_by_the_victim(swarm: Callable[..., Swarm]) -> None:
     three = swarm(3, faults=("crash:2@50",))
     three.wait(lambda: three.events(2, "fault"), "the crash")
+    assert three.peers[2].wait(10) == -signal.SIGKILL
     said = three.finish(0, 1)
     assert said[0] == said[1]
-    assert three.peers[2].wait(10) == -signal.SIGKILL
     fault = three.events(2, "fault")[-1]
     assert (fault["kind"], fault["round"]) == ("crash", 50)
 
@@ -233,6 +237,7 @@ def test_whoever_serves_dies_before_its_commit_is_out(swarm: Callable[..., Swarm
     four = swarm(4, faults=("crash:server@50",))
     four.wait(lambda: any(four.events(peer, "fault") for peer in range(4)), "the crash")
     (victim,) = [peer for peer in range(4) if four.events(peer, "fault")]
+    assert four.peers[victim].wait(10) == -signal.SIGKILL
     others = [peer for peer in range(4) if peer != victim]
     said = four.finish(*others)
     assert len(set(said.values())) == 1
