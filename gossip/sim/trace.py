@@ -27,13 +27,12 @@ class Trace:
     def delivered(self, now_ns: int, peer: PeerId, event: Event, said: bytes | None = None) -> None:
         """``said`` are the very bytes that a ``Received`` came as, when it came as bytes."""
         kind, pieces = type(event), self._pieces
-        if kind is events.TimerFired:
-            pieces.append(_TIMER.pack(now_ns, peer, _FIRED, event.token))  # type: ignore[union-attr]
-        elif said is not None:
-            pieces.append(_HEAD.pack(now_ns, peer, _AS_SENT))
-            pieces.append(said)
+        if said is not None:
+            pieces += (_HEAD.pack(now_ns, peer, _AS_SENT), said)
             if event.payload is not None:  # type: ignore[union-attr]
                 pieces.append(_facts(event.payload))  # type: ignore[union-attr]
+        elif kind is events.TimerFired:
+            pieces.append(_TIMER.pack(now_ns, peer, _FIRED, event.token))  # type: ignore[union-attr]
         elif kind is events.TrainerProgress:
             pieces.append(_PROGRESS.pack(now_ns, peer, _GOES_ON, event.step, event.age_s))  # type: ignore[union-attr]
         else:
