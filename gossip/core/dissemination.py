@@ -36,6 +36,11 @@ class Rumours:
     def __len__(self) -> int:
         return len(self._sayings)
 
+    @property
+    def waiting(self) -> bool:
+        """Whether there is anything to tell."""
+        return bool(self._sayings)
+
     def add(self, rumour: Rumour) -> None:
         """Replaces what was said about the subject before, unless it is a further accusation of the same standing."""
         sayings = self._about.setdefault(rumour.peer, {})

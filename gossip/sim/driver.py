@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Generic
 
 from gossip.core import events
@@ -26,7 +26,7 @@ from .host import C, Host
 from .links import Links
 from .machine import NS, Machine, to_ns
 from .network import Network
-from .observer import Hooks
+from .observer import MANY, Hooks
 from .timeline import Stuck, Timeline
 from .toy_trainer import TRAINER_EFFECTS, Trainer
 from .trace import Trace
@@ -75,7 +75,7 @@ class Swarm(Timeline, Generic[C]):
         machines: of each peer, through all its lives.
         hooks: observers.
         deliveries: events that cores were given; beyond ``deliveries_max`` of them what ``too_many`` makes is raised.
-        handling, handler: the last of them, and whose it was.
+        handling, handler, asked: the last of them, whose it was, and what the core asked for because of it.
         outgoing: what Byzantine peers make of what their cores want to say; None: all are honest.
     """
 
@@ -107,6 +107,7 @@ class Swarm(Timeline, Generic[C]):
         self.deliveries = 0
         self.deliveries_max, self.too_many = DELIVERIES_MAX, _too_many
         self.handling: Event | None = None
+        self.asked: Sequence[Effect] = ()
         self.handler: PeerId = -1
         self._trace = Trace()
         self._delivered = self._trace.delivered
@@ -348,7 +349,10 @@ class Swarm(Timeline, Generic[C]):
             see(self, peer, event)
         if host.state == CRASHED:
             return
-        effects = host.core.handle(event, self.now_ns / NS if machine.true else machine.clock_s(self.now_ns))
+        self.asked = effects = host.core.handle(event, self.now_ns / NS if machine.true else machine.clock_s(self.now_ns))
+        if len(effects) > MANY:
+            for see in hooks.flood:
+                see(self, peer, event)
         for effect in effects:
             asked: type = type(effect)
             for see in hooks.effect[type(effect.message) if asked is Send else asked]:  # type: ignore[union-attr]
