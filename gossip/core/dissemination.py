@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from dataclasses import dataclass, field
 from math import ceil, log2
 
 from .messages import PeerId, Rumour
-from .record import record
 from .settings import MembershipSettings
 
 
@@ -15,10 +15,11 @@ def retransmit_limit(n: int, settings: MembershipSettings) -> int:
     return settings.retransmit_mult * ceil(log2(n + 1))
 
 
-@record
+@dataclass(slots=True)
 class _Saying:
     rumour: Rumour
     order: int  # of its coming
+    known: set[PeerId] = field(default_factory=set)  # who has told it to us
 
 
 class Rumours:
@@ -57,12 +58,19 @@ class Rumours:
         saying = sayings[rumour.origin] = self._sayings[self._order] = _Saying(rumour, self._order)
         self._put(saying.order, 0)
 
-    def pick(self, n: int, limit: int, skip: PeerId | None = None) -> tuple[Rumour, ...]:
+    def told_by(self, sender: PeerId, rumour: Rumour) -> None:
+        """``sender`` knows it, so it need not be told."""
+        sayings = self._about.get(rumour.peer)
+        saying = sayings.get(rumour.origin) if sayings else None
+        if saying is not None and saying.rumour == rumour:
+            saying.known.add(sender)
+
+    def pick(self, n: int, limit: int, to: PeerId | None = None) -> tuple[Rumour, ...]:
         """At most ``limit`` rumours for one message, those said least first, the newest of those first. Counts them as said.
 
         Args:
             n: members, for the number of times that each is said.
-            skip: leave out what is said about this peer.
+            to: whom the message goes to. It is told nothing of itself, nor what it has told us, which counts as said.
         """
         if not self._sayings or limit <= 0:
             return ()
@@ -70,7 +78,7 @@ class Rumours:
         for orders in self._waiting:
             for order in reversed(orders):
                 saying = self._sayings[order]
-                if saying.rumour.peer != skip:
+                if saying.rumour.peer != to:
                     chosen.append(saying)
                     if len(chosen) == limit:
                         break
@@ -88,7 +96,7 @@ class Rumours:
             del about[saying.rumour.origin]
             if not about:
                 del self._about[saying.rumour.peer]
-        return tuple(saying.rumour for saying in chosen)
+        return tuple([saying.rumour for saying in chosen if to not in saying.known])
 
     def _put(self, order: int, said: int) -> None:
         while len(self._waiting) <= said:

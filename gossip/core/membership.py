@@ -438,4 +438,4 @@ class Membership:
         buddy = (member.rumour(),) if member.status in ("suspect", "dead") else ()
         if not self.rumours.waiting:
             return buddy
-        return buddy + self.rumours.pick(len(self.view), self.settings.rumours_per_message - len(buddy), skip=peer)
+        return buddy + self.rumours.pick(len(self.view), self.settings.rumours_per_message - len(buddy), to=peer)
