@@ -65,6 +65,11 @@ class Rumours:
         if saying is not None and saying.rumour == rumour:
             saying.known.add(sender)
 
+    def begins_anew(self, peer: PeerId) -> None:
+        """A new life of ``peer``, which knows nothing of what the former one has told."""
+        for saying in self._sayings.values():
+            saying.known.discard(peer)
+
     def pick(self, n: int, limit: int, to: PeerId | None = None) -> tuple[Rumour, ...]:
         """At most ``limit`` rumours for one message, those said least first, the newest of those first. Counts them as said.
 

@@ -13,6 +13,7 @@ from gossip.core.messages import PeerId
 PIECES_MAX = 2048  # that wait to be hashed together, which takes a fraction of the time
 
 _HEAD = struct.Struct("<QIB")  # ns, peer, what comes next
+_NUMBERS = struct.Struct("<QQ")
 _TIMER = struct.Struct("<QIBQ")
 _REAL = struct.Struct("<d")
 _PROGRESS = struct.Struct("<QIBQd")
@@ -55,9 +56,9 @@ def _words(event: Event) -> bytes:
     match event:
         case events.Received(sender, incarnation, message, payload):
             return f"Received {sender}.{incarnation} {message!r} ".encode() + _facts(payload)
-        case events.Contributed():
-            payloads = b" ".join([_facts(p) for p in event.payloads])
-            return b"Contributed %d %d %s " % (event.round_id, event.samples, _real(event.loss)) + payloads
+        case events.Contributed(round_id, samples, payloads, loss):
+            head = b"Contributed" + _NUMBERS.pack(round_id, samples) + _real(loss)
+            return b" ".join([head, *[_facts(payload) for payload in payloads]])
         case events.Applied(round_id):
             return b"Applied %d" % round_id
         case events.Aggregated(ticket, payload):
@@ -79,4 +80,4 @@ def _facts(payload: Payload | None) -> bytes:
         return b"-"
     tobytes = getattr(payload.data, "tobytes", None)
     content = payload.digest or (tobytes() if tobytes else b"")
-    return b"%d %d " % (payload.nbytes, payload.finite) + content
+    return _NUMBERS.pack(payload.nbytes, payload.finite) + content
