@@ -222,7 +222,7 @@ class TrustTable:
     def unpack(self, packed: Any) -> None:
         """Takes over what ``pack`` gave elsewhere. Raises ``ValueError``, and changes nothing, when it is not that."""
         self._standings = _standings_of(packed)
-        self._locked_ever = any([standing.phase != "normal" for standing in self._standings.values()])
+        self._locked_ever = any(standing.phase != "normal" for standing in self._standings.values())
 
 
 def _singular(name: str) -> str:

@@ -13,7 +13,6 @@ from gossip.core.peer import Peer
 from gossip.core.probing import RELAYS_MAX
 from gossip.core.recovery import TAKERS_MAX
 from gossip.core.rolling import RollingRounds
-
 from gossip.sim.observer import MANY
 
 from .base import Checker, Circumstances, Violation, membership_of
