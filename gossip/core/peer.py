@@ -140,7 +140,7 @@ class Peer:
 
     def handle(self, event: Event, now: float) -> list[Effect]:
         """Takes an event, returns what to do about it, in order. Nothing that a remote peer says raises."""
-        if self.phase == "halted":
+        if self.over:
             return []
         still_s, self._handled_at = now - self._handled_at, now
         # What a server put off until its commit was on its way comes before anything else.
