@@ -10,6 +10,10 @@ from .messages import PeerId, Rumour
 from .settings import MembershipSettings
 
 
+TELLERS_MAX = 16
+"""Peers of which is kept that they told a rumour: in a large swarm it is hardly ever one of those that is to be told."""
+
+
 def retransmit_limit(n: int, settings: MembershipSettings) -> int:
     """How often one peer says one rumour. log2, not memberlist's log10: that is 4 times for n <= 9, and peers die of it (F13)."""
     return settings.retransmit_mult * ceil(log2(n + 1))
@@ -62,7 +66,7 @@ class Rumours:
         """``sender`` knows it, so it need not be told."""
         sayings = self._about.get(rumour.peer)
         saying = sayings.get(rumour.origin) if sayings else None
-        if saying is not None and saying.rumour == rumour:
+        if saying is not None and len(saying.known) < TELLERS_MAX and saying.rumour == rumour:
             saying.known.add(sender)
 
     def begins_anew(self, peer: PeerId) -> None:
