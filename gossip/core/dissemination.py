@@ -9,7 +9,6 @@ from math import ceil, log2
 from .messages import PeerId, Rumour
 from .settings import MembershipSettings
 
-
 TELLERS_MAX = 16
 """Peers of which is kept that they told a rumour: in a large swarm it is hardly ever one of those that is to be told."""
 
