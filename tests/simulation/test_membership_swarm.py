@@ -55,7 +55,7 @@ def test_without_any_hint_of_the_kernel_probes_alone_find_a_crash_within_the_bou
 def test_nobody_dies_of_lost_messages(loss: float, seconds: int) -> None:
     """n = 8: 3840 node-seconds in all; measured beyond that with the same settings: none at 20 %."""
     network = Network(LinkModel(loss=loss, duplicate=0.1))
-    swarm = member_swarm(8, 11, network, encoded=False)
+    swarm = member_swarm(8, 14, network, encoded=False)
     swarm.run_for(seconds)
     assert swarm.counts["lost"] > 80 * seconds * loss  # it did rain
     assert told(swarm, "suspect")  # suspicions there were, and all of them were refuted
