@@ -140,7 +140,8 @@ class Node:
         )
         own_control, own_bulk = self.transport.control, self.transport.bulk
         self.core = self._make_core(spec, settings, topology, own_control, own_bulk)
-        self._reducer = Reducer(rule, self._worker, self._inbox.append, centered=not topology.rolling)
+        ahead = self.transport.ahead if topology.rolling else None
+        self._reducer = Reducer(rule, self._worker, self._inbox.append, centered=not topology.rolling, ahead=ahead)
         self.trainer = TrainerLink(
             self._channel,
             self._worker,

@@ -11,6 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from gossip.core.events import LinkDown, LinkUp, Payload, Received
 from gossip.core.messages import Message, PeerId
 
@@ -69,6 +72,13 @@ class Transport(Protocol):
 
         The payload's memory is not copied when it is large: the caller keeps it unchanged until ``in_flight`` no longer
         counts it, which the transport ensures by holding a reference.
+        """
+        ...
+
+    def ahead(self, data: NDArray[np.float32]) -> None:
+        """Begins to send a payload to everybody there is a link to, before its message is made: a hint, which may be ignored.
+
+        A message with a payload of just this ``data``, unchanged, is to follow soon. If none does, nobody hears of it.
         """
         ...
 
