@@ -370,6 +370,7 @@ def _a_payload_may_go_ahead_of_its_message(world: World) -> None:
         if between is not None:
             world.send(sender, 1, update(0), between)
         world.send(sender, 1, commit(round_id), payload_of(data))
+        world.wait_received(receiver, round_id + 1 + (round_id >= 3))  # so that nothing is queued: what waits goes in full
     world.send(sender, 1, commit(7), payload_of(odd[7]))
     heard = world.wait_received(receiver, len(odd) + 2)
     told = [arrival for arrival in heard if isinstance(arrival.message, Commit)]
