@@ -14,6 +14,7 @@ The one danger that no option covers: a multipart message without end grows libz
 
 from __future__ import annotations
 
+import os
 import select
 import time
 from collections.abc import Callable, Sequence
@@ -315,6 +316,7 @@ class ZeroMQTransport:
             while clock() < until:
                 if ready := look(0):
                     return ready
+                os.sched_yield()  # whoever else waits for this processor, our own trainer perhaps, has something to do
         return look(wait_s * 1000)
 
     def _set_wake(self, wanted: frozenset[int]) -> None:
