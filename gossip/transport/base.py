@@ -86,7 +86,7 @@ class Transport(Protocol):
         """Waits up to ``timeout_s`` for something to come, returns all that has, in order for each sender and lane.
 
         Returns at once, perhaps with nothing, when one of the file descriptors ``wake`` becomes readable. For the first
-        ``awake_s`` it may keep the processor instead of sleeping: to be woken takes a while.
+        ``awake_s`` it may keep the processor, yielding it to others, instead of sleeping: to be woken takes a while.
         """
         ...
 

@@ -3,6 +3,7 @@
 A packet is ``[length of the header][header][chunk]``, with the headers of ``chunks``: what ZeroMQ carries in two frames. Names
 are abstract, so nothing is left behind in a folder, and the kernel says which user is at the other end: nobody else is let in.
 The kernel copies a chunk during the call that sends it, so nothing can change meanwhile, and no checksum is made or looked at.
+A payload of one chunk may come ahead of its message: a connection can leave one such chunk here before any header was checked.
 
 Against TCP through ZeroMQ's I/O threads, 69 KB a message, four peers in rounds: benchmarks/ddp.py.
 """
