@@ -37,6 +37,7 @@ from .node_clock import Alarms, Oversleep
 from .node_faults import Saboteur
 from .node_files import Journal, write_error
 from .node_lies import Tongue
+from .node_plans import Foresight
 from .node_reduce import Judge, Reducer
 from .node_spec import CoreMaker, NodeSpec, TransportMaker, in_memory, over_zeromq, real_core
 from .node_trainer import TrainerLink, pid_behind
@@ -129,18 +130,19 @@ class Node:
             folder = SeedFolder(self.spec.run_dir / "seeds", self.spec.peer, tuple(range(config.peers)))
             self.spec = dataclasses.replace(self.spec, incarnation=folder.next_incarnation(self.spec.incarnation))
         spec, self._seed_folder = self.spec, folder
-        rule, topology = aggregators.load(config.aggregator), topologies.load(config.topology)
+        rule, topology = aggregators.load(config.aggregator), Foresight(topologies.load(config.topology))
         settings = config.settings()
         settings = dataclasses.replace(settings, updates_min=rule.at_least(settings.f))
         plan = config.plan
-        self._rule, self._settings = rule, settings
+        self._rule, self._settings, self._topology = rule, settings, topology
         self._saboteur = Saboteur(plan, spec.peer, spec.incarnation, spec.run_dir, self._journal)
         self.transport = self._make_transport(
             spec, lambda: self.core.membership.incarnation, lambda *what: self.core.payload_limit(*what)
         )
         own_control, own_bulk = self.transport.control, self.transport.bulk
         self.core = self._make_core(spec, settings, topology, own_control, own_bulk)
-        self._reducer = Reducer(rule, self._worker, self._inbox.append, centered=not topology.rolling)
+        ahead = self.transport.ahead if topology.rolling else None
+        self._reducer = Reducer(rule, self._worker, self._inbox.append, centered=not topology.rolling, ahead=ahead)
         self.trainer = TrainerLink(
             self._channel,
             self._worker,
@@ -385,6 +387,7 @@ class Node:
                     continue
                 for effect in self.core.learn(seed.peer, seed.control, seed.bulk, seed.incarnation, now):
                     self._carry_out(effect)
+        self._topology.look_ahead()
         self._journal.flush_due(now)
         self._saboteur.tick(now)
         if self._lost_deadline and now >= self._lost_deadline and self._halt is None:

@@ -6,7 +6,7 @@ import mmap
 import os
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -21,6 +21,9 @@ from .node_worker import Worker
 
 INLINE_ELEMENTS = 2**20
 """Inputs of at most this many numbers (n * d) are aggregated at once in the loop: a few milliseconds."""
+
+Ahead: TypeAlias = Callable[[np.ndarray], None] | None
+"""Told of a result that is finite before its digest is made: others may begin to receive it."""
 
 _LARGEST = float(np.finfo(np.float32).max)
 
@@ -37,18 +40,20 @@ def as_vector(aggregate: torch.Tensor) -> np.ndarray:
     return np.ascontiguousarray(aggregate.numpy())
 
 
-def as_payload(vector: np.ndarray) -> Payload:
-    """A float32 result with its facts."""
-    digest = digest_of(vector.data)
-    return Payload(vector, vector.nbytes, is_finite(vector), digest)
-
-
-def answer(ticket: int, vector: np.ndarray, weights: tuple[float, ...], outlyingness: tuple[float, ...]) -> Aggregated:
+def answer(
+    ticket: int, vector: np.ndarray, weights: tuple[float, ...], outlyingness: tuple[float, ...], ahead: Ahead = None
+) -> Aggregated:
     """What the core hears of a rule's result. A result that is not finite is none."""
-    payload = as_payload(vector)
-    if not payload.finite:
+    if not is_finite(vector):
         return Aggregated(ticket, None, (), (), "non_finite result")
-    return Aggregated(ticket, payload, _finite(weights), _finite(outlyingness))
+    return Aggregated(ticket, as_payload(vector, ahead), _finite(weights), _finite(outlyingness))
+
+
+def as_payload(vector: np.ndarray, ahead: Ahead) -> Payload:
+    """A finite float32 result with its facts."""
+    if ahead is not None:
+        ahead(vector)
+    return Payload(vector, vector.nbytes, True, digest_of(vector.data))
 
 
 def _finite(numbers: tuple[float, ...]) -> tuple[float, ...]:
@@ -62,27 +67,36 @@ class Reducer:
     Args:
         centered: The own row may be trusted and given to the rule as ``center``: in gossip rounds, where a peer aggregates
             for itself alone.
+        ahead: Hears of small results.
     """
 
-    def __init__(self, rule: BoundRule, worker: Worker, done: Callable[[Aggregated], None], *, centered: bool) -> None:
+    def __init__(
+        self,
+        rule: BoundRule,
+        worker: Worker,
+        done: Callable[[Aggregated], None],
+        *,
+        centered: bool,
+        ahead: Ahead = None,
+    ) -> None:
         self._rule, self._worker, self._done, self._centered = rule, worker, done, centered
+        self._ahead = ahead
         self._from_rows = rule.from_rows
         self._small, self._large = _Rows(), _Rows()  # one for each thread
 
     def reduce(self, work: Aggregate) -> None:
         """Calls ``done`` with the answer, now or from ``Worker.finish``."""
         if len(work.rows) * work.rows[0].payload.nbytes <= 4 * INLINE_ELEMENTS:
-            self._done(self._run(work, self._small))
+            self._done(self._run(work, self._small, self._ahead))
         else:
             self._worker.submit(lambda: self._run(work, self._large), self._done)
 
-    def _run(self, work: Aggregate, rows: _Rows) -> Aggregated:
+    def _run(self, work: Aggregate, rows: _Rows, ahead: Ahead = None) -> Aggregated:
         if self._from_rows is not None and not work.mix:
             quick = self._from_rows([row.payload.data for row in work.rows])
             if quick is not None:
                 n = len(work.rows)
-                payload = Payload(quick, quick.nbytes, True, digest_of(quick.data))
-                return Aggregated(work.ticket, payload, (1.0 / n,) * n, (1.0,) * n)
+                return Aggregated(work.ticket, as_payload(quick, ahead), (1.0 / n,) * n, (1.0,) * n)
         options: dict[str, Any] = {"f": work.f}
         own = work.rows[work.own].payload.data if work.own is not None else None
         stacked = rows.stack(work, own if work.mix else None)
@@ -99,7 +113,7 @@ class Reducer:
         if rows.holds(aggregate):
             aggregate = aggregate.copy()  # A row as it is, like Krum's choice: the next round will overwrite it.
         weights, outlyingness = verdict.weights.tolist(), verdict.outlyingness.tolist()
-        return answer(work.ticket, aggregate, tuple(weights), tuple(outlyingness))
+        return answer(work.ticket, aggregate, tuple(weights), tuple(outlyingness), ahead)
 
 
 class _Rows:

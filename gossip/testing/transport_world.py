@@ -111,8 +111,8 @@ def update(round_id: int) -> Update:
     return Update(LINEAGE, round_id, 0, 0, DIGEST, 32, 0.25)
 
 
-def commit() -> Commit:
-    return Commit(LINEAGE, 5, 0, 0, 0, 0, DIGEST, DIGEST, (), (), (0, 1), None, "")
+def commit(round_id: int = 5) -> Commit:
+    return Commit(LINEAGE, round_id, 0, 0, 0, 0, DIGEST, DIGEST, (), (), (0, 1), None, "")
 
 
 def state_offer(nbytes: int) -> StateOffer:

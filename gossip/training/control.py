@@ -21,8 +21,9 @@ A life, seen from the trainer:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeAlias
+
+from gossip.core.record import record
 
 UPDATE_SLOTS = 4
 RESULT_SLOTS = 4
@@ -31,7 +32,7 @@ RESULT_SLOTS = 4
 # --- trainer to node ------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Prepare:
     """The descriptor of the arena travels with it."""
 
@@ -44,13 +45,13 @@ class Prepare:
     round_id: int = 0  # the next round to run on this state: not 0 when a node is started again beside a living trainer
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Shard:
     samples_total: int
     batch: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Contribute:
     """The update is in update slot ``slot``; with ``parameters`` the arena's parameter slot of the same number is filled too."""
 
@@ -63,13 +64,13 @@ class Contribute:
     finite: bool = False  # all of the update, looked at while it was in the cache; False: nobody has looked, or it is not
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Applied:
     round_id: int
     slot: int  # free again; -1 when the round changed nothing
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Judged:
     """The aggregate is in the judging memory's last row. ``reason`` says why there is none."""
 
@@ -79,7 +80,7 @@ class Judged:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Snapshot:
     """The packed state before ``round_id``; its memory travels with it. ``error`` says why there is none."""
 
@@ -88,20 +89,20 @@ class Snapshot:
     error: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Restored:
     round_id: int
     error: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Log:
     """A line for metrics.jsonl: a JSON object of numbers and short strings."""
 
     metrics: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Close:
     """Goodbye. ``digest`` is that of the parameters after all rounds before ``round_id``; b"" when there was no time for it."""
 
@@ -113,7 +114,7 @@ class Close:
 # --- node to trainer ------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Go:
     round_id: int
     slot: int  # update slot to write to
@@ -125,7 +126,7 @@ class Go:
     alive: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Apply:
     """``slot`` is -1 when the round changes nothing. With ``mix_scale != 0`` mix slot ``slot`` holds a parameter difference."""
 
@@ -134,7 +135,7 @@ class Apply:
     mix_scale: float
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Judge:
     """Run the rule over the first ``rows`` rows of the judging memory, write the aggregate into row ``rows``.
 
@@ -151,12 +152,12 @@ class Judge:
     mix: bool
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TakeSnapshot:
     pass
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Restore:
     """A packed state; its memory travels along."""
 
@@ -164,7 +165,7 @@ class Restore:
     nbytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Halted:
     reason: str
     exit_code: int

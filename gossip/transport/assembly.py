@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gossip.core.digests import Digest
+from gossip.core.digests import Digest, digest_of
 from gossip.core.events import Payload, Received
-from gossip.core.messages import BULK_MESSAGES, Commit, Envelope, PeerId, StateOffer
+from gossip.core.messages import BULK_MESSAGES, Commit, Envelope, Message, PeerId, StateOffer
 from gossip.errors import Malformed
 
 from .base import PayloadLimit, Traffic
-from .chunks import CHUNK_BYTES, FIRST, FIRST_MARK, NEXT, NEXT_MARK, checksum, view_of
+from .chunks import AHEAD_MARK, CHUNK_BYTES, FIRST, FIRST_MARK, NEXT, NEXT_MARK, checksum, view_of
 from .codec import HEADER_BYTES_MAX, decode
 
 UNFINISHED_MAX = 2  # of one sender: one that runs, and one that its former connection left behind
@@ -140,6 +140,25 @@ class Incoming:
         return Received(self.envelope.sender, self.envelope.incarnation, self.envelope.message, payload)
 
 
+class Early:
+    """A payload that came ahead of its message, and what is to be known of it whatever the message says."""
+
+    __slots__ = ("digest", "finite", "raw", "transfer")
+
+    def __init__(self, transfer: int, nbytes: int) -> None:
+        self.transfer = transfer
+        self.raw: NDArray[np.uint8] = np.empty(nbytes, np.uint8)
+
+    def land(self) -> None:
+        self.digest = digest_of(view_of(self.raw))
+        self.finite = len(self.raw) % 4 == 0 and bool(np.isfinite(self.raw.view(np.float32)).all())
+
+    def payload(self, message: Message) -> Payload:
+        if isinstance(message, StateOffer):
+            return Payload(self.raw, len(self.raw), True, self.digest)
+        return Payload(self.raw.view(np.float32), len(self.raw), self.finite, self.digest)
+
+
 class Assembly:
     """The unfinished payloads, by the connection they come on: nobody can add to a payload on another's connection.
 
@@ -216,6 +235,7 @@ class Reception:
         self.gate, self.traffic, self.chunk_bytes = gate, gate.traffic, chunk_bytes
         self.summed = summed
         self.assembly = Assembly(gate.traffic)
+        self._early: dict[Hashable, Early] = {}
 
     def plain(self, header: bytes | memoryview) -> Received | None:
         """A message without a payload. None, counted, when it is not one."""
@@ -239,6 +259,48 @@ class Reception:
             return self.assembly.expect(connection, transfer, index, now)
         self.traffic.drop("malformed")
         return None
+
+    def ahead(self, connection: Hashable, header: bytes | memoryview) -> memoryview | None:
+        """Where a payload goes that comes before its message. ``landed`` when it is there. None, counted: nowhere.
+
+        A connection has one such payload at a time, of at most ``chunk_bytes``, which is less than the kernel keeps for it
+        anyway. The gate looks at the message when it comes, and what it refuses is forgotten.
+        """
+        if len(header) == NEXT.size:
+            mark, transfer, nbytes = NEXT.unpack(header)
+            if mark == AHEAD_MARK and 0 < nbytes <= self.chunk_bytes:
+                early = self._early[connection] = Early(transfer, nbytes)
+                return view_of(early.raw)
+        self.traffic.drop("malformed")
+        return None
+
+    def landed(self, connection: Hashable, whole: bool) -> None:
+        """The payload that came ahead is in its place, and just as long as that, or not ``whole``."""
+        if whole:
+            self._early[connection].land()
+        else:
+            self.traffic.drop("malformed")
+            del self._early[connection]
+
+    def behind(self, connection: Hashable, header: bytes | memoryview) -> Received | None:
+        """The message of the payload that came ahead. None, counted, when it is not one, or there is no such payload."""
+        early = self._early.pop(connection, None)
+        if not FIRST.size < len(header) <= FIRST.size + HEADER_BYTES_MAX:
+            self.traffic.drop("malformed")
+            return None
+        _, transfer, nbytes, _ = FIRST.unpack_from(header)
+        envelope = self.gate.bulk(memoryview(header)[FIRST.size :], nbytes)
+        if envelope is None:
+            return None
+        if early is None or early.transfer != transfer or len(early.raw) != nbytes:
+            self.traffic.drop("gap")
+            return None
+        return Received(envelope.sender, envelope.incarnation, envelope.message, early.payload(envelope.message))
+
+    def closed(self, connection: Hashable) -> None:
+        """Nothing more comes on this connection."""
+        self._early.pop(connection, None)
+        self.assembly.closed(connection)
 
     def filled(self, connection: Hashable, incoming: Incoming, whole: bool) -> Received | None:
         """The next chunk of ``incoming`` is in its place, and just as long as that, or not ``whole``."""

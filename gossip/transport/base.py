@@ -11,6 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from gossip.core.events import LinkDown, LinkUp, Payload, Received
 from gossip.core.messages import Message, PeerId
 
@@ -72,11 +75,18 @@ class Transport(Protocol):
         """
         ...
 
+    def ahead(self, data: NDArray[np.float32]) -> None:
+        """Begins to send a payload to everybody there is a link to, before its message is made: a hint, which may be ignored.
+
+        A message with a payload of just this ``data``, unchanged, is to follow soon. If none does, nobody hears of it.
+        """
+        ...
+
     def poll(self, timeout_s: float, wake: Sequence[int] = (), awake_s: float = 0.0) -> list[Arrival]:
         """Waits up to ``timeout_s`` for something to come, returns all that has, in order for each sender and lane.
 
         Returns at once, perhaps with nothing, when one of the file descriptors ``wake`` becomes readable. For the first
-        ``awake_s`` it may keep the processor instead of sleeping: to be woken takes a while.
+        ``awake_s`` it may keep the processor, yielding it to others, instead of sleeping: to be woken takes a while.
         """
         ...
 

@@ -4,7 +4,11 @@
     next    [NEXT: 0xC3, transfer, index]                             followed by the frame of chunk ``index``
     plain   envelope alone (begins with 0x96, msgpack's array of six)
 
-Over unix sockets, which copy at once, the checksum is 0 and nobody looks at it.
+Over unix sockets, which copy at once, the checksum is 0 and nobody looks at it. A payload of one chunk may go there before its
+message is known, so that it is received while the sender works that out:
+
+    ahead   [NEXT: 0xC5, transfer, nbytes]                            followed by the payload
+    behind  [FIRST: 0xC7, transfer, nbytes, 0] + envelope             alone
 
 Whole messages of 100 MB run at half the speed of chunks (performance.md B), and a ping would wait behind them.
 """
@@ -22,6 +26,8 @@ CHUNK_BYTES = 2**20
 
 FIRST_MARK = 0xC1  # msgpack never uses it
 NEXT_MARK = 0xC3
+AHEAD_MARK = 0xC5
+BEHIND_MARK = 0xC7
 FIRST = struct.Struct("<BxxxIQQ")
 NEXT = struct.Struct("<BxxxII")
 
@@ -50,6 +56,11 @@ def checksum(data: NDArray[np.uint8]) -> int:
     return (words + int.from_bytes(data[whole:].tobytes(), "little")) & 0xFFFF_FFFF_FFFF_FFFF
 
 
+def new_transfer() -> int:
+    """A number for one payload on its way."""
+    return next(_transfers) & 0xFFFF_FFFF
+
+
 class Outgoing:
     """One message on its way out of the bulk lane, cut into pairs of frames. ``view`` is None without a payload."""
 
@@ -65,8 +76,13 @@ class Outgoing:
             self.nbytes, self.view, self.plain, self.transfer = 0, None, envelope, 0
         else:
             self.nbytes, self.view = len(holder), view_of(holder)
-            self.transfer = next(_transfers) & 0xFFFF_FFFF
+            self.transfer = new_transfer()
             self.plain = FIRST.pack(FIRST_MARK, self.transfer, self.nbytes, sum_of_payload) + envelope
+
+    @classmethod
+    def behind(cls, envelope: bytes, transfer: int, nbytes: int) -> Outgoing:
+        """A message whose payload went ahead."""
+        return cls(FIRST.pack(BEHIND_MARK, transfer, nbytes, 0) + envelope, None)
 
     def frames(self) -> tuple[bytes, memoryview | None]:
         """The next header and the next chunk. ``advance`` when they were taken."""

@@ -14,6 +14,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
 
+import numpy as np
+from numpy.typing import NDArray
+
 from gossip.core.events import LinkDown, LinkUp, Payload, Received
 from gossip.core.messages import BULK_MESSAGES, Envelope, Message, PeerId
 from gossip.errors import AddressInUse
@@ -184,6 +187,9 @@ class MemoryTransport:
             arrivals = self._receive() if any(fd == self.inbox.bell for fd, _ in ready) else []
             if arrivals or self.woken or time.monotonic() >= deadline:
                 return arrivals
+
+    def ahead(self, data: NDArray[np.float32]) -> None:
+        """A payload is here as soon as it is sent."""
 
     def in_flight(self, data: object) -> bool:
         return False

@@ -3,6 +3,7 @@
 A packet is ``[length of the header][header][chunk]``, with the headers of ``chunks``: what ZeroMQ carries in two frames. Names
 are abstract, so nothing is left behind in a folder, and the kernel says which user is at the other end: nobody else is let in.
 The kernel copies a chunk during the call that sends it, so nothing can change meanwhile, and no checksum is made or looked at.
+A payload of one chunk may come ahead of its message: a connection can leave one such chunk here before any header was checked.
 
 Against TCP through ZeroMQ's I/O threads, 69 KB a message, four peers in rounds: benchmarks/ddp.py.
 """
@@ -16,12 +17,15 @@ import select
 import socket
 import struct
 
+import numpy as np
+from numpy.typing import NDArray
+
 from gossip.core.events import Received
 from gossip.errors import AddressInUse, ConfigError
 
 from .assembly import Reception
 from .base import Arrival
-from .chunks import FIRST, FIRST_MARK, NEXT_MARK, Outgoing
+from .chunks import AHEAD_MARK, BEHIND_MARK, FIRST, FIRST_MARK, NEXT, NEXT_MARK, Outgoing, view_of
 from .codec import HEADER_BYTES_MAX
 
 CHUNK_BYTES = 128 * 1024
@@ -113,6 +117,16 @@ class UnixLane:
         try:
             self._socket.sendmsg(parts, (), _SEND)
         except OSError:  # no room, or nobody there any more, of which ``news`` will tell
+            return False
+        return True
+
+    def push_ahead(self, transfer: int, holder: NDArray[np.uint8]) -> bool:
+        if self._socket is None or not 0 < len(holder) <= CHUNK_BYTES:
+            return False
+        header = NEXT.pack(AHEAD_MARK, transfer, len(holder))
+        try:
+            self._socket.sendmsg((_LENGTH.pack(len(header)), header, view_of(holder)), (), _SEND)
+        except OSError:  # as in ``push``
             return False
         return True
 
@@ -214,16 +228,20 @@ class UnixInbox:
             self._throw_away(connection)
             return None
         header = self._view[_LENGTH.size : end]
-        if end == _LENGTH.size or header[0] not in (FIRST_MARK, NEXT_MARK):
+        mark = header[0] if header else 0
+        if mark == AHEAD_MARK:
+            self._take_ahead(serial, connection, header, end)
+            return None
+        if mark not in (FIRST_MARK, NEXT_MARK):
             self._traffic.received_messages += 1
-            received = self._reception.plain(header)
+            received = self._reception.behind(serial, header) if mark == BEHIND_MARK else self._reception.plain(header)
             got = connection.recv_into(self._beyond, end + 1)
             self._traffic.received_bytes += got - _LENGTH.size
             if got != end:
                 self._traffic.drop("malformed")
                 return None
             return received
-        self._traffic.received_messages += header[0] == FIRST_MARK  # a payload's later chunks are no messages
+        self._traffic.received_messages += mark == FIRST_MARK  # a payload's later chunks are no messages
         incoming = self._reception.chunk(serial, header, now)
         if incoming is None:
             self._throw_away(connection)
@@ -233,6 +251,15 @@ class UnixInbox:
         self._traffic.received_bytes += got - _LENGTH.size
         return self._reception.filled(serial, incoming, got == end + len(room) and not flags & _TRUNCATED)
 
+    def _take_ahead(self, serial: int, connection: socket.socket, header: memoryview, end: int) -> None:
+        room = self._reception.ahead(serial, header)
+        if room is None:
+            self._throw_away(connection)
+            return
+        got, _, flags, _ = connection.recvmsg_into([self._view[:end], room])
+        self._traffic.received_bytes += got - _LENGTH.size
+        self._reception.landed(serial, got == end + len(room) and not flags & _TRUNCATED)
+
     def _throw_away(self, connection: socket.socket) -> None:
         """The rest of a packet goes with its first byte."""
         connection.recv_into(self._beyond, 1)
@@ -241,7 +268,7 @@ class UnixInbox:
         serial, connection = self._connections.pop(fd)
         self._epoll.unregister(fd)
         connection.close()
-        self._reception.assembly.closed(serial)
+        self._reception.closed(serial)
 
     def close(self) -> None:
         for fd in list(self._connections):

@@ -14,6 +14,7 @@ The one danger that no option covers: a multipart message without end grows libz
 
 from __future__ import annotations
 
+import os
 import select
 import time
 from collections.abc import Callable, Sequence
@@ -193,6 +194,9 @@ class ZeroMQTransport:
         return said[2]
 
     def _send_bulk(self, link: Link, envelope: bytes, payload: Payload | None) -> bool:
+        transfer = None if payload is None else link.went_ahead(payload.data)
+        if payload is not None and transfer is not None:
+            return self._hand_over(link, Outgoing.behind(envelope, transfer, payload.nbytes))
         holder = None if payload is None else bytes_of(payload.data)
         if link.queue and not link.has_room(0 if holder is None else len(holder)):
             self.traffic.drop("full")
@@ -200,7 +204,9 @@ class ZeroMQTransport:
         sum_of_payload = 0
         if payload is not None and holder is not None and link.bulk.summed:
             sum_of_payload = self._sum_of(payload, holder)
-        outgoing = Outgoing(envelope, holder, sum_of_payload, link.bulk.chunk_bytes)
+        return self._hand_over(link, Outgoing(envelope, holder, sum_of_payload, link.bulk.chunk_bytes))
+
+    def _hand_over(self, link: Link, outgoing: Outgoing) -> bool:
         if link.queue:
             self._enqueue(link, outgoing)
         elif not self._push(link, outgoing):
@@ -210,6 +216,12 @@ class ZeroMQTransport:
             self._enqueue(link, outgoing)
             self._watch(link)
         return True
+
+    def ahead(self, data: NDArray[np.float32]) -> None:
+        holder = bytes_of(data)
+        for link in self._links.values():
+            if link.send_ahead(data, holder):
+                self.traffic.sent_bytes += len(holder)
 
     def _sum_of(self, payload: Payload, holder: NDArray[np.uint8]) -> int:
         """One payload often goes to many peers in a row: it is summed once."""
@@ -304,6 +316,7 @@ class ZeroMQTransport:
             while clock() < until:
                 if ready := look(0):
                     return ready
+                os.sched_yield()  # whoever else waits for this processor, our own trainer perhaps, has something to do
         return look(wait_s * 1000)
 
     def _set_wake(self, wanted: frozenset[int]) -> None:

@@ -115,6 +115,18 @@ def test_a_waiting_receiver_wakes_when_the_other_side_dies(ends):
     assert len(seen) == 1
 
 
+def test_each_wait_is_as_long_as_it_is_told(ends):
+    trainer, node = ends
+    assert node.receive(0.001) == ([], [])
+    assert node.receive(1e-9) == ([], [])  # and not for ever, which a kernel would take 0 for
+    trainer.send(control.TakeSnapshot())
+    assert node.receive(None) == ([control.TakeSnapshot()], [])
+    assert node.receive(0) == ([], [])
+    assert node.receive(0.001) == ([], [])
+    trainer.send(control.TakeSnapshot())
+    assert node.receive(30.0) == ([control.TakeSnapshot()], [])
+
+
 def test_a_reader_that_does_not_read_cannot_hold_the_sender_for_ever(ends, monkeypatch):
     trainer, _ = ends
     monkeypatch.setattr(channel_module, "SEND_PATIENCE_S", 0.01)

@@ -262,6 +262,18 @@ def test_a_pair_has_two_parts():
         codec.decode(codec.pack([PROTOCOL_VERSION, go[0], [*go[1][:4], [[0, 10, 20]], *go[1][5:]]]))
 
 
+def test_a_trusting_codec_counts_the_fields_and_takes_them():
+    codec: Codec[FromNode] = Codec(get_args(FromNode), Limits(int_min=-1), trusting=True)
+    go = Go(5, -1, True, 2, ((0, 10), (20, 30)), False, 8, 7)
+    assert codec.decode_many(codec.encode_many([go])) == [go]
+    tag, fields = codec.to_plain(go)
+    for wrong in ([*fields, 1], fields[1:], 7):
+        with pytest.raises(Malformed, match="Go has 8 fields"):
+            codec.decode(codec.pack([PROTOCOL_VERSION, tag, wrong]))
+    with pytest.raises(TypeError, match="holds another dataclass"):
+        Codec(get_args(Message), trusting=True)
+
+
 def test_an_annotation_without_a_form_is_refused_when_the_codec_is_built():
     @dataclass(frozen=True)
     class Odd:

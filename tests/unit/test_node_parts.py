@@ -12,16 +12,20 @@ import numpy as np
 import pytest
 from node_fakes import socket_pair
 
-from gossip import node_files
+from gossip import aggregators, node_files, topologies
+from gossip.core.digests import digest_of
+from gossip.core.events import Aggregate, Aggregated, Payload, Row
 from gossip.errors import BadFault
 from gossip.faults import parse
 from gossip.node_clock import Alarms, Oversleep
 from gossip.node_faults import Saboteur
 from gossip.node_files import Journal, dump
 from gossip.node_lies import Tongue
-from gossip.node_reduce import answer, is_finite
+from gossip.node_plans import Foresight
+from gossip.node_reduce import Reducer, answer, is_finite
 from gossip.node_worker import Worker
 from gossip.rendezvous import Seed, SeedFolder, announce_end, parse_seed
+from gossip.topologies import Plan, Roster, topology
 
 # --- timers ---------------------------------------------------------------------------------------------------------------
 
@@ -269,3 +273,51 @@ def test_an_exception_in_the_worker_is_raised_in_the_loop() -> None:
 def _blocking(fd: int) -> int:
     os.set_blocking(fd, True)
     return fd
+
+
+def test_a_plan_that_was_foreseen_is_the_one_that_would_be_drawn_and_is_drawn_once() -> None:
+    drawn: list[int] = []
+
+    @topology(rolling=True)
+    def counted(roster: Roster, round_id: int, seed: int, *, shards: int = 1) -> Plan:
+        drawn.append(round_id)
+        return rolling(roster, round_id, seed, shards=shards)
+
+    four, three = Roster((0, 1, 2, 3), b"lineage1"), Roster((0, 1, 3), b"lineage1")
+    rolling, foresight = topologies.load("rolling"), Foresight(counted)
+    foresight.look_ahead()  # nobody has asked for anything
+    assert foresight(four, 5, 1, shards=2) == rolling(four, 5, 1, shards=2)
+    foresight.look_ahead()
+    foresight.look_ahead()
+    assert drawn == [5, 6]
+    assert foresight(four, 6, 1, shards=2) == rolling(four, 6, 1, shards=2)
+    assert drawn == [5, 6]
+    foresight.look_ahead()
+    assert foresight(three, 7, 1, shards=2) == rolling(three, 7, 1, shards=2)  # somebody has gone
+    assert foresight(three, 7, 1, shards=1) == rolling(three, 7, 1, shards=1)
+    assert drawn == [5, 6, 7, 7, 7]
+
+
+@pytest.mark.parametrize("rule", ["mean", "median"])
+def test_a_small_result_goes_ahead_of_its_digest_if_it_is_finite(rule: str) -> None:
+    ahead: list[np.ndarray] = []
+    answers: list[Aggregated] = []
+    worker = Worker()
+    try:
+        reducer = Reducer(aggregators.load(rule), worker, answers.append, centered=False, ahead=ahead.append)
+        for value in (2.0, 1.0):
+            rows = tuple(Row(peer, payload(np.full(10, value, np.float32)), 1) for peer in range(3))
+            reducer.reduce(Aggregate(1, 0, 0, rows, 0))
+    finally:
+        worker.close()
+    assert [float(vector[0]) for vector in ahead] == [2.0, 1.0]
+    for said, vector in zip(answers, ahead, strict=True):
+        assert said.payload is not None
+        assert said.payload.data is vector
+        assert said.payload.digest == digest_of(vector)
+    assert answer(1, np.full(3, np.nan, np.float32), (), (), ahead.append).payload is None
+    assert len(ahead) == 2
+
+
+def payload(data: np.ndarray) -> Payload:
+    return Payload(data, data.nbytes)

@@ -1,0 +1,77 @@
+"""What strangers and liars of the same user may write to the lane between peers of one host causes counts, and nothing else."""
+
+from __future__ import annotations
+
+import socket
+import struct
+
+import numpy as np
+import pytest
+from zeromq_rig import Watched, header, transport, update
+
+from gossip.transport.chunks import AHEAD_MARK, BEHIND_MARK, FIRST, FIRST_MARK, NEXT
+from gossip.transport.unix import CHUNK_BYTES
+
+VECTOR = np.arange(100, dtype=np.float32)
+
+
+@pytest.fixture
+def victim():
+    one = transport(limit=VECTOR.nbytes, same_host=True)
+    yield one
+    one.close()
+
+
+@pytest.fixture
+def stranger(victim):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as one:
+        one.connect("\0" + victim.bulk.rpartition("@")[2])
+        yield one
+
+
+def packet(head: bytes, chunk: bytes = b"") -> bytes:
+    return struct.pack("<I", len(head)) + head + chunk
+
+
+def ahead(transfer: int, nbytes: int) -> bytes:
+    return NEXT.pack(AHEAD_MARK, transfer, nbytes)
+
+
+def behind(transfer: int, nbytes: int = VECTOR.nbytes) -> bytes:
+    return FIRST.pack(BEHIND_MARK, transfer, nbytes, 0) + header(update())
+
+
+@pytest.mark.parametrize(
+    ("packets", "dropped"),
+    [
+        ([packet(ahead(1, 400), bytes(399))], {"malformed": 1}),
+        ([packet(ahead(1, 400), bytes(401))], {"malformed": 1}),
+        ([packet(ahead(1, 400))], {"malformed": 1}),
+        ([packet(ahead(1, 0))], {"malformed": 1}),
+        ([packet(ahead(1, CHUNK_BYTES + 4), bytes(400))], {"malformed": 1}),
+        ([packet(ahead(1, 2**32 - 1), bytes(400))], {"malformed": 1}),
+        ([packet(ahead(1, 400)[:-1], bytes(400))], {"malformed": 1}),
+        ([packet(behind(1))], {"gap": 1}),
+        ([packet(ahead(1, 400), bytes(400)), packet(behind(2))], {"gap": 1}),
+        ([packet(ahead(1, 396), bytes(396)), packet(behind(1))], {"gap": 1}),
+        ([packet(ahead(1, 396), bytes(396)), packet(behind(1, 396))], {"wrong_size": 1}),
+        ([packet(ahead(1, 400), bytes(400)), packet(behind(1), b"more")], {"malformed": 1}),
+        ([packet(bytes([AHEAD_MARK]))], {"malformed": 1}),
+        ([packet(bytes([BEHIND_MARK]))], {"malformed": 1}),
+        ([packet(b"")], {"malformed": 1}),
+        ([b"xx"], {"malformed": 1}),
+        ([packet(FIRST.pack(FIRST_MARK, 1, 400, 0) + header(update()), bytes(399))], {"malformed": 1}),
+    ],
+)
+def test_what_is_wrong_is_counted_and_the_next_is_heard(victim, stranger, packets, dropped):
+    watched = Watched(victim)
+    for each in packets:
+        stranger.send(each)
+    watched.until(lambda: victim.traffic.dropped == dropped, "the count")
+    stranger.send(packet(ahead(9, 400), VECTOR.tobytes()))
+    stranger.send(packet(behind(9)))
+    watched.until(lambda: watched.received(victim), "a message that is right")
+    received = watched.received(victim)
+    assert len(received) == 1
+    assert received[0].payload.data.tobytes() == VECTOR.tobytes()
+    assert victim.traffic.dropped == dropped
