@@ -438,8 +438,7 @@ class Peer:
     def _on_stop(self, event: Stop, now: float) -> list[Effect]:
         if self.phase == "draining":
             return self._leave(now)  # asked twice: now
-        self._stop_reason = event.reason
-        helpful = self.phase == "running"
+        self._stop_reason, helpful = event.reason, self.phase == "running"
         effects = self.rounds.stop(now)
         self.phase, self.greeting.stage = "draining", "completed" if event.completed else "leaving"
         if not helpful:

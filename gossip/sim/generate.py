@@ -102,7 +102,7 @@ def generate(
     order = sorted(range(len(KINDS)), key=lambda i: -(lots[i] ** (1.0 / KINDS[i].weight)))
     made = [kind.draw(_Lots(Random(f"schedule/{seed}/{kind.name}"), n, base.active_s)) for kind in KINDS]
     if not topologies.load(chosen_topology).rolling:
-        made = [[fault for fault in faults if not _needs_a_server(fault)] for faults in made]  # nobody serves there
+        made = [[fault for fault in faults if not needs_a_server(fault)] for faults in made]  # nobody serves there
     bearable: tuple[Fault, ...] = ()
     # Some that were drawn cannot be borne together with others: then more kinds make up for them.
     while len({type(fault) for fault in bearable}) < KINDS_MIN and chosen <= len(KINDS):
@@ -342,7 +342,8 @@ KINDS: tuple[Kind, ...] = (
 )
 
 
-def _needs_a_server(fault: Fault) -> bool:
+def needs_a_server(fault: Fault) -> bool:
+    """Whether it means nothing in gossip rounds."""
     return isinstance(fault, ServerFault) or (isinstance(fault, NodeLie) and fault.lie in SERVER_LIES)
 
 
