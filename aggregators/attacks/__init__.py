@@ -21,6 +21,7 @@ from . import apart as _apart
 from . import together as _together
 from .kinds import DATA_ATTACKS as DATA_ATTACKS
 from .kinds import KINDS as KINDS
+from .kinds import Aggregator as Aggregator
 from .kinds import attack as attack
 from .kinds import flip_labels as flip_labels
 from .kinds import names as names
@@ -28,5 +29,5 @@ from .telling import Attack as Attack
 from .telling import Crew as Crew
 from .telling import make as make
 
-__all__ = ["DATA_ATTACKS", "KINDS", "Attack", "Crew", "attack", "flip_labels", "make", "names"]
+__all__ = ["DATA_ATTACKS", "KINDS", "Aggregator", "Attack", "Crew", "attack", "flip_labels", "make", "names"]
 _HOMES = (_adaptive, _alone, _apart, _together)  # imported for what they register

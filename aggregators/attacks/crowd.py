@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,8 +11,7 @@ from torch import Tensor
 
 from gossip.errors import ConfigError
 
-Aggregator = Callable[[Tensor], Tensor]
-"""``(n, d) -> (d,)``: a rule with its f bound."""
+from .kinds import Aggregator
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,14 +9,19 @@ import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from gossip.errors import ConfigError, UnknownName
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 DATA_ATTACKS = ("label_flip",)
 """Attacks that change what the trainer learns from, not what it sends."""
 
 Shape = Literal["alone", "together", "apart"]
+Aggregator: TypeAlias = "Callable[[Tensor], Tensor]"
+"""``(n, d) -> (d,)``: a rule with its f bound."""
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 

@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING, Any
 from gossip.errors import ConfigError
 
 from .guessing import Guess
-from .kinds import Kind, checked_strength, kind_of
+from .kinds import Aggregator, Kind, checked_strength, kind_of
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
-
-    from .crowd import Aggregator
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from gossip.aggregators import attacks, krum, median, registry
 from gossip.aggregators.attacks.adaptive import STRENGTHS, strongest
-from gossip.aggregators.attacks.crowd import Aggregator, Crowd
+from gossip.aggregators.attacks.crowd import Crowd
 from gossip.aggregators.attacks.guessing import RESIDUALS_MAX, Guess
 from gossip.aggregators.attacks.together import alie_z
 from gossip.errors import ConfigError
@@ -122,7 +122,7 @@ def test_the_sacrificial_anchor_breaks_the_literal_rule_and_not_the_sound_one() 
 # --- those who know the rule -------------------------------------------------------------------------------------------------
 
 
-def damage(rule: Aggregator, lies: Tensor, honest: Tensor = HONEST) -> float:
+def damage(rule: attacks.Aggregator, lies: Tensor, honest: Tensor = HONEST) -> float:
     return float((rule(torch.cat([honest, lies])) - honest.mean(dim=0)).norm())
 
 
