@@ -6,7 +6,6 @@ print(outcome.accuracy)
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -138,7 +137,7 @@ class _Run:
         self.chances = [_generator(f"worker/{trial.seed}/{worker}") for worker in range(trial.n)]
         self.judge, self.spy = _generator(f"judge/{trial.seed}"), _generator(f"spy/{trial.seed}")
         self.shares = _shares(trial, data.labels)
-        self.memory: Any = None  # of the rule
+        self.kept: dict[str, Any] = {}  # what a rule with a memory gets: the last result, and what it asked to be given
 
     def run(self) -> Outcome:
         trial, skipped, tested = self.trial, 0, []
@@ -174,9 +173,10 @@ class _Run:
         updates = updates[finite]
         if len(updates) < self.rule.at_least(f):
             return False
-        verdict = self.rule.explain(updates, f=f, learning_rate=trial.lr, **self._server(self.judge))
+        verdict = self.rule.explain(updates, f=f, learning_rate=trial.lr, **self.kept, **self._server(self.judge))
         if not bool(torch.isfinite(verdict.aggregate).all()):
             return False
+        self.kept = {"previous": verdict.aggregate, "state": verdict.state}
         self.model.parameters -= trial.lr * verdict.aggregate
         return True
 
@@ -206,13 +206,17 @@ class _Run:
         server = self._server(self.spy)
 
         def tried(updates: Tensor) -> Tensor:
-            return self.rule.explain(updates, f=self.trial.f, learning_rate=self.trial.lr, **server).aggregate
+            return self.rule(updates, f=self.trial.f, learning_rate=self.trial.lr, **self.kept, **server)
 
         return tried
 
 
 class Network:
-    """One hidden layer of rectified units, with the gradients of many workers at once. ``parameters`` is the flat ``(d,)`` vector."""
+    """One hidden layer of rectified units, with the gradients of many workers at once.
+
+    Attributes:
+        parameters: The flat ``(d,)`` vector.
+    """
 
     def __init__(self, features: int, hidden: int, classes: int, seed: int) -> None:
         self.shapes = ((hidden, features), (hidden,), (classes, hidden), (classes,))
@@ -225,7 +229,7 @@ class Network:
         self.parameters = torch.cat(parts)
 
     def _parts(self, parameters: Tensor) -> list[Tensor]:
-        cut = parameters.split([math.prod(shape) for shape in self.shapes])
+        cut = torch.split(parameters, [math.prod(shape) for shape in self.shapes])
         return [part.view(shape) for part, shape in zip(cut, self.shapes, strict=True)]
 
     def logits(self, images: Tensor, parameters: Tensor | None = None) -> Tensor:
@@ -268,8 +272,3 @@ def _generator(name: str) -> torch.Generator:
     from hashlib import blake2b
 
     return torch.Generator().manual_seed(int.from_bytes(blake2b(name.encode(), digest_size=7).digest(), "big"))
-
-
-def as_words(trial: Trial) -> dict[str, Any]:
-    """A trial as plain data, in a fixed order."""
-    return dataclasses.asdict(trial)
