@@ -47,19 +47,19 @@ def _head(tables: Sequence[Table], data: str) -> list[str]:
     )
     seeds = ", ".join(map(str, table.seeds))
     what = (
-        "Which rule learns under which attack: n simulated workers, f of them liars who see every honest update of the round and, for "
-        "`adaptive` and `optimal_*`, try themselves on the very rule before they send. One process a run, plain SGD, no network; real "
-        "processes are in [attacks.md](attacks.md). This command makes the page, and goes on where Ctrl-C stopped it:"
+        "Which rule learns under which attack: n simulated workers, f of them liars who see every honest update of the round "
+        "and, for `adaptive` and `optimal_*`, try themselves on the very rule before they send. One process a run, plain SGD, no "
+        "network; real processes are in [attacks.md](attacks.md). This command makes the page, and goes on where Ctrl-C stopped it:"
     )
     setting = (
-        f"Data `{data}`; a network with {shared['hidden']} hidden units; {shared['rounds']} rounds, learning rate {shared['lr']:g}; "
-        f"{shared['batch']} samples a worker and round, {workers}; {sender}; seeds {seeds}."
+        f"Data `{data}`; a network with {shared['hidden']} hidden units; {shared['rounds']} rounds, learning rate "
+        f"{shared['lr']:g}; {shared['batch']} samples a worker and round, {workers}; {sender}; seeds {seeds}."
     )
     reading = (
-        "A cell is the test accuracy in percent at the end (mean of the last five tests), mean ± standard deviation over the seeds. "
-        f"It **fails** when its mean is below {100 * table.fails_below:g} % of what plain averaging of the n - f honest workers alone "
-        f"reaches. All rules are told the true f. {DASH} means that the rule cannot be run so; why is said below the table. `none`: "
-        "nobody lies. `worst` is the lowest cell of the row."
+        "A cell is the test accuracy in percent at the end (mean of the last five tests), mean ± standard deviation over the "
+        f"seeds. It **fails** when its mean is below {100 * table.fails_below:g} % of what plain averaging of the n - f honest "
+        f"workers alone reaches. All rules are told the true f. {DASH} means that the rule cannot be run so; why is said below "
+        "the table. `none`: nobody lies. `worst` is the lowest cell of the row."
     )
     return [
         "# Rules and attacks",
@@ -143,7 +143,7 @@ def draw(table: Table, found: Found, path: Path) -> None:
     figure, axes = plt.subplots(figsize=size, layout="constrained")
     colours = plt.get_cmap("RdYlGn").with_extremes(bad="0.85")
     best = 100 * table.reference(found)
-    picture = axes.imshow(values, cmap=colours, vmin=10, vmax=max(best, 11), aspect="auto")
+    picture = axes.imshow(values, cmap=colours, vmin=10, vmax=max(best, 11), aspect="auto", alpha=0.75)
     axes.set_xticks(range(len(table.attacks)), table.attacks, rotation=60, ha="right", fontsize=8)
     axes.set_yticks(range(len(rules)), rules, fontsize=8)
     for row, rule in enumerate(rules):
