@@ -49,7 +49,7 @@ def _head(tables: Sequence[Table], data: str) -> list[str]:
     what = (
         "Which rule learns under which attack: n simulated workers, f of them liars who see every honest update of the round "
         "and, for `adaptive` and `optimal_*`, try themselves on the very rule before they send. One process a run, plain SGD, no "
-        "network; real processes are in [attacks.md](attacks.md). This command makes the page, and goes on where Ctrl-C stopped it:"
+        "network; real processes are in [attacks.md](attacks.md). This command makes the page, and goes on after Ctrl-C:"
     )
     setting = (
         f"Data `{data}`; a network with {shared['hidden']} hidden units; {shared['rounds']} rounds, learning rate "

@@ -69,7 +69,7 @@ def directions(crowd: Crowd) -> Mapping[str, Tensor]:
     }
 
 
-@attack(shape="together", strength=1.0, meaning="rounds between two searches", allowed=COUNT)
+@attack(shape="together", tries=True, strength=1.0, meaning="rounds between two searches", allowed=COUNT)
 def adaptive(crowd: Crowd, *, strength: float) -> Tensor:
     """The worst that was found: all send the honest mean plus t times a direction, for the t and the direction that carry this
     very rule's result farthest from the honest mean.
@@ -88,7 +88,7 @@ def adaptive(crowd: Crowd, *, strength: float) -> Tensor:
     return crowd.all_alike(mean + found.strength * ways[name])
 
 
-@attack(shape="together")
+@attack(shape="together", tries=True)
 def optimal_alie(crowd: Crowd) -> Tensor:
     """``alie`` with the z that does most against the actual rule: 19 trials of it a round."""
     mean, deviation = crowd.mean(), crowd.deviation()
@@ -96,7 +96,7 @@ def optimal_alie(crowd: Crowd) -> Tensor:
     return crowd.all_alike(mean - z * deviation)
 
 
-@attack(shape="together")
+@attack(shape="together", tries=True)
 def optimal_ipm(crowd: Crowd) -> Tensor:
     """``ipm`` with the epsilon that does most against the actual rule: 19 trials of it a round."""
     mean = crowd.mean()

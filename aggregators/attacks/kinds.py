@@ -38,6 +38,7 @@ class Kind:
         lonely: Whether one liar can tell it from what it has seen by itself. All but a few attacks ``together`` can be told from
             an estimate of the honest updates.
         refusal: Why not, and what to do instead.
+        tries: It tries itself on the rule.
         allowed: What the strength must be, in words, and the test of it.
     """
 
@@ -48,6 +49,7 @@ class Kind:
     meaning: str
     wants: frozenset[str]
     refusal: str = ""
+    tries: bool = False
     allowed: tuple[str, Callable[[float], bool]] = ("finite", math.isfinite)
 
     @property
@@ -83,6 +85,7 @@ def attack(
     meaning: str = "",
     shape: Shape = "alone",
     refusal: str = "",
+    tries: bool = False,
     allowed: tuple[str, Callable[[float], bool]] = FINITE,
 ) -> Decorator:
     """Registers a function under its name.
@@ -95,7 +98,7 @@ def attack(
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         name = function.__name__
         wants = frozenset(inspect.signature(function).parameters)
-        KINDS[name] = Kind(name, function, shape, strength, meaning, wants, refusal, allowed)
+        KINDS[name] = Kind(name, function, shape, strength, meaning, wants, refusal, tries, allowed)
         return function
 
     return decorate
