@@ -66,7 +66,7 @@ def _kernels(rows: Rows) -> Any:
 
 
 def between(
-    rows: Rows, low: int, high: int, *, count_survivors: bool = False, matrix: ArrayLike | None = None
+    rows: Rows, low: int, high: int, count_survivors: bool = False, matrix: ArrayLike | None = None
 ) -> tuple[Tensor, Survivors]:
     """The mean of the sorted values low..high of each column: medians and trimmed means.
 
@@ -83,7 +83,7 @@ def between(
 
 
 def nearest(
-    rows: Rows, count: int, *, around: tuple[int, int], count_survivors: bool = False, matrix: ArrayLike | None = None
+    rows: Rows, count: int, around: tuple[int, int], count_survivors: bool = False, matrix: ArrayLike | None = None
 ) -> tuple[Tensor, Survivors]:
     """The mean of the ``count`` values of each column that are nearest to the mean of its sorted values ``around``.
 
@@ -100,7 +100,7 @@ def nearest(
     return aggregate, survived
 
 
-def majority(rows: Rows, *, count_survivors: bool = False, matrix: ArrayLike | None = None) -> tuple[Tensor, Survivors]:
+def majority(rows: Rows, count_survivors: bool = False, matrix: ArrayLike | None = None) -> tuple[Tensor, Survivors]:
     """1, -1 or 0 in each column: the sign that more rows have. A row survives where it has that sign.
 
     Args:

@@ -25,7 +25,7 @@ _INT64 = ir.IntType(64)
 _UNSET = ir.Constant(_VECTOR, ir.Undefined)
 
 
-class Lanes(types.Type):  # type: ignore[misc]  # numba is not typed
+class Lanes(types.Type):
     def __init__(self) -> None:
         super().__init__(name=f"Lanes{WIDTH}")
 
@@ -34,7 +34,7 @@ lanes = Lanes()
 
 
 @register_model(Lanes)
-class _LanesModel(models.PrimitiveModel):  # type: ignore[misc]  # numba is not typed
+class _LanesModel(models.PrimitiveModel):
     def __init__(self, manager: Any, of: Any) -> None:
         super().__init__(manager, of, _VECTOR)
 
@@ -70,7 +70,7 @@ def _pointer(builder: Any, address: Any, to: Any) -> Any:
     return builder.inttoptr(address, to.as_pointer())
 
 
-@intrinsic  # type: ignore[misc]
+@intrinsic
 def address_of(typing: Any, pointer: Any) -> Any:
     """The number that a pointer is."""
 
@@ -219,6 +219,6 @@ def fetch_soon(builder: Any, address: Any) -> None:
     builder.call(ask, [builder.inttoptr(address, byte), *(ir.Constant(_INT32, flag) for flag in (0, 2, 1))])
 
 
-@njit  # type: ignore[untyped-decorator]
+@njit
 def hold(array: Any) -> None:
     """Keeps an array until here: numba lets go of one whose address alone is still in use."""

@@ -19,7 +19,6 @@ from torch import Tensor
 
 from .rows import Rows
 
-CHUNK_ELEMENTS = 2**18  # of (n, columns): a chunk and its copies stay in cache
 FLUSH = 4096  # columns after which float32 sums go over into float64
 HUGE_FACTOR = 1e130  # products of float64 values beyond it could leave float64
 Counts: TypeAlias = NDArray[np.float64]
@@ -29,13 +28,6 @@ _Part: TypeAlias = tuple[Tensor, Tensor | None]
 def working(dtype: torch.dtype) -> torch.dtype:
     """float64 for float64, float32 for everything else: half precision is stored, never calculated with."""
     return torch.float64 if dtype == torch.float64 else torch.float32
-
-
-def chunks(rows: Rows) -> list[slice]:
-    """Columns in chunks of nearly equal width."""
-    count = -(-rows.d // max(1024, CHUNK_ELEMENTS // rows.n))
-    width = -(-rows.d // count)
-    return [slice(start, min(start + width, rows.d)) for start in range(0, rows.d, width)]
 
 
 # --- ranks of each coordinate ---------------------------------------------------------------------------------------------
@@ -120,7 +112,7 @@ def _each_chunk(
     aggregate = torch.empty(rows.d, dtype=rows.dtype, device=rows.device)
     counts = torch.zeros(rows.n if mixing is None else len(mixing), dtype=torch.int64)
     threads = torch.get_num_threads() if rows.device.type == "cpu" else 1
-    every = chunks(rows)
+    every = rows.blocks()
 
     def one(job: tuple[slice, Tensor]) -> Tensor | None:
         columns, block = job
@@ -174,7 +166,7 @@ def _products(
     m = rows.n + len(points)
     whole = len(these) == m
     found = np.zeros((len(these), m))
-    for columns in chunks(rows):
+    for columns in rows.blocks():
         block = rows.block(columns).to(work)
         if points:
             zero = torch.zeros_like(block[:1])
@@ -193,7 +185,7 @@ def squared_distances_to(rows: Rows, center: Tensor | None) -> NDArray[np.float6
     """``(n,)``: squared Euclidean distance of each row to a center, or to zero."""
     work = working(rows.dtype)
     found = np.zeros(rows.n)
-    for columns in chunks(rows):
+    for columns in rows.blocks():
         block = rows.block(columns).to(work)
         if center is not None:
             block = block - center[columns].to(rows.device, work)
@@ -205,7 +197,7 @@ def mend_squares(found: NDArray[np.float64], rows: Rows, center: Tensor | None) 
     """Finds those distances again in float64 that left float32, or all but vanished in it."""
     for at in np.flatnonzero(~(found > 1e-30) | ~np.isfinite(found) | (found > 1e38)).tolist():
         found[at] = 0.0
-        for columns in chunks(rows):
+        for columns in rows.blocks():
             part = rows.row(at)[columns].to(torch.float64)
             if center is not None:
                 part = part - center[columns].to(rows.device, torch.float64)
@@ -231,7 +223,7 @@ def _weighted_sum(rows: Rows, weights: NDArray[np.float64], work: torch.dtype) -
     greatest = torch.finfo(rows.dtype).max
     result = torch.empty(rows.d, dtype=rows.dtype, device=rows.device)
     factors = torch.from_numpy(weights).to(rows.device, work)
-    for columns in chunks(rows):
+    for columns in rows.blocks():
         part = factors @ rows.block(columns).to(work)
         result[columns] = part if work == working(rows.dtype) == rows.dtype else part.clamp(-greatest, greatest).to(rows.dtype)
     return result
@@ -242,6 +234,6 @@ def mixed(rows: Rows, matrix: NDArray[np.float64]) -> Tensor:
     work = working(rows.dtype)
     result = torch.empty(len(matrix), rows.d, dtype=rows.dtype, device=rows.device)
     factors = torch.from_numpy(matrix).to(rows.device, work)
-    for columns in chunks(rows):
+    for columns in rows.blocks():
         result[:, columns] = (factors @ rows.block(columns).to(work)).to(rows.dtype)
     return result

@@ -12,6 +12,8 @@ from torch import Tensor
 
 from gossip.errors import AggregationError
 
+CHUNK_ELEMENTS = 2**18
+
 
 class Rows:
     """n vectors of d coordinates: an (n, d) tensor, or n tensors or arrays that are never stacked as a whole.
@@ -71,6 +73,17 @@ class Rows:
         """``(d,)``, not a copy."""
         return self._apart[at] if self._together is None else self._together[at]
 
+    @property
+    def vectors(self) -> tuple[Tensor, ...]:
+        """Every row, not copied."""
+        return self._apart if self._together is None else self._together.unbind(0)
+
+    def blocks(self) -> list[slice]:
+        """All columns in chunks of nearly equal width: few enough that a chunk of all rows and its copies stay in cache."""
+        count = -(-self.d // max(1024, CHUNK_ELEMENTS // self.n))
+        width = -(-self.d // count)
+        return [slice(start, min(start + width, self.d)) for start in range(0, self.d, width)]
+
     def block(self, columns: slice = slice(None)) -> Tensor:
         """``(n, c)``: these columns of all rows; a copy when rows lie apart, else not."""
         if self._together is not None:
@@ -80,6 +93,10 @@ class Rows:
     def chosen(self, rows: Sequence[int]) -> Rows:
         """Some of the rows, not copied."""
         return Rows(None, tuple(self.row(at) for at in rows))
+
+    def followed_by(self, more: Sequence[Tensor]) -> Rows:
+        """These rows and more of them, in the same dtype and on the same device."""
+        return Rows(None, (*self.vectors, *(row.detach().to(self.device, self.dtype) for row in more)))
 
     def _find_addresses(self) -> NDArray[np.int64] | None:
         if self.dtype != torch.float32 or self.device.type != "cpu":
