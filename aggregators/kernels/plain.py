@@ -176,7 +176,7 @@ def _products(
             block = block - reference[columns].to(rows.device, work)
         if work == torch.float64:
             block = block.clamp(-HUGE_FACTOR, HUGE_FACTOR)
-        for part in block.split(FLUSH, dim=1):
+        for part in torch.split(block, FLUSH, dim=1):
             found += (part if whole else part[list(these)]).mm(part.T).to("cpu", torch.float64).numpy()
     return found
 
