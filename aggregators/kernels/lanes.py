@@ -1,0 +1,224 @@
+"""Eight float32 side by side as a type of numba's, and the few operations on them that the kernels are written in.
+
+Left to itself the compiler may or may not find the vectors in a loop over columns; written so, it has no choice. Addresses are
+plain integers, so rows need not lie together. Only compiled code may call what is here; importing it imports numba.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import ir
+from numba import njit
+from numba.core import cgutils, types
+from numba.core.datamodel import models
+from numba.extending import intrinsic, register_model
+
+WIDTH = 8
+STEP = 4 * WIDTH  # bytes of one
+
+_VECTOR = ir.VectorType(ir.FloatType(), WIDTH)
+_BITS = ir.IntType(WIDTH)
+_INT32 = ir.IntType(32)
+_INT64 = ir.IntType(64)
+_UNSET = ir.Constant(_VECTOR, ir.Undefined)
+
+
+class Lanes(types.Type):
+    def __init__(self) -> None:
+        super().__init__(name=f"Lanes{WIDTH}")
+
+
+lanes = Lanes()
+
+
+@register_model(Lanes)
+class _LanesModel(models.PrimitiveModel):
+    def __init__(self, manager: Any, of: Any) -> None:
+        super().__init__(manager, of, _VECTOR)
+
+
+def _operation(result: Any, *takes: Any) -> Callable[[Callable[..., Any]], Any]:
+    """Makes an intrinsic of a function ``(builder, *values) -> value``; without a result it returns nothing."""
+
+    def make(emit: Callable[..., Any]) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            value = emit(builder, *args)
+            return context.get_dummy_value() if result is types.void else value
+
+        return codegen
+
+    def decorate(emit: Callable[..., Any]) -> Any:
+        codegen = make(emit)
+        if len(takes) == 1:
+            return intrinsic(lambda typing, a: (result(*takes), codegen))
+        if len(takes) == 2:
+            return intrinsic(lambda typing, a, b: (result(*takes), codegen))
+        if len(takes) == 3:
+            return intrinsic(lambda typing, a, b, c: (result(*takes), codegen))
+        return intrinsic(lambda typing, a, b, c, d: (result(*takes), codegen))
+
+    return decorate
+
+
+def _function(builder: Any, name: str, result: Any, *takes: Any) -> Any:
+    return cgutils.get_or_insert_function(builder.module, ir.FunctionType(result, list(takes)), name)
+
+
+def _pointer(builder: Any, address: Any, to: Any) -> Any:
+    return builder.inttoptr(address, to.as_pointer())
+
+
+@intrinsic
+def address_of(typing: Any, pointer: Any) -> Any:
+    """The number that a pointer is."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.ptrtoint(args[0], _INT64)
+
+    return types.int64(pointer), codegen
+
+
+@_operation(lanes, types.int64)
+def load(builder: Any, address: Any) -> Any:
+    value = builder.load(_pointer(builder, address, _VECTOR))
+    value.align = 4
+    return value
+
+
+@_operation(types.void, types.int64, lanes)
+def store(builder: Any, address: Any, value: Any) -> None:
+    builder.store(value, _pointer(builder, address, _VECTOR)).align = 4
+
+
+def _splat(builder: Any, number: Any) -> Any:
+    single = builder.insert_element(_UNSET, number, ir.Constant(_INT32, 0))
+    return builder.shuffle_vector(single, _UNSET, ir.Constant(ir.VectorType(_INT32, WIDTH), [0] * WIDTH))
+
+
+@_operation(lanes, types.int64)
+def spread(builder: Any, address: Any) -> Any:
+    """All lanes what lies at one address."""
+    return _splat(builder, builder.load(_pointer(builder, address, ir.FloatType())))
+
+
+@_operation(lanes, types.float32)
+def splat(builder: Any, number: Any) -> Any:
+    return _splat(builder, number)
+
+
+@_operation(lanes, lanes, lanes)
+def add(builder: Any, a: Any, b: Any) -> Any:
+    return builder.fadd(a, b)
+
+
+@_operation(lanes, lanes, lanes)
+def sub(builder: Any, a: Any, b: Any) -> Any:
+    return builder.fsub(a, b)
+
+
+@_operation(lanes, lanes, lanes)
+def mul(builder: Any, a: Any, b: Any) -> Any:
+    return builder.fmul(a, b)
+
+
+@_operation(lanes, lanes, lanes, lanes)
+def fma(builder: Any, a: Any, b: Any, c: Any) -> Any:
+    """a * b + c with one rounding."""
+    return builder.call(_function(builder, f"llvm.fma.v{WIDTH}f32", _VECTOR, _VECTOR, _VECTOR, _VECTOR), [a, b, c])
+
+
+# Not by comparing and selecting: stored where an operand came from, LLVM makes a masked store of that, which some
+# processors take twenty times as long over. No NaN comes here, and which of two zeros is taken matters to nobody.
+@_operation(lanes, lanes, lanes)
+def least(builder: Any, a: Any, b: Any) -> Any:
+    found = _function(builder, f"llvm.minnum.v{WIDTH}f32", _VECTOR, _VECTOR, _VECTOR)
+    return builder.call(found, [a, b], fastmath=("nnan", "nsz"))
+
+
+@_operation(lanes, lanes, lanes)
+def most(builder: Any, a: Any, b: Any) -> Any:
+    found = _function(builder, f"llvm.maxnum.v{WIDTH}f32", _VECTOR, _VECTOR, _VECTOR)
+    return builder.call(found, [a, b], fastmath=("nnan", "nsz"))
+
+
+@_operation(lanes, lanes, lanes, lanes, lanes)
+def where_more(builder: Any, a: Any, b: Any, then: Any, otherwise: Any) -> Any:
+    """``then`` in the lanes where a > b, ``otherwise`` in the others."""
+    return builder.select(builder.fcmp_ordered(">", a, b), then, otherwise)
+
+
+def _count(builder: Any, mask: Any) -> Any:
+    ones = builder.call(_function(builder, f"llvm.ctpop.i{WIDTH}", _BITS, _BITS), [builder.bitcast(mask, _BITS)])
+    return builder.zext(ones, _INT64)
+
+
+@_operation(types.int64, lanes, lanes, lanes)
+def inside(builder: Any, value: Any, low: Any, high: Any) -> Any:
+    """In how many lanes low <= value <= high."""
+    mask = builder.and_(builder.fcmp_ordered(">=", value, low), builder.fcmp_ordered("<=", value, high))
+    return _count(builder, mask)
+
+
+@_operation(types.int64, lanes)
+def beyond(builder: Any, value: Any) -> Any:
+    """How many lanes are not finite."""
+    return _count(builder, builder.fcmp_unordered("!=", builder.fsub(value, value), ir.Constant(_VECTOR, [0.0] * WIDTH)))
+
+
+@_operation(types.float32, lanes)
+def total(builder: Any, value: Any) -> Any:
+    """The sum of all lanes, in one fixed order."""
+    half = WIDTH // 2
+    while half:
+        turned = ir.Constant(ir.VectorType(_INT32, WIDTH), [(lane + half) % WIDTH for lane in range(WIDTH)])
+        value = builder.fadd(value, builder.shuffle_vector(value, _UNSET, turned))
+        half //= 2
+    return builder.extract_element(value, ir.Constant(_INT32, 0))
+
+
+@_operation(types.int64, types.int64)
+def word(builder: Any, address: Any) -> Any:
+    """The int64 at an address."""
+    return builder.load(_pointer(builder, address, _INT64))
+
+
+@_operation(types.float32, types.int64)
+def number(builder: Any, address: Any) -> Any:
+    """The float32 at an address."""
+    return builder.load(_pointer(builder, address, ir.FloatType()))
+
+
+@_operation(types.void, types.int64, types.float32)
+def put(builder: Any, address: Any, value: Any) -> None:
+    builder.store(value, _pointer(builder, address, ir.FloatType()))
+
+
+@_operation(types.void, types.int64, types.float64)
+def put_double(builder: Any, address: Any, value: Any) -> None:
+    builder.store(value, _pointer(builder, address, ir.DoubleType()))
+
+
+@_operation(types.int64, types.int64)
+def take_ticket(builder: Any, address: Any) -> Any:
+    """What the int64 at an address was before one was added: each thread that asks gets another."""
+    return builder.atomic_rmw("add", _pointer(builder, address, _INT64), ir.Constant(_INT64, 1), "monotonic")
+
+
+@_operation(types.void, types.int64, types.int64)
+def add_at(builder: Any, address: Any, count: Any) -> None:
+    builder.atomic_rmw("add", _pointer(builder, address, _INT64), count, "monotonic")
+
+
+@_operation(types.void, types.int64)
+def fetch_soon(builder: Any, address: Any) -> None:
+    """Asks for the cache line at an address, which may be none of ours: then nothing happens."""
+    byte = ir.IntType(8).as_pointer()
+    ask = _function(builder, "llvm.prefetch.p0", ir.VoidType(), byte, _INT32, _INT32, _INT32)
+    builder.call(ask, [builder.inttoptr(address, byte), *(ir.Constant(_INT32, flag) for flag in (0, 2, 1))])
+
+
+@njit
+def hold(array: Any) -> None:
+    """Keeps an array until here: numba lets go of one whose address alone is still in use."""
