@@ -98,7 +98,7 @@ class Tongue:
 
 
 def rule_of(bound: BoundRule, f: int) -> Callable[[torch.Tensor], torch.Tensor]:
-    """The rule of the run as a liar can try it out. In gossip rounds each neighbour is its own center; the first row stands for it."""
+    """The run's rule as a liar can try it out. In gossip rounds each neighbour is its own center: the first row stands for it."""
 
     def tried(updates: torch.Tensor) -> torch.Tensor:
         return bound(updates, f=f, center=updates[0].clone())
