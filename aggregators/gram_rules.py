@@ -173,7 +173,8 @@ def checked_point(name: str, point: str, value: Tensor, rows: Rows) -> Tensor:
     if tuple(value.shape) != (rows.d,):
         raise AggregationError(f"{name}: {point} must have the shape ({rows.d},) of one update, got {tuple(value.shape)}")
     if not bool(torch.isfinite(value).all()):
-        raise AggregationError(f"{name} cannot start from a {point} that is not finite")
+        what = "the judge's own gradient" if point == "gradient" else f"the {point} that it starts from"
+        raise AggregationError(f"{name} cannot rank updates: {what} is not finite", "lower the learning rate")
     return value.to(rows.dtype)
 
 
