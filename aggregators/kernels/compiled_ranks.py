@@ -27,6 +27,10 @@ from .lanes import (
     mul,
     number,
     put,
+    sort_eight,
+    sort_four,
+    sort_sixteen,
+    sort_two,
     splat,
     spread,
     store,
@@ -40,102 +44,65 @@ BETWEEN, NEAREST, MAJORITY = 0, 1, 2
 """What becomes of the sorted values of a column."""
 
 
-@njit(inline="always")
-def _exchange(a: Any, b: Any) -> Any:
-    return least(a, b), most(a, b)
-
-
-@njit
-def _sort_eight(row: int, here: int, into: int, stride: int) -> None:
-    """Eight rows, by their addresses at ``row``, into sorted columns; sorted in the registers on their way."""
-    p0, p1, p2, p3 = word(row) + here, word(row + 8) + here, word(row + 16) + here, word(row + 24) + here
-    p4, p5, p6, p7 = word(row + 32) + here, word(row + 40) + here, word(row + 48) + here, word(row + 56) + here
-    for k in range(0, stride, STEP):
-        a, b = _exchange(load(p0 + k), load(p1 + k))
-        c, d = _exchange(load(p2 + k), load(p3 + k))
-        e, f = _exchange(load(p4 + k), load(p5 + k))
-        g, h = _exchange(load(p6 + k), load(p7 + k))
-        a, c = _exchange(a, c)
-        b, d = _exchange(b, d)
-        e, g = _exchange(e, g)
-        f, h = _exchange(f, h)
-        b, c = _exchange(b, c)
-        f, g = _exchange(f, g)
-        a, e = _exchange(a, e)
-        b, f = _exchange(b, f)
-        c, g = _exchange(c, g)
-        d, h = _exchange(d, h)
-        c, e = _exchange(c, e)
-        d, f = _exchange(d, f)
-        b, c = _exchange(b, c)
-        d, e = _exchange(d, e)
-        f, g = _exchange(f, g)
-        store(into + k, a)
-        store(into + stride + k, b)
-        store(into + 2 * stride + k, c)
-        store(into + 3 * stride + k, d)
-        store(into + 4 * stride + k, e)
-        store(into + 5 * stride + k, f)
-        store(into + 6 * stride + k, g)
-        store(into + 7 * stride + k, h)
-
-
-@njit
-def _sort_four(row: int, here: int, into: int, stride: int) -> None:
-    p0, p1, p2, p3 = word(row) + here, word(row + 8) + here, word(row + 16) + here, word(row + 24) + here
-    for k in range(0, stride, STEP):
-        a, b = _exchange(load(p0 + k), load(p1 + k))
-        c, d = _exchange(load(p2 + k), load(p3 + k))
-        a, c = _exchange(a, c)
-        b, d = _exchange(b, d)
-        b, c = _exchange(b, c)
-        store(into + k, a)
-        store(into + stride + k, b)
-        store(into + 2 * stride + k, c)
-        store(into + 3 * stride + k, d)
-
-
 @njit
 def _read_runs(rows: int, n: int, here: int, into: int, stride: int) -> None:
-    """Reads a block in sorted runs of 8 rows, then of 4, then row by row: what ``network.table`` counts on."""
+    """Reads a block in sorted runs, as ``network.runs`` has them."""
     done = 0
-    while done + 8 <= n:
-        _sort_eight(rows + 8 * done, here, into + stride * done, stride)
+    while done + 16 <= n:
+        for k in range(0, stride, STEP):
+            sort_sixteen(rows + 8 * done, here + k, into + stride * done + k, stride)
+        done += 16
+    if done + 8 <= n:
+        for k in range(0, stride, STEP):
+            sort_eight(rows + 8 * done, here + k, into + stride * done + k, stride)
         done += 8
     if done + 4 <= n:
-        _sort_four(rows + 8 * done, here, into + stride * done, stride)
+        for k in range(0, stride, STEP):
+            sort_four(rows + 8 * done, here + k, into + stride * done + k, stride)
         done += 4
-    while done < n:
+    if done + 2 <= n:
+        for k in range(0, stride, STEP):
+            sort_two(rows + 8 * done, here + k, into + stride * done + k, stride)
+        done += 2
+    if done < n:
         row = word(rows + 8 * done) + here
         for k in range(0, stride, STEP):
             store(into + stride * done + k, load(row + k))
-        done += 1
 
 
 @njit
 def _merge(block: int, stride: int, table: int, count: int, rows: int, n: int, following: int) -> None:
-    """Makes the comparisons of a table; in between asks for what lies ``following`` bytes into each of n rows."""
+    """Takes the steps of a table; in between asks for what lies ``following`` bytes into each of n rows."""
     lines = stride // 64
     share = (n * lines + count - 1) // max(count, 1)
     row, line = 0, 0
-    for step in range(count):
+    for at in range(count):
         for _ in range(share):
             if row < n:
                 fetch_soon(word(rows + 8 * row) + following + 64 * line)
                 line += 1
                 if line == lines:
                     row, line = row + 1, 0
-        comparison = word(table + 8 * step)
-        low, high = block + stride * (comparison & 0xFFFF), block + stride * ((comparison >> 16) & 0xFFFF)
-        kept = comparison >> 32
-        if kept == 0:
+        step = word(table + 8 * at)
+        low, high, kind = block + stride * (step & 0xFFF), block + stride * ((step >> 12) & 0xFFF), step >> 48
+        if kind == 3:
+            third, fourth = block + stride * ((step >> 24) & 0xFFF), block + stride * ((step >> 36) & 0xFFF)
+            for k in range(0, stride, STEP):
+                a, b, c, d = load(low + k), load(high + k), load(third + k), load(fourth + k)
+                b, d = least(b, d), most(b, d)
+                a, c = least(a, c), most(a, c)
+                store(low + k, a)
+                store(high + k, least(b, c))
+                store(third + k, most(b, c))
+                store(fourth + k, d)
+        elif kind == 0:
             for k in range(0, stride, 2 * STEP):
                 a, b, c, d = load(low + k), load(high + k), load(low + k + STEP), load(high + k + STEP)
                 store(low + k, least(a, b))
                 store(high + k, most(a, b))
                 store(low + k + STEP, least(c, d))
                 store(high + k + STEP, most(c, d))
-        elif kept == 1:
+        elif kind == 1:
             for k in range(0, stride, 2 * STEP):
                 store(low + k, least(load(low + k), load(high + k)))
                 store(low + k + STEP, least(load(low + k + STEP), load(high + k + STEP)))

@@ -15,6 +15,8 @@ from numba.core import cgutils, types
 from numba.core.datamodel import models
 from numba.extending import intrinsic, register_model
 
+from .network import RUNS, comparators
+
 WIDTH = 8
 STEP = 4 * WIDTH  # bytes of one
 
@@ -80,16 +82,18 @@ def address_of(typing: Any, pointer: Any) -> Any:
     return types.int64(pointer), codegen
 
 
-@_operation(lanes, types.int64)
-def load(builder: Any, address: Any) -> Any:
+def _load(builder: Any, address: Any) -> Any:
     value = builder.load(_pointer(builder, address, _VECTOR))
     value.align = 4
     return value
 
 
-@_operation(types.void, types.int64, lanes)
-def store(builder: Any, address: Any, value: Any) -> None:
+def _store(builder: Any, address: Any, value: Any) -> None:
     builder.store(value, _pointer(builder, address, _VECTOR)).align = 4
+
+
+load = _operation(lanes, types.int64)(_load)
+store = _operation(types.void, types.int64, lanes)(_store)
 
 
 def _splat(builder: Any, number: Any) -> Any:
@@ -129,24 +133,50 @@ def fma(builder: Any, a: Any, b: Any, c: Any) -> Any:
     return builder.call(_function(builder, f"llvm.fma.v{WIDTH}f32", _VECTOR, _VECTOR, _VECTOR, _VECTOR), [a, b, c])
 
 
-# Not by comparing and selecting: stored where an operand came from, LLVM makes a masked store of that, which some
-# processors take twenty times as long over. No NaN comes here, and which of two zeros is taken matters to nobody.
+def _extreme(builder: Any, which: str, a: Any, b: Any) -> Any:
+    """minnum or maxnum. Not by comparing and selecting: stored where an operand came from, LLVM makes a masked store of that,
+    which some processors take twenty times as long over. No NaN comes here, and which of two zeros is taken matters to nobody.
+    """
+    found = _function(builder, f"llvm.{which}.v{WIDTH}f32", _VECTOR, _VECTOR, _VECTOR)
+    return builder.call(found, [a, b], fastmath=("nnan", "nsz"))
+
+
 @_operation(lanes, lanes, lanes)
 def least(builder: Any, a: Any, b: Any) -> Any:
-    found = _function(builder, f"llvm.minnum.v{WIDTH}f32", _VECTOR, _VECTOR, _VECTOR)
-    return builder.call(found, [a, b], fastmath=("nnan", "nsz"))
+    return _extreme(builder, "minnum", a, b)
 
 
 @_operation(lanes, lanes, lanes)
 def most(builder: Any, a: Any, b: Any) -> Any:
-    found = _function(builder, f"llvm.maxnum.v{WIDTH}f32", _VECTOR, _VECTOR, _VECTOR)
-    return builder.call(found, [a, b], fastmath=("nnan", "nsz"))
+    return _extreme(builder, "maxnum", a, b)
 
 
 @_operation(lanes, lanes, lanes, lanes, lanes)
 def where_more(builder: Any, a: Any, b: Any, then: Any, otherwise: Any) -> Any:
     """``then`` in the lanes where a > b, ``otherwise`` in the others."""
     return builder.select(builder.fcmp_ordered(">", a, b), then, otherwise)
+
+
+def _run(length: int) -> Any:
+    """Reads one vector of each of several rows, sorts them in the registers, and writes them ``stride`` bytes apart."""
+
+    @_operation(types.void, types.int64, types.int64, types.int64, types.int64)
+    def sort_run(builder: Any, rows: Any, at: Any, into: Any, stride: Any) -> None:
+        values = []
+        for row in range(length):
+            address = builder.load(_pointer(builder, builder.add(rows, ir.Constant(_INT64, 8 * row)), _INT64))
+            values.append(_load(builder, builder.add(address, at)))
+        for _, _, low, high in comparators(length):
+            a, b = values[low], values[high]
+            values[low], values[high] = _extreme(builder, "minnum", a, b), _extreme(builder, "maxnum", a, b)
+        for value in values:
+            _store(builder, into, value)
+            into = builder.add(into, stride)
+
+    return sort_run
+
+
+sort_sixteen, sort_eight, sort_four, sort_two = (_run(length) for length in RUNS)
 
 
 def _count(builder: Any, mask: Any) -> Any:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
-BOTH, LESSER, GREATER = 0, 1, 2
-"""What a comparison keeps: the lesser in the first row and the greater in the second, or only one of them."""
+BOTH, LESSER, GREATER, MERGE = 0, 1, 2, 3
+"""What a step does with rows a and b: keeps the lesser in a and the greater in b, or only one of them. Or it merges rows a, b
+with rows c, d: the comparisons (a, c), (b, d), (b, c), for a third less traffic with the cache."""
+RUNS = (16, 8, 4, 2)
+"""Rows that are sorted in the registers while they are read, so that no table is needed for it."""
 
 
-def comparators(n: int) -> Iterator[tuple[int, int, int]]:
-    """Batcher's odd-even merge exchange for any n (Knuth, volume 3, 5.2.2, algorithm M), in order: (reach, first, second).
+def comparators(n: int) -> Iterator[tuple[int, int, int, int]]:
+    """Batcher's odd-even merge exchange for any n (Knuth, volume 3, 5.2.2, algorithm M), in order: (reach, step, first, second).
 
-    Comparisons of one reach merge sorted runs of that length.
+    Comparisons of one reach merge sorted runs of that length; those of one step, too, do not touch each other's rows.
     """
     reach = 1
     while reach < n:
@@ -23,30 +27,51 @@ def comparators(n: int) -> Iterator[tuple[int, int, int]]:
         while step >= 1:
             for start in range(step % reach, n - step, 2 * step):
                 for low in range(start, start + min(step, n - start - step)):
-                    if low // (2 * reach) == (low + step) // (2 * reach):
-                        yield reach, low, low + step
+                    merge = low // (2 * reach)
+                    if merge == (low + step) // (2 * reach) and merge * 2 * reach + reach < n:  # else nothing to merge with
+                        yield reach, step, low, low + step
             step //= 2
         reach *= 2
 
 
+def runs(n: int) -> Iterator[tuple[int, int]]:
+    """How n rows are read: (first row, length) of each sorted run; the longest first, at most one row is left over."""
+    first = 0
+    for length in RUNS:
+        while first + length <= n:
+            yield first, length
+            first += length
+
+
 @functools.lru_cache(maxsize=256)
 def table(n: int, first: int, last: int) -> NDArray[np.int64]:
-    """The comparisons that put ranks ``first..last`` of n rows in place when rows come in sorted runs of 8 and then of 4.
+    """The steps that put ranks ``first..last`` of n rows in place when the rows come in sorted ``runs``.
 
-    Sorting short runs takes no table: eight rows fit in the registers while they are read. Of n rows the first n // 8 * 8
-    come in runs of 8, then 4 if so many are left, the others as they are.
-
-    Returns: one int64 a comparison, ``first row | second row << 16 | what is kept << 32``.
+    Returns: one int64 a step: ``kind << 48 | d << 36 | c << 24 | b << 12 | a``.
     """
-    eights = n // 8 * 8
-    fours = eights + (n - eights) // 4 * 4
+    run_of = [0] * n
+    for begin, length in runs(n):
+        run_of[begin : begin + length] = [length] * length
     wanted = set(range(first, last + 1))
-    kept: list[int] = []
-    for reach, low, high in reversed(list(comparators(n))):
+    levels: dict[tuple[int, int], dict[int, tuple[int, int]]] = {}
+    for reach, step, low, high in reversed(list(comparators(n))):
         if low in wanted or high in wanted:
-            in_a_run = (reach < 8 and high < eights) or (reach < 4 and eights <= low and high < fours)
-            if not in_a_run:
-                what = BOTH if low in wanted and high in wanted else LESSER if low in wanted else GREATER
-                kept.append(low | high << 16 | what << 32)
+            if reach >= min(run_of[low], run_of[high]):  # else both are in one run
+                kind = BOTH if low in wanted and high in wanted else LESSER if low in wanted else GREATER
+                levels.setdefault((reach, -step), {})[low] = (high, kind)
             wanted |= {low, high}
-    return np.array(kept[::-1], dtype=np.int64)
+    return np.array(_fused([levels[key] for key in sorted(levels)]), dtype=np.int64)
+
+
+def _fused(levels: list[dict[int, tuple[int, int]]]) -> list[int]:
+    """The steps of all levels in order, three comparisons of two levels as one merge wherever that is possible."""
+    made: list[int] = []
+    for here, after in itertools.zip_longest(levels, levels[1:], fillvalue={}):
+        lows = {high: low for low, (high, _) in here.items()}
+        for b, (c, _) in sorted(after.items()):
+            if b in here and c in lows:
+                a, (d, _) = lows[c], here.pop(b)
+                del here[a], after[b], lows[c], lows[d]
+                made.append(MERGE << 48 | d << 36 | c << 24 | b << 12 | a)
+        made += [kind << 48 | high << 12 | low for low, (high, kind) in sorted(here.items())]
+    return made

@@ -151,12 +151,23 @@ def mend(
 ) -> NDArray[np.float64]:
     """Finds the products of those rows again in float64 whose own left float32, or all but vanished in it."""
     squares = products.diagonal()
-    wrong = np.flatnonzero(~(squares > 1e-30) | ~np.isfinite(squares) | (squares > 1e38))
-    if len(wrong) and rows.dtype != torch.float64:
-        exact = _products(rows, reference, points, wrong.tolist(), torch.float64)
+    wrong = [
+        at
+        for at in np.flatnonzero(~((squares > 1e-30) & (squares < 1e38))).tolist()
+        if not (squares[at] == 0.0 and _is_reference(rows.row(at) if at < rows.n else points[at - rows.n], reference))
+    ]
+    if wrong and rows.dtype != torch.float64:
+        exact = _products(rows, reference, points, wrong, torch.float64)
         products[wrong, :] = exact
         products[:, wrong] = exact.T
     return products
+
+
+def _is_reference(row: Tensor | None, reference: Tensor | None) -> bool:
+    """Whether a row of products zero is zero, and did not only vanish."""
+    if row is None or reference is None:
+        return row is reference or not bool((row if reference is None else reference).any())
+    return row.data_ptr() == reference.data_ptr() or torch.equal(row, reference.to(row.device, row.dtype))
 
 
 def _products(
