@@ -69,6 +69,17 @@ def directions(crowd: Crowd) -> Mapping[str, Tensor]:
     }
 
 
+def worst(crowd: Crowd, every: float, ways: Mapping[str, Callable[[float], Tensor]]) -> Tensor:
+    """``(f, d)``: all send the vector ``(d,)`` of the worst way and strength, which are searched anew after ``every`` rounds."""
+    age = crowd.memory.get("age", 0)
+    if age % int(every) == 0:
+        tried = {name: strongest(crowd, lambda t, way=way: crowd.all_alike(way(t))) for name, way in ways.items()}  # type: ignore[misc]
+        crowd.memory["choice"] = max(tried.items(), key=lambda item: item[1].damage)
+    crowd.memory["age"] = age + 1
+    name, found = crowd.memory["choice"]
+    return crowd.all_alike(ways[name](found.strength))
+
+
 @attack(shape="together", tries=True, strength=1.0, meaning="rounds between two searches", allowed=COUNT)
 def adaptive(crowd: Crowd, *, strength: float) -> Tensor:
     """The worst that was found: all send the honest mean plus t times a direction, for the t and the direction that carry this
@@ -77,27 +88,20 @@ def adaptive(crowd: Crowd, *, strength: float) -> Tensor:
     95 trials of the rule a search. What was found is used until the next search, ``strength`` rounds later.
     Source: the line search of Shejwalkar, Houmansadr 2021, over the directions of ``ipm``, ``alie`` and three more.
     """
-    ways = directions(crowd)
     mean = crowd.mean()
-    age = crowd.memory.get("age", 0)
-    if age % int(strength) == 0:
-        tried = {name: strongest(crowd, lambda t, way=way: crowd.all_alike(mean + t * way)) for name, way in ways.items()}  # type: ignore[misc]
-        crowd.memory["choice"] = max(tried.items(), key=lambda item: item[1].damage)
-    crowd.memory["age"] = age + 1
-    name, found = crowd.memory["choice"]
-    return crowd.all_alike(mean + found.strength * ways[name])
+    ways = {name: (lambda t, way=way: mean + t * way) for name, way in directions(crowd).items()}
+    return worst(crowd, strength, ways)
 
 
-@attack(shape="together", tries=True)
-def optimal_alie(crowd: Crowd) -> Tensor:
-    """``alie`` with the z that does most against the actual rule: 19 trials of it a round."""
+@attack(shape="together", tries=True, strength=1.0, meaning="rounds between two searches", allowed=COUNT)
+def optimal_alie(crowd: Crowd, *, strength: float) -> Tensor:
+    """``alie`` with the z that does most against the actual rule: 19 trials of it a search."""
     mean, deviation = crowd.mean(), crowd.deviation()
-    z = strongest(crowd, lambda t: crowd.all_alike(mean - t * deviation)).strength
-    return crowd.all_alike(mean - z * deviation)
+    return worst(crowd, strength, {"z": lambda z: mean - z * deviation})
 
 
-@attack(shape="together", tries=True)
-def optimal_ipm(crowd: Crowd) -> Tensor:
-    """``ipm`` with the epsilon that does most against the actual rule: 19 trials of it a round."""
+@attack(shape="together", tries=True, strength=1.0, meaning="rounds between two searches", allowed=COUNT)
+def optimal_ipm(crowd: Crowd, *, strength: float) -> Tensor:
+    """``ipm`` with the epsilon that does most against the actual rule: 19 trials of it a search."""
     mean = crowd.mean()
-    return crowd.all_alike(-strongest(crowd, lambda t: crowd.all_alike(-t * mean)).strength * mean)
+    return worst(crowd, strength, {"epsilon": lambda epsilon: -epsilon * mean})

@@ -23,7 +23,7 @@ NO_ATTACK = "none"
 EVALUATIONS = 5
 """The accuracy of a run is the mean of so many tests at its end, one every fiftieth of the run."""
 SEARCH_EVERY = 10.0
-"""Rounds between two searches of the ``adaptive`` attack, when no strength is given."""
+"""Rounds between two searches of attacks that try themselves on the rule, when no strength is given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,9 +128,9 @@ class _Run:
         self.model = Network(data.images.shape[1], trial.hidden, data.classes, trial.seed)
         self.name, strength = read_attack(trial.attack)
         self.liars = 0 if self.name == NO_ATTACK else trial.f
-        if self.name == "adaptive" and strength is None:
-            strength = SEARCH_EVERY
         by_vector = self.name not in (NO_ATTACK, *attacks.DATA_ATTACKS)
+        if by_vector and attacks.KINDS[self.name].tries and strength is None:
+            strength = SEARCH_EVERY
         self.attack = attacks.make(self.name, strength, trial.seed) if by_vector else None
         self.sender = senders.load(trial.sender)
         self.memories: list[senders.Memory | None] = [None] * trial.n
