@@ -206,7 +206,9 @@ def squared_distances_to(rows: Rows, center: Tensor | None) -> NDArray[np.float6
 
 def mend_squares(found: NDArray[np.float64], rows: Rows, center: Tensor | None) -> NDArray[np.float64]:
     """Finds those distances again in float64 that left float32, or all but vanished in it."""
-    for at in np.flatnonzero(~(found > 1e-30) | ~np.isfinite(found) | (found > 1e38)).tolist():
+    for at in np.flatnonzero(~((found > 1e-30) & (found < 1e38))).tolist():
+        if found[at] == 0.0 and _is_reference(rows.row(at), center):
+            continue
         found[at] = 0.0
         for columns in rows.blocks():
             part = rows.row(at)[columns].to(torch.float64)
