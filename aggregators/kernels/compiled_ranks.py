@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import cfunc, njit, types
+from numba import njit
 
+from .compiled_cache import kernel
 from .lanes import (
     STEP,
     add,
@@ -278,7 +279,7 @@ def _block(job: int, rows: int, here: int, out: int, block: int, following: int,
             _count(rows, m, here, k, least_kept, most_kept, survived)
 
 
-@cfunc(types.void(types.voidptr), cache=True)
+@kernel
 def ranks(pointer: Any) -> None:
     """Aggregates chunks of columns until none is left. Any number of threads may run it on one job.
 

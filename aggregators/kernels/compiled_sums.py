@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import cfunc, njit, types
+from numba import njit
 
+from .compiled_cache import kernel
 from .compiled_ranks import mix
 from .lanes import (
     STEP,
@@ -88,7 +89,7 @@ def _center(row: int, reference: int, at: int, width: int, into: int, stride: in
             put(into + k, value - number(reference + at + k) if reference else value)
 
 
-@cfunc(types.void(types.voidptr), cache=True)
+@kernel
 def gram(pointer: Any) -> None:
     """Inner products of all rows minus a reference, of one chunk of columns after the other.
 
@@ -151,7 +152,7 @@ def gram(pointer: Any) -> None:
     hold(space)
 
 
-@cfunc(types.void(types.voidptr), cache=True)
+@kernel
 def weighted(pointer: Any) -> None:
     """The sum of rows, each times its weight, in one pass.
 
@@ -194,7 +195,7 @@ def weighted(pointer: Any) -> None:
         add_at(job + 8, wrong)
 
 
-@cfunc(types.void(types.voidptr), cache=True)
+@kernel
 def mixed(pointer: Any) -> None:
     """Weighted sums of rows, a whole matrix of them.
 
@@ -267,7 +268,7 @@ def _square(row: int, center: int, width: int) -> float:
     return np.float64(total(add(add(a, b), add(c, d)))) + np.float64(rest)
 
 
-@cfunc(types.void(types.voidptr), cache=True)
+@kernel
 def squares(pointer: Any) -> None:
     """Squared distances of rows to a center, of one chunk of columns after the other.
 

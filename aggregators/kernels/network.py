@@ -66,7 +66,7 @@ def table(n: int, first: int, last: int) -> NDArray[np.int64]:
 def _fused(levels: list[dict[int, tuple[int, int]]]) -> list[int]:
     """The steps of all levels in order, three comparisons of two levels as one merge wherever that is possible."""
     made: list[int] = []
-    for here, after in itertools.zip_longest(levels, levels[1:], fillvalue={}):
+    for here, after in itertools.pairwise([*levels, {}]):
         lows = {high: low for low, (high, _) in here.items()}
         for b, (c, _) in sorted(after.items()):
             if b in here and c in lows:

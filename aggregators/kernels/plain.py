@@ -166,7 +166,8 @@ def mend(
 def _is_reference(row: Tensor | None, reference: Tensor | None) -> bool:
     """Whether a row of products zero is zero, and did not only vanish."""
     if row is None or reference is None:
-        return row is reference or not bool((row if reference is None else reference).any())
+        other = reference if row is None else row
+        return other is None or not bool(other.any())
     return row.data_ptr() == reference.data_ptr() or torch.equal(row, reference.to(row.device, row.dtype))
 
 
