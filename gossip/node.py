@@ -141,7 +141,9 @@ class Node:
         own_control, own_bulk = self.transport.control, self.transport.bulk
         self.core = self._make_core(spec, settings, topology, own_control, own_bulk)
         self._reducer = Reducer(rule, self._worker, self._inbox.append, centered=not topology.rolling)
-        self._tongue = Tongue(plan, spec.peer, config.seed, config.peers, rule_of(rule, settings.f))
+        self._tongue = Tongue(
+            plan, spec.peer, config.seed, config.peers, rule_of(rule, settings.f, centered=not topology.rolling)
+        )
         self.trainer = TrainerLink(
             self._channel,
             self._worker,

@@ -97,11 +97,15 @@ class Tongue:
         return replace(payload, data=told, finite=bool(np.isfinite(told).all()))
 
 
-def rule_of(bound: BoundRule, f: int) -> Callable[[torch.Tensor], torch.Tensor]:
-    """The run's rule as a liar can try it out. In gossip rounds each neighbour is its own center: the first row stands for it."""
+def rule_of(bound: BoundRule, f: int, *, centered: bool) -> Callable[[torch.Tensor], torch.Tensor]:
+    """The run's rule as a liar can try it out.
+
+    Args:
+        centered: In gossip rounds each neighbour is its own center; the first row stands for it.
+    """
 
     def tried(updates: torch.Tensor) -> torch.Tensor:
-        return bound(updates, f=f, center=updates[0].clone())
+        return bound(updates, f=f, center=updates[0].clone() if centered else None)
 
     return tried
 

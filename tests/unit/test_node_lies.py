@@ -43,7 +43,7 @@ def test_the_fault_plan_knows_every_attack_with_a_strength_where_the_library_has
 
 @pytest.mark.parametrize("name", [name for name in attacks.names(lonely=True) if attacks.KINDS[name].shape != "apart"])
 def test_every_lie_that_one_can_tell_alone_is_told_by_a_node(name: str) -> None:
-    tongue = Tongue(faults.parse(f"{name}:1,2"), 1, 7, 5, rule_of(load("median"), 2))
+    tongue = Tongue(faults.parse(f"{name}:1,2"), 1, 7, 5, rule_of(load("median"), 2, centered=False))
     assert tongue.lies
     assert not tongue.tells_each
     for round_id in range(4):
@@ -130,5 +130,7 @@ def test_lies_that_do_not_go_with_the_rule_or_the_topology_are_refused() -> None
 
 def test_the_rule_that_a_liar_tries_is_the_one_of_the_run() -> None:
     updates = torch.from_numpy(np.stack([vector(seed) for seed in range(7)]))
-    for spec in ("trimmed_mean", "nnm+krum"):
-        assert torch.equal(rule_of(load(spec), 2)(updates), load(spec)(updates, f=2))
+    for spec in ("trimmed_mean", "nnm+krum", "suspicion"):
+        assert torch.equal(rule_of(load(spec), 2, centered=False)(updates), load(spec)(updates, f=2))
+    centered = rule_of(load("suspicion"), 2, centered=True)(updates)
+    assert torch.equal(centered, load("suspicion")(updates, f=2, center=updates[0]))
