@@ -50,6 +50,7 @@ def robustness(
         float, typer.Option(min=0, max=1, help="A cell fails below this share of the accuracy without liars.")
     ] = FAILS_BELOW,
     plot: Annotated[bool, typer.Option(help="Draw heat maps beside --out.")] = True,
+    show: Annotated[bool, typer.Option("--show", help="Run nothing: tables of what was run so far.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON, and nothing else, to stdout.")] = False,
 ) -> None:
     """Train under every attack with every rule: accuracies with error bars. Ctrl-C, and the same command goes on."""
@@ -75,9 +76,15 @@ def robustness(
         for workers, liars in zip(n, f, strict=True)
     ]
     from . import robustness_page
-    from .trials import run_all
+    from .trials import recall_all, run_all
 
-    found = run_all([trial for table in tables for trial in table.trials()], into, data, jobs)
+    wanted = [trial for table in tables for trial in table.trials()]
+    found = recall_all(wanted, into, data) if show else run_all(wanted, into, data, jobs)
+    for table in tables:
+        if not any(trial in found for trial in table.without_liars()):
+            raise ConfigError(
+                f"nothing was run of {table.f} liars of {table.n} with these settings in {into}", "leave out --show to run it"
+            )
     if out is not None:
         robustness_page.write(out, tables, found, data, plot)
     if as_json:
@@ -89,7 +96,7 @@ def robustness(
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One rule under one attack: accuracies of the seeds, or why there are none.
+    """One rule under one attack: accuracies of the seeds, or why there are none (empty: it was not run yet).
 
     Attributes:
         fails: It learnt less than it should have, or raised.
@@ -124,14 +131,14 @@ class Table:
     def trials(self) -> list[Trial]:
         """Every run that it is made of, and those without liars that it is compared with."""
         cells = [trial for rule in self.rules for attack in self.attacks for trial in self._of(rule, attack)]
-        return [*self._without_liars(), *cells]
+        return [*self.without_liars(), *cells]
 
     def _of(self, rule: str, attack: str) -> list[Trial]:
         from gossip.testing.robustness import Trial
 
         return [Trial(rule, attack, self.n, self.f, seed, **self.shared) for seed in self.seeds]
 
-    def _without_liars(self) -> list[Trial]:
+    def without_liars(self) -> list[Trial]:
         """Plain averaging of the honest workers alone."""
         from gossip.testing.robustness import NO_ATTACK, Trial
 
@@ -139,10 +146,12 @@ class Table:
 
     def reference(self, found: Mapping[Trial, Outcome]) -> float:
         """The accuracy that averaging the honest alone comes to."""
-        return statistics.fmean(found[trial].accuracy or 0.0 for trial in self._without_liars())
+        return statistics.fmean(found[trial].accuracy or 0.0 for trial in self.without_liars() if trial in found)
 
     def cell(self, rule: str, attack: str, found: Mapping[Trial, Outcome]) -> Cell:
-        outcomes = [found[trial] for trial in self._of(rule, attack)]
+        outcomes = [found[trial] for trial in self._of(rule, attack) if trial in found]
+        if not outcomes:
+            return Cell((), "", False)
         why = next((outcome.refused for outcome in outcomes if outcome.refused), "")
         accuracies = tuple(outcome.accuracy for outcome in outcomes if outcome.accuracy is not None)
         if len(accuracies) < len(outcomes):

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     Found = Mapping[Trial, Outcome]
 
 DASH = "-"
+NOT_RUN = "?"
 WIDTH = 150
 COMMAND = "make robustness"
 
@@ -100,7 +101,7 @@ def section(table: Table, found: Found) -> list[str]:
 
 def text_of(cell: Cell) -> str:
     if not cell.accuracies:
-        return DASH
+        return DASH if cell.why else NOT_RUN
     spread = f" ± {100 * cell.deviation:.1f}" if len(cell.accuracies) > 1 else ""
     text = f"{100 * cell.mean:.1f}{spread}"
     return f"**fails** ({text})" if cell.fails else text
@@ -115,14 +116,17 @@ def _by_strength(table: Table, found: Found) -> list[str]:
 
 
 def _verdict(table: Table, found: Found, order: Sequence[str]) -> list[str]:
-    holding, failing = [], []
+    holding, failing, waiting = [], [], 0
     for rule in order:
+        waiting += sum(text_of(table.cell(rule, attack, found)) == NOT_RUN for attack in table.attacks)
         under = [attack for attack in table.attacks if table.cell(rule, attack, found).fails]
         if under:
             failing.append(f"`{rule}` fails under {', '.join(f'`{attack}`' for attack in under)}")
-        elif table.worst(rule, found) is not None:
+        elif all(table.cell(rule, attack, found).accuracies for attack in table.attacks):
             holding.append(f"`{rule}`")
     lines = [f"- Under all {len(table.attacks)} hold: {', '.join(holding) or 'none'}."]
+    if waiting:
+        lines.append(f"- {NOT_RUN}: {waiting} cells were not run yet.")
     return [*lines, *(f"- {line}." for line in failing)]
 
 
@@ -149,7 +153,7 @@ def draw(table: Table, found: Found, path: Path) -> None:
     for row, rule in enumerate(rules):
         for column, attack in enumerate(table.attacks):
             cell = cells[rule, attack]
-            words = f"{100 * cell.mean:.0f}" if cell.accuracies else DASH
+            words = f"{100 * cell.mean:.0f}" if cell.accuracies else text_of(cell)
             weight = "bold" if cell.fails else "normal"
             axes.text(column, row, words, ha="center", va="center", fontsize=7, fontweight=weight)
     axes.set_title(f"test accuracy in %, {table.f} of {table.n} lie (bold: fails; {best:.0f} without liars)", fontsize=9)

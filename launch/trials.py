@@ -93,6 +93,11 @@ def recall(folder: Path, trial: Trial, data: str) -> Outcome | None:
         return None
 
 
+def recall_all(trials: Iterable[Trial], folder: Path, data: str) -> dict[Trial, Outcome]:
+    """What came of those that were run before."""
+    return {trial: outcome for trial in dict.fromkeys(trials) if (outcome := recall(folder, trial, data)) is not None}
+
+
 def remember(folder: Path, trial: Trial, data: str, outcome: Outcome) -> None:
     """Writes its file, whole or not at all."""
     path = folder / name_of(trial, data)
@@ -114,7 +119,7 @@ def run_all(trials: Iterable[Trial], folder: Path, data: str, jobs: int, *, quie
     except OSError as error:
         raise ConfigError(f"cannot make the folder {folder}: {error.strerror}") from error
     wanted = list(dict.fromkeys(trials))
-    found = {trial: outcome for trial in wanted if (outcome := recall(folder, trial, data)) is not None}
+    found = recall_all(wanted, folder, data)
     missing = [trial for trial in wanted if trial not in found]
     if not missing:
         return found

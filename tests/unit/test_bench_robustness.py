@@ -125,6 +125,15 @@ def test_a_failing_cell_says_so_and_one_that_cannot_be_run_is_a_dash_with_its_re
     assert text.index("| `median` |") < text.index("| `mean` |") < text.index("| `krum` |")
 
 
+def test_a_table_of_what_was_run_so_far_says_what_is_missing() -> None:
+    shown = table(rules=("median", "mean"))
+    found = {trial: outcome for trial, outcome in outcomes(shown).items() if (trial.rule, trial.attack) != ("median", "scale")}
+    text = "\n".join(robustness_page.section(shown, found))
+    assert "| `median` | 90.5 ± 0.7 | 90.5 ± 0.7 | ? |" in text
+    assert "1 cells were not run yet" in text
+    assert "hold: none" in text
+
+
 def test_a_page_is_written_with_its_heat_maps(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     shown = table()
