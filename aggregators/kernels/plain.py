@@ -116,7 +116,8 @@ def mean_of(values: Sequence[Any]) -> Any:
     library = _library(mean)
     double = [row.to(torch.float64) if isinstance(row, Tensor) else row.astype(np.float64) for row in values]
     exact: Any = sum(row / len(values) for row in double)
-    return library.where(library.isfinite(mean), mean, exact.to(mean.dtype) if isinstance(exact, Tensor) else exact.astype(mean.dtype))
+    exact = exact.to(mean.dtype) if isinstance(exact, Tensor) else exact.astype(mean.dtype)
+    return library.where(library.isfinite(mean), mean, exact)
 
 
 def _library(block: Any) -> Any:
