@@ -19,7 +19,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-
 _PROCESS = os.getpid()
 
 
