@@ -97,7 +97,7 @@ class Reducer:
             if quick is not None:
                 n = len(work.rows)
                 return Aggregated(work.ticket, as_payload(quick, ahead), (1.0 / n,) * n, (1.0,) * n)
-        options: dict[str, Any] = {"f": work.f}
+        options: dict[str, Any] = {"f": work.f, "round_id": work.round_id}
         own = work.rows[work.own].payload.data if work.own is not None else None
         stacked = rows.stack(work, own if work.mix else None)
         if self._centered and own is not None and "center" in self._rule.needs:

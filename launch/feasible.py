@@ -13,7 +13,7 @@ from pathlib import Path
 from gossip import topologies
 from gossip.aggregators import registry
 from gossip.config import Resolved
-from gossip.errors import ConfigError, GossipError, OutOfMemory, RunExists, TooFewUpdates, UnknownName
+from gossip.errors import ConfigError, GossipError, OutOfMemory, RunExists, TooFewUpdates
 
 PEER_BYTES = 450 * 2**20
 """What a peer's two processes add to the memory in use: 280 MiB for a trainer that has imported torch and scikit-learn, 160 MiB
@@ -23,16 +23,15 @@ for its node (proportional set size, eight peers, torch 2.13 on Linux). Model an
 def check_names(topology: str, aggregator: str) -> None:
     """Raises UnknownName or ConfigError for a topology or a rule that nobody knows. Imports no torch."""
     topologies.load(topology)
-    name = aggregator.split(":")[0].strip().replace("-", "_")
-    by_name = not (name.endswith(".py") or "/" in name or "." in name)
-    if by_name and name not in registry.names():
-        raise UnknownName("aggregator", name, registry.names())
+    registry.check(aggregator)
 
 
 def check_rule(resolved: Resolved) -> Resolved:
     """The config with its ``f`` set.
 
-    Raises: TooFewUpdates: The rule cannot tolerate f among so many peers. ConfigError: The rule cannot be had.
+    Raises:
+        TooFewUpdates: The rule cannot tolerate f among so many peers.
+        ConfigError: The rule cannot be had, or a fault of the plan does not go with rule or topology.
     """
     config = resolved.config
     if config.f is not None and config.f >= config.peers:
@@ -46,6 +45,7 @@ def check_rule(resolved: Resolved) -> Resolved:
         raise ConfigError(f"aggregator {config.aggregator!r} cannot be loaded: {last}") from None
     if "error" in answer:
         raise ConfigError(answer["error"], answer["hint"])
+    config.plan.fits(config.topology, answer["rolling"], answer["name"], answer["asks_loss"])
     least: list[int] = answer["least"]
     rows: int = answer["rows"]
     if config.f is not None:
@@ -92,9 +92,12 @@ def make_run_folder(path: Path) -> None:
 def _describe(aggregator: str, topology: str, peers: int) -> dict[str, object]:
     """What the rule is called, the least number of updates for f = 0, 1, ..., and how many it gets at least in a round."""
     rule, who = registry.load(aggregator), topologies.load(topology)
+    if rule.needs_center and who.rolling:
+        raise ConfigError(f"rule {rule.name} starts from the own update, and {topology} has none", registry.CENTER_HINT)
     plan = who(topologies.Roster(tuple(range(peers))), 0, 0)
     rows = peers if plan.pushes is None else min(1 + len(plan.sources(peer)) for peer in range(peers))
-    return {"name": rule.name, "least": [rule.at_least(f, centered=not who.rolling) for f in range(peers + 1)], "rows": rows}
+    least = [rule.at_least(f, centered=not who.rolling) for f in range(peers + 1)]
+    return {"name": rule.name, "least": least, "rows": rows, "rolling": who.rolling, "asks_loss": rule.needs_trainer}
 
 
 if __name__ == "__main__":

@@ -1,0 +1,331 @@
+"""Compiled kernels on the ranks of each coordinate. Importing this compiles them, or fetches them from the cache on disk.
+
+A block of columns is read from all rows, mixed if there is a matrix, sorted by a network whose comparisons are data, and
+averaged, all while it is in the first-level cache; meanwhile the next block is fetched. So n may change from call to call.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from .compiled_cache import kernel
+from .lanes import (
+    STEP,
+    add,
+    add_at,
+    address_of,
+    beyond,
+    fetch_soon,
+    fma,
+    hold,
+    inside,
+    least,
+    load,
+    most,
+    mul,
+    number,
+    put,
+    sort_eight,
+    sort_four,
+    sort_sixteen,
+    sort_two,
+    splat,
+    spread,
+    store,
+    sub,
+    take_ticket,
+    where_more,
+    word,
+)
+
+BETWEEN, MAJORITY = 0, 2
+"""Modes: 1 is nearest."""
+
+
+@njit
+def _read_runs(rows: int, n: int, here: int, into: int, stride: int) -> None:
+    """Reads a block in sorted runs, as ``network.runs`` has them."""
+    done = 0
+    while done + 16 <= n:
+        for k in range(0, stride, STEP):
+            sort_sixteen(rows + 8 * done, here + k, into + stride * done + k, stride)
+        done += 16
+    if done + 8 <= n:
+        for k in range(0, stride, STEP):
+            sort_eight(rows + 8 * done, here + k, into + stride * done + k, stride)
+        done += 8
+    if done + 4 <= n:
+        for k in range(0, stride, STEP):
+            sort_four(rows + 8 * done, here + k, into + stride * done + k, stride)
+        done += 4
+    if done + 2 <= n:
+        for k in range(0, stride, STEP):
+            sort_two(rows + 8 * done, here + k, into + stride * done + k, stride)
+        done += 2
+    if done < n:
+        row = word(rows + 8 * done) + here
+        for k in range(0, stride, STEP):
+            store(into + stride * done + k, load(row + k))
+
+
+@njit
+def _merge(block: int, stride: int, table: int, count: int, rows: int, n: int, following: int) -> None:
+    """Takes the steps of a table; in between asks for what lies ``following`` bytes into each of n rows."""
+    lines = stride // 64
+    share = (n * lines + count - 1) // max(count, 1)
+    row, line = 0, 0
+    for at in range(count):
+        for _ in range(share):
+            if row < n:
+                fetch_soon(word(rows + 8 * row) + following + 64 * line)
+                line += 1
+                if line == lines:
+                    row, line = row + 1, 0
+        step = word(table + 8 * at)
+        low, high, kind = block + stride * (step & 0xFFF), block + stride * ((step >> 12) & 0xFFF), step >> 48
+        if kind == 3:
+            third, fourth = block + stride * ((step >> 24) & 0xFFF), block + stride * ((step >> 36) & 0xFFF)
+            for k in range(0, stride, STEP):
+                a, b, c, d = load(low + k), load(high + k), load(third + k), load(fourth + k)
+                b, d = least(b, d), most(b, d)
+                a, c = least(a, c), most(a, c)
+                store(low + k, a)
+                store(high + k, least(b, c))
+                store(third + k, most(b, c))
+                store(fourth + k, d)
+        elif kind == 0:
+            for k in range(0, stride, 2 * STEP):
+                a, b, c, d = load(low + k), load(high + k), load(low + k + STEP), load(high + k + STEP)
+                store(low + k, least(a, b))
+                store(high + k, most(a, b))
+                store(low + k + STEP, least(c, d))
+                store(high + k + STEP, most(c, d))
+        elif kind == 1:
+            for k in range(0, stride, 2 * STEP):
+                store(low + k, least(load(low + k), load(high + k)))
+                store(low + k + STEP, least(load(low + k + STEP), load(high + k + STEP)))
+        else:
+            for k in range(0, stride, 2 * STEP):
+                store(high + k, most(load(low + k), load(high + k)))
+                store(high + k + STEP, most(load(low + k + STEP), load(high + k + STEP)))
+
+
+@njit
+def mix(rows: int, n: int, here: int, matrix: int, m: int, into: int, stride: int) -> None:
+    """Weighted sums of a block's rows. ``matrix``: float32, for each four outputs and each row the four weights."""
+    for first in range(0, m, 4):
+        weights = matrix + 4 * n * first
+        target = into + stride * first
+        for k in range(0, stride, 2 * STEP):
+            a0 = a1 = b0 = b1 = c0 = c1 = d0 = d1 = splat(np.float32(0.0))
+            for row in range(n):
+                at = word(rows + 8 * row) + here + k
+                x, y = load(at), load(at + STEP)
+                w = weights + 16 * row
+                p, q, r, s = spread(w), spread(w + 4), spread(w + 8), spread(w + 12)
+                a0, a1 = fma(p, x, a0), fma(p, y, a1)
+                b0, b1 = fma(q, x, b0), fma(q, y, b1)
+                c0, c1 = fma(r, x, c0), fma(r, y, c1)
+                d0, d1 = fma(s, x, d0), fma(s, y, d1)
+            store(target + k, a0)
+            store(target + k + STEP, a1)
+            store(target + stride + k, b0)
+            store(target + stride + k + STEP, b1)
+            store(target + 2 * stride + k, c0)
+            store(target + 2 * stride + k + STEP, c1)
+            store(target + 3 * stride + k, d0)
+            store(target + 3 * stride + k + STEP, d1)
+
+
+@njit
+def _means(block: int, stride: int, low: int, high: int, share: Any, into: int) -> None:
+    """The mean of ranks low..high of every column, four vectors at a time."""
+    zero = splat(np.float32(0.0))
+    for k in range(0, stride, 4 * STEP):
+        at = block + stride * low + k
+        a, b, c, d = load(at), load(at + STEP), load(at + 2 * STEP), load(at + 3 * STEP)
+        for _ in range(low, high):
+            at += stride
+            a, b = add(a, load(at)), add(b, load(at + STEP))
+            c, d = add(c, load(at + 2 * STEP)), add(d, load(at + 3 * STEP))
+        # + 0 makes 0 of -0
+        a, b, c, d = add(mul(a, share), zero), add(mul(b, share), zero), add(mul(c, share), zero), add(mul(d, share), zero)
+        store(into + k, a)
+        store(into + k + STEP, b)
+        store(into + k + 2 * STEP, c)
+        store(into + k + 3 * STEP, d)
+        if beyond(add(add(a, b), add(c, d))):
+            for column in range(k, k + 4 * STEP, 4):
+                if not np.isfinite(number(into + column)):
+                    exact = 0.0
+                    for rank in range(low, high + 1):
+                        exact += np.float64(number(block + stride * rank + column)) / (high - low + 1)
+                    put(into + column, np.float32(exact))
+
+
+@njit
+def _pick(at: int, jump: int, turns: int, center: Any) -> Any:
+    """Of sorted values ``jump`` bytes apart the last one that is nearer to the center than the one before it.
+
+    The ``count`` values of a column nearest to anything are neighbours, so of all values whose ranks differ by multiples of
+    ``count`` exactly one is among them: this one. Of two equally near the lesser is taken.
+    """
+    before = taken = load(at)
+    for _ in range(turns):
+        at += jump
+        after = load(at)
+        taken = where_more(sub(center, before), sub(after, center), after, taken)
+        before = after
+    return taken
+
+
+@njit
+def _nearest(block: int, stride: int, n: int, count: int, centers: int, share: Any, into: int) -> None:
+    """The mean of the ``count`` sorted values nearest to the centers, four vectors at a time."""
+    zero, jump = splat(np.float32(0.0)), stride * count
+    for k in range(0, stride, 4 * STEP):
+        p, q = load(centers + k), load(centers + k + STEP)
+        r, s = load(centers + k + 2 * STEP), load(centers + k + 3 * STEP)
+        a = b = c = d = zero
+        for first in range(count):
+            at = block + stride * first + k
+            if first + count < n:
+                turns = (n - 1 - first) // count
+                a, b = add(a, _pick(at, jump, turns, p)), add(b, _pick(at + STEP, jump, turns, q))
+                c, d = add(c, _pick(at + 2 * STEP, jump, turns, r)), add(d, _pick(at + 3 * STEP, jump, turns, s))
+            else:
+                a, b = add(a, load(at)), add(b, load(at + STEP))
+                c, d = add(c, load(at + 2 * STEP)), add(d, load(at + 3 * STEP))
+        a, b, c, d = add(mul(a, share), zero), add(mul(b, share), zero), add(mul(c, share), zero), add(mul(d, share), zero)
+        store(into + k, a)
+        store(into + k + STEP, b)
+        store(into + k + 2 * STEP, c)
+        store(into + k + 3 * STEP, d)
+        if beyond(add(add(a, b), add(c, d))):
+            for column in range(k, k + 4 * STEP, 4):
+                if not np.isfinite(number(into + column)):
+                    put(into + column, _exact_nearest(block + column, stride, n, count, number(centers + column)))
+
+
+@njit
+def _exact_nearest(column: int, stride: int, n: int, count: int, center: Any) -> Any:
+    """The same mean of one column by float64."""
+    start = 0
+    while start + count < n and (center - number(column + stride * start) > number(column + stride * (start + count)) - center):
+        start += 1
+    exact = 0.0
+    for rank in range(start, start + count):
+        exact += np.float64(number(column + stride * rank)) / count
+    return np.float32(exact)
+
+
+@njit
+def _votes(rows: int, n: int, here: int, k: int) -> Any:
+    """1, -1 or 0 for each column: the sign that more rows have."""
+    zero, one, other = splat(np.float32(0.0)), splat(np.float32(1.0)), splat(np.float32(-1.0))
+    votes = zero
+    for row in range(n):
+        value = load(word(rows + 8 * row) + here + k)
+        votes = add(votes, where_more(value, zero, one, where_more(zero, value, other, zero)))
+    return where_more(votes, zero, one, where_more(zero, votes, other, zero))
+
+
+@njit
+def _count(rows: int, n: int, here: int, k: int, low: Any, high: Any, survived: Any) -> None:
+    for row in range(n):
+        survived[row] += inside(load(word(rows + 8 * row) + here + k), low, high)
+
+
+@njit
+def _block(job: int, rows: int, here: int, out: int, block: int, following: int, survived: Any) -> None:
+    """One block of columns: what ``ranks`` is about. ``rows``: addresses of m rows, ``here`` bytes before the block."""
+    m, stride = word(job + 24), 4 * word(job + 8)
+    mode, low, high, count = word(job + 80), word(job + 88), word(job + 96), word(job + 104)
+    counting = word(job + 112) != 0
+    if mode == MAJORITY:
+        zero = splat(np.float32(0.0))
+        for k in range(0, stride, STEP):
+            sign = _votes(rows, m, here, k)
+            store(out + k, sign)
+            if counting:
+                # A row survives where its sign is the result: in (0, inf], [-inf, 0) or at 0.
+                tiny, huge = splat(np.float32(1e-45)), splat(np.float32(np.inf))
+                least_kept = where_more(sign, zero, tiny, where_more(zero, sign, sub(zero, huge), zero))
+                most_kept = where_more(sign, zero, huge, where_more(zero, sign, sub(zero, tiny), zero))
+                _count(rows, m, here, k, least_kept, most_kept, survived)
+        return
+    _read_runs(rows, m, here, block, stride)
+    _merge(block, stride, word(job + 64), word(job + 72), word(job + 40), word(job + 16), following)
+    share = splat(np.float32(1.0 / (high - low + 1)))
+    if mode == BETWEEN:
+        _means(block, stride, low, high, share, out)
+        if counting:
+            for k in range(0, stride, STEP):
+                _count(rows, m, here, k, load(block + stride * low + k), load(block + stride * high + k), survived)
+        return
+    centers = block + stride * m
+    _means(block, stride, low, high, share, centers)
+    _nearest(block, stride, m, count, centers, splat(np.float32(1.0 / count)), out)
+    if counting:
+        for k in range(0, stride, STEP):
+            center = load(centers + k)
+            least_kept = most_kept = _pick(block + k, stride * count, (m - 1) // count, center)
+            for first in range(1, count):
+                taken = _pick(block + stride * first + k, stride * count, (m - 1 - first) // count, center)
+                least_kept, most_kept = least(least_kept, taken), most(most_kept, taken)
+            _count(rows, m, here, k, least_kept, most_kept, survived)
+
+
+@kernel
+def ranks(pointer: Any) -> None:
+    """Aggregates chunks of columns until none is left. Any number of threads may run it on one job.
+
+    The job is int64 words: 0 next chunk, 1 columns of a block, 2 rows n, 3 rows after mixing m, 4 columns d, 5 address of the
+    rows' addresses, 6 of the matrix (or 0), 7 of the result, 8 of the table of comparisons, 9 their count, 10 mode,
+    11 low, 12 high, 13 count, 14 address of the survivors' int64 counts (or 0), 15 columns of a chunk.
+    """
+    job = address_of(pointer)
+    columns, n, m, d = word(job + 8), word(job + 16), word(job + 24), word(job + 32)
+    rows, matrix, out, chunk = word(job + 40), word(job + 48), word(job + 56), word(job + 120)
+    stride = 4 * columns
+    space = np.empty((2 * m + n + 16) * columns, np.float32)
+    block = (space.ctypes.data + 63) // 64 * 64
+    mixed = block + stride * (m + 1)  # after the block one row for its centers
+    staged = mixed + stride * (m + 4)
+    addresses = np.empty(m + n, np.int64)
+    for row in range(m):
+        addresses[row] = mixed + stride * row
+    for row in range(n):
+        addresses[m + row] = staged + stride * row
+    mixed_rows, staged_rows = addresses.ctypes.data, addresses.ctypes.data + 8 * m
+    last = staged + stride * n
+    survived = np.zeros(m, np.int64)
+    while True:
+        first = take_ticket(job) * chunk
+        if first >= d:
+            break
+        for start in range(first, min(d, first + chunk), columns):
+            width = min(columns, d - start)
+            source, here, target = rows, 4 * start, out + 4 * start
+            if width < columns:  # the end of the rows: lengthened by zeros
+                for row in range(n):
+                    for k in range(columns):
+                        value = number(word(rows + 8 * row) + 4 * (start + k)) if k < width else np.float32(0.0)
+                        put(staged + stride * row + 4 * k, value)
+                source, here, target = staged_rows, 0, last
+            if matrix:
+                mix(source, n, here, matrix, m, mixed, stride)
+                source, here = mixed_rows, 0
+            _block(job, source, here, target, block, 4 * start + stride, survived)
+            if width < columns:
+                survived -= columns - width  # all rows agree on the zeros that were added
+                for k in range(width):
+                    put(out + 4 * (start + k), number(last + 4 * k))
+    if word(job + 112):
+        for row in range(m):
+            add_at(word(job + 112) + 8 * row, survived[row])
+    hold(space)
+    hold(addresses)

@@ -1,0 +1,280 @@
+"""The kernels without a compiler: torch and numpy on chunks of columns. They take every dtype and device.
+
+float64 is calculated in float64 and everything else in float32. In the order of operations they are the compiled kernels'
+equal, so what is selected is the same bit for bit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import reduce
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from . import network
+from .rows import Rows
+
+RANK_ELEMENTS = 2**21  # of a chunk whose ranks are taken: long operations, so that threads need not wait for each other
+FLUSH = 4096  # columns after which float32 sums go over into float64
+HUGE_FACTOR = 1e130  # products of float64 values beyond it could leave float64
+Counts: TypeAlias = NDArray[np.float64]
+_Part: TypeAlias = tuple[Any, Any]
+
+
+def working(dtype: torch.dtype) -> torch.dtype:
+    """float64 for float64, float32 for everything else: half precision is stored, never calculated with."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+# --- ranks of each coordinate ---------------------------------------------------------------------------------------------
+#
+# On the CPU by numpy, elsewhere by torch: numpy starts no threads of its own, so several chunks can be worked on at once.
+
+
+def between(
+    rows: Rows, low: int, high: int, count_survivors: bool, matrix: NDArray[np.float32] | None
+) -> tuple[Tensor, Counts | None]:
+    """The mean of the sorted values low..high of each column."""
+
+    def part(block: Any) -> _Part:
+        kept = ranked(block, low, high)
+        return mean_of(kept), _survived(block, kept[0], kept[-1]) if count_survivors else None
+
+    return _each_chunk(rows, matrix, part, count_survivors)
+
+
+def nearest(
+    rows: Rows, count: int, around: tuple[int, int], count_survivors: bool, matrix: NDArray[np.float32] | None
+) -> tuple[Tensor, Counts | None]:
+    """The mean of the ``count`` values of each column nearest to the mean of its sorted values ``around``; ties to the lesser."""
+
+    def part(block: Any) -> _Part:
+        library = _library(block)
+        ranks = ranked(block, 0, len(block) - 1)
+        center = mean_of(ranks[around[0] : around[1] + 1])
+        taken = ranks[:count]
+        # The nearest are neighbours, so of all values whose ranks differ by multiples of ``count`` exactly one is among them.
+        for rank in range(count, len(ranks)):
+            moves = center - ranks[rank - count] > ranks[rank] - center
+            taken[rank % count] = library.where(moves, ranks[rank], taken[rank % count])
+        if not count_survivors:
+            return mean_of(taken), None
+        return mean_of(taken), _survived(block, reduce(library.minimum, taken), reduce(library.maximum, taken))
+
+    return _each_chunk(rows, matrix, part, count_survivors)
+
+
+def majority(rows: Rows, count_survivors: bool, matrix: NDArray[np.float32] | None) -> tuple[Tensor, Counts | None]:
+    """1, -1 or 0 for each column: the sign that more rows have."""
+
+    def part(block: Any) -> _Part:
+        library = _library(block)
+        signs = library.sign(block)
+        winner = library.sign(signs.sum(0))
+        return winner, (signs == winner).sum(1) if count_survivors else None
+
+    return _each_chunk(rows, matrix, part, count_survivors)
+
+
+def ranked(block: Any, low: int, high: int) -> list[Any]:
+    """Ranks low..high of each column of ``(n, c)``, ascending.
+
+    By comparing whole rows: sorting the few values of a column takes several times as long.
+    """
+    if isinstance(block, Tensor):
+        return list(block.sort(dim=0).values[low : high + 1])
+    rows = list(np.array(block, order="C"))
+    spare = np.empty_like(rows[0])
+    for _, _, a, b, kind in network.comparisons(len(rows), low, high):
+        if kind == network.BOTH:
+            np.minimum(rows[a], rows[b], out=spare)
+            np.maximum(rows[a], rows[b], out=rows[b])
+            rows[a], spare = spare, rows[a]
+        elif kind == network.LESSER:
+            np.minimum(rows[a], rows[b], out=rows[a])
+        else:
+            np.maximum(rows[a], rows[b], out=rows[b])
+    return rows[low : high + 1]
+
+
+def mean_of(values: Sequence[Any]) -> Any:
+    """The mean of rows, summed in order; finite when they are."""
+    share = 1.0 / len(values)
+    mean = values[0] + 0.0  # a copy, with 0 for -0
+    for row in values[1:]:
+        mean += row
+    mean *= float(np.float32(share)) if mean.itemsize == 4 else share
+    mean += 0.0
+    if math.isfinite(float(mean.sum())):
+        return mean
+    library = _library(mean)
+    double = [row.to(torch.float64) if isinstance(row, Tensor) else row.astype(np.float64) for row in values]
+    exact: Any = sum(row / len(values) for row in double)
+    exact = exact.to(mean.dtype) if isinstance(exact, Tensor) else exact.astype(mean.dtype)
+    return library.where(library.isfinite(mean), mean, exact)
+
+
+def _library(block: Any) -> Any:
+    return torch if isinstance(block, Tensor) else np
+
+
+def _survived(block: Any, low: Any, high: Any) -> Any:
+    return ((block >= low) & (block <= high)).sum(1)
+
+
+def _each_chunk(
+    rows: Rows, matrix: NDArray[np.float32] | None, part: Callable[[Any], _Part], counting: bool
+) -> tuple[Tensor, Counts | None]:
+    """Applies ``part`` to every chunk, several at a time when torch may use several threads and the rows are on the CPU."""
+    work = working(rows.dtype)
+    on_cpu = rows.device.type == "cpu"
+    mixing = None if matrix is None else torch.from_numpy(matrix).to(rows.device, work)
+    aggregate = torch.empty(rows.d, dtype=rows.dtype, device=rows.device)
+    counts = np.zeros(rows.n if mixing is None else len(mixing), np.float64)
+    threads = torch.get_num_threads() if on_cpu else 1
+    every = rows.blocks(RANK_ELEMENTS, threads)
+
+    def one(job: tuple[slice, Tensor]) -> Any:
+        columns, block = job
+        with np.errstate(over="ignore", invalid="ignore"):
+            result, survived = part(block.numpy() if on_cpu else block)
+        aggregate[columns] = torch.from_numpy(result) if on_cpu else result
+        return survived
+
+    def jobs(some: list[slice]) -> Iterator[tuple[slice, Tensor]]:
+        for columns in some:
+            block = rows.block(columns).to(work)
+            yield columns, block if mixing is None else mixing @ block
+
+    if threads == 1 or len(every) == 1:
+        found = [one(job) for job in jobs(every)]
+    else:
+        with ThreadPoolExecutor(threads) as pool:
+            # A few chunks at a time: what waits is in memory already.
+            found = [each for at in range(0, len(every), threads) for each in pool.map(one, jobs(every[at : at + threads]))]
+    if counting:
+        for survived in found:
+            counts += survived if on_cpu else survived.cpu().numpy()
+    return aggregate, counts if counting else None
+
+
+# --- sums over rows and columns -------------------------------------------------------------------------------------------
+
+
+def gram(rows: Rows, reference: Tensor | None, points: Sequence[Tensor | None]) -> NDArray[np.float64]:
+    """Inner products of all rows and points minus the reference; what leaves float32 is found again in float64."""
+    products = _products(rows, reference, points, range(rows.n + len(points)), working(rows.dtype))
+    return mend(products, rows, reference, points)
+
+
+def mend(
+    products: NDArray[np.float64], rows: Rows, reference: Tensor | None, points: Sequence[Tensor | None]
+) -> NDArray[np.float64]:
+    """Finds the products of those rows again in float64 whose own left float32, or all but vanished in it."""
+    squares = products.diagonal()
+    wrong = [
+        at
+        for at in np.flatnonzero(~((squares > 1e-30) & (squares < 1e38))).tolist()
+        if not (squares[at] == 0.0 and _is_reference(rows.row(at) if at < rows.n else points[at - rows.n], reference))
+    ]
+    if wrong and rows.dtype != torch.float64:
+        exact = _products(rows, reference, points, wrong, torch.float64)
+        products[wrong, :] = exact
+        products[:, wrong] = exact.T
+    return products
+
+
+def _is_reference(row: Tensor | None, reference: Tensor | None) -> bool:
+    """Whether a row of products zero is zero, and did not only vanish."""
+    if row is None or reference is None:
+        other = reference if row is None else row
+        return other is None or not bool(other.any())
+    return row.data_ptr() == reference.data_ptr() or torch.equal(row, reference.to(row.device, row.dtype))
+
+
+def _products(
+    rows: Rows, reference: Tensor | None, points: Sequence[Tensor | None], these: Sequence[int], work: torch.dtype
+) -> NDArray[np.float64]:
+    """``(these, m)`` float64."""
+    m = rows.n + len(points)
+    whole = len(these) == m
+    found = np.zeros((len(these), m))
+    for columns in rows.blocks():
+        block = rows.block(columns).to(work)
+        if points:
+            zero = torch.zeros_like(block[:1])
+            more = [zero if point is None else point[columns].to(rows.device, work)[None] for point in points]
+            block = torch.cat([block, *more])
+        if reference is not None:
+            block = block - reference[columns].to(rows.device, work)
+        if work == torch.float64:
+            block = block.clamp(-HUGE_FACTOR, HUGE_FACTOR)
+        for part in torch.split(block, FLUSH, dim=1):
+            found += (part if whole else part[list(these)]).mm(part.T).to("cpu", torch.float64).numpy()
+    return found
+
+
+def squared_distances_to(rows: Rows, center: Tensor | None) -> NDArray[np.float64]:
+    """``(n,)``: squared Euclidean distance of each row to a center, or to zero."""
+    work = working(rows.dtype)
+    found = np.zeros(rows.n)
+    for columns in rows.blocks():
+        block = rows.block(columns).to(work)
+        if center is not None:
+            block = block - center[columns].to(rows.device, work)
+        found += torch.linalg.vector_norm(block, dim=1).to("cpu", torch.float64).numpy() ** 2
+    return mend_squares(found, rows, center)
+
+
+def mend_squares(found: NDArray[np.float64], rows: Rows, center: Tensor | None) -> NDArray[np.float64]:
+    """Finds those distances again in float64 that left float32, or all but vanished in it."""
+    for at in np.flatnonzero(~((found > 1e-30) & (found < 1e38))).tolist():
+        if found[at] == 0.0 and _is_reference(rows.row(at), center):
+            continue
+        found[at] = 0.0
+        for columns in rows.blocks():
+            part = rows.row(at)[columns].to(torch.float64)
+            if center is not None:
+                part = part - center[columns].to(rows.device, torch.float64)
+            part = part.clamp(-HUGE_FACTOR, HUGE_FACTOR)
+            found[at] += float(part.dot(part))
+    return found
+
+
+def weighted_sum(rows: Rows, weights: NDArray[np.float64]) -> Tensor:
+    """The sum of the rows, each times its weight."""
+    sizes = np.abs(weights[weights != 0])
+    extreme = bool(len(sizes)) and not (sizes.min() > 1e-30 and sizes.max() < 1e30)
+    result = _weighted_sum(rows, weights, torch.float64 if extreme else working(rows.dtype))
+    return result if math.isfinite(float(result.sum())) else exact_weighted_sum(rows, weights)
+
+
+def exact_weighted_sum(rows: Rows, weights: NDArray[np.float64]) -> Tensor:
+    """The same by float64, and cut at the greatest number of its dtype: finite whatever the rows are."""
+    return _weighted_sum(rows, weights, torch.float64)
+
+
+def _weighted_sum(rows: Rows, weights: NDArray[np.float64], work: torch.dtype) -> Tensor:
+    greatest = torch.finfo(rows.dtype).max
+    result = torch.empty(rows.d, dtype=rows.dtype, device=rows.device)
+    factors = torch.from_numpy(weights).to(rows.device, work)
+    for columns in rows.blocks():
+        part = factors @ rows.block(columns).to(work)
+        result[columns] = part if work == working(rows.dtype) == rows.dtype else part.clamp(-greatest, greatest).to(rows.dtype)
+    return result
+
+
+def mixed(rows: Rows, matrix: NDArray[np.float64]) -> Tensor:
+    """``(m, d)``: weighted sums of the rows, a whole matrix of them."""
+    work = working(rows.dtype)
+    result = torch.empty(len(matrix), rows.d, dtype=rows.dtype, device=rows.device)
+    factors = torch.from_numpy(matrix).to(rows.device, work)
+    for columns in rows.blocks():
+        result[:, columns] = (factors @ rows.block(columns).to(work)).to(rows.dtype)
+    return result
