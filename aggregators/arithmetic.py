@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterator, Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -33,24 +34,36 @@ def working_dtype(tensor: Tensor) -> torch.dtype:
     return torch.float64 if tensor.dtype == torch.float64 else torch.float32
 
 
-def distances_to(updates: Tensor, center: Tensor | None = None) -> Tensor:
+class Apart(Protocol):
+    """Updates that are not one tensor: see ``passes.Rows``."""
+
+    @property
+    def n(self) -> int: ...
+    @property
+    def d(self) -> int: ...
+    def row(self, index: int) -> Tensor: ...
+    def block(self, columns: slice) -> Tensor: ...
+    def blocks(self) -> Iterator[slice]: ...
+
+
+def distances_to(updates: Tensor | Apart, center: Tensor | None = None) -> Tensor:
     """``(n,)`` float64 on the CPU: Euclidean distance of each row of ``(n, d)`` to ``center``, or to zero. Finite."""
     return torch.tensor(distance_list(updates, center), dtype=torch.float64)
 
 
-def distance_list(updates: Tensor, center: Tensor | None = None) -> list[float]:
+def distance_list(updates: Tensor | Apart, center: Tensor | None = None) -> list[float]:
     """``distances_to`` as numbers: arithmetic on a few of them is quicker in Python than in torch."""
-    work = working_dtype(updates)
+    work = working_dtype(updates[0] if isinstance(updates, Tensor) else updates.row(0))
     parts = []
-    for columns in blocks(updates):
-        block = updates[:, columns].to(work)
+    for columns in blocks(updates) if isinstance(updates, Tensor) else updates.blocks():
+        block = (updates[:, columns] if isinstance(updates, Tensor) else updates.block(columns)).to(work)
         if center is not None:
             block = block - center[columns].to(work)
         parts.append(torch.linalg.vector_norm(block, dim=1).tolist())
     distances = parts[0] if len(parts) == 1 else [math.hypot(*pieces) for pieces in zip(*parts, strict=True)]
     for row, distance in enumerate(distances):
         if not TINY_NORM < distance < OUTLYING_MAX:  # 0, vanished or overflowed
-            exact = updates[row].to(torch.float64)
+            exact = (updates[row] if isinstance(updates, Tensor) else updates.row(row)).to(torch.float64)
             if center is not None:
                 exact = exact - center.to(torch.float64)
             distances[row] = norm(exact)
@@ -126,6 +139,20 @@ def _pair_squares(updates: Tensor, work: torch.dtype) -> Tensor:
         block = updates[:, columns].to(work).contiguous()
         squares += torch.nn.functional.pdist(block).to("cpu", torch.float64).square_()
     return squares.clamp_(max=HUGE)
+
+
+def average(rows: Sequence[Tensor]) -> Tensor:
+    """The mean of rows, at least in float32; finite when they are."""
+    total = rows[0].to(working_dtype(rows[0]))
+    if len(rows) == 1:
+        return total
+    total = total + rows[1]  # memory of its own from here on
+    for row in rows[2:]:
+        total += row
+    total *= 1.0 / len(rows)
+    if math.isfinite(float(total.sum())):
+        return total
+    return torch.stack([row.to(torch.float64) / len(rows) for row in rows]).sum(dim=0)
 
 
 def projections(updates: Tensor, direction: Tensor, norms: Tensor) -> Tensor:

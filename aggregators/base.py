@@ -2,7 +2,8 @@
 
 ``@rule`` turns a function ``(updates, *, f, ...) -> Tensor`` into a ``Rule``. Called, it returns the aggregate; ``explain``
 returns a ``Verdict`` with the weight and the outlyingness of each update. A function may return a ``Verdict`` itself
-when it knows them better than the distance to the aggregate does.
+when it knows them better than the distance to the aggregate does. Rules that need no more than inner products are made by
+``@gram_rule``, see ``gram_rules``.
 
 Rules take finite updates: who receives one from a peer drops it when it is not finite, and counts that as evidence.
 A rule does not look again. From finite updates, however large, no rule makes a NaN.
@@ -24,11 +25,13 @@ from torch import Tensor
 from gossip.errors import AggregationError, TooFewUpdates
 
 from .arithmetic import distances_to, relative, resolution
+from .columns import Columns, Kept
+from .passes import Rows, Updates
 
-__all__ = ["Rule", "Verdict", "distances_to", "relative", "require", "rule"]
+__all__ = ["Rule", "Updates", "Verdict", "check_rows", "coordinate_rule", "distances_to", "relative", "require", "rule"]
 
-AVAILABLE = frozenset({"f", "center", "evaluate", "gradient", "learning_rate"})
-"""What the runtime can hand to a rule that names it."""
+AVAILABLE = frozenset({"f", "center", "previous", "evaluate", "gradient", "learning_rate"})
+"""What the runtime can hand to a rule that names it. ``previous`` it does not have yet: a rule must do without."""
 RowFunction: TypeAlias = Callable[[Sequence[NDArray[np.float32]]], NDArray[np.float32] | None]
 
 
@@ -39,14 +42,16 @@ class Verdict:
     Attributes:
         aggregate: ``(d,)``, dtype and device of the updates.
         weights: ``(n,)`` float64, the share of each update in the aggregate; coordinate rules: the fraction of its coordinates
-            that survived, divided by their sum. Sums to 1, or is all zero when a scorer accepted no update at all.
+            that survived, divided by their sum. Sums to 1, or is all zero when no update at all was accepted.
         outlyingness: ``(n,)`` float64, >= 0, finite, how far each stands out; 1.0 is typical (the median over the updates).
             All ones when the rule never tells one update from another (the mean): then it is evidence against nobody.
+        state: What a rule with a memory wants to be given the next time as ``state``; nothing is kept inside a rule.
     """
 
     aggregate: Tensor
     weights: Tensor
     outlyingness: Tensor
+    state: Any = None
 
 
 class Rule:
@@ -68,6 +73,7 @@ class Rule:
         translation: bool = True,
         scale: bool = True,
         robust: bool | None = None,
+        parameters: Mapping[str, inspect.Parameter] | None = None,
     ) -> None:
         functools.update_wrapper(self, function)
         self.function = function
@@ -77,9 +83,9 @@ class Rule:
         self.discerning = discerning
         self.translation, self.scale = translation, scale
         self.robust = discerning if robust is None else robust
-        self.parameters = inspect.signature(function).parameters
+        self.parameters = inspect.signature(function).parameters if parameters is None else parameters
         self.needs = frozenset(self.parameters) & AVAILABLE
-        """What it asks for beside updates: any of ``f``, ``center``, ``evaluate``, ``gradient``, ``learning_rate``."""
+        """What it asks for beside updates, of what the runtime may have: ``AVAILABLE``."""
 
     @property
     def needs_trainer(self) -> bool:
@@ -107,25 +113,27 @@ class Rule:
         Options that the bound depends on (zeno's ``b``) are handed to ``at_least`` by name.
         """
         bound = self.at_least_centered if centered and "center" in self.parameters else self.at_least
-        named = inspect.signature(bound).parameters
-        return max(1, bound(f, **{key: value for key, value in (options or {}).items() if key in named and key != "f"}))
+        return max(1, bound(f, **named(bound, options or {})))
 
-    def __call__(self, updates: Tensor, **options: Any) -> Tensor:
-        result = self.function(updates, **options)
+    def __call__(self, updates: Updates, **options: Any) -> Tensor:
+        """The aggregate ``(d,)`` of ``updates``: ``(n, d)``, or n vectors ``(d,)`` that lie apart."""
+        result = self.function(as_tensor(updates), **options)
         aggregate: Tensor = result.aggregate if isinstance(result, Verdict) else result
         return aggregate
 
-    def explain(self, updates: Tensor, **options: Any) -> Verdict:
+    def explain(self, updates: Updates, **options: Any) -> Verdict:
         """Like calling it, but says how each update was used.
 
         Args:
-            updates: ``(n, d)``, one row a peer, all finite.
+            updates: ``(n, d)``, one row a peer, all finite; or n vectors ``(d,)``.
         Returns: the ``Verdict``. A rule that returns a bare tensor gets its distances to the aggregate as outlyingness and
             equal weights.
         """
+        updates = as_tensor(updates)
         result = self.function(updates, **options)
-        if isinstance(result, Verdict):
-            return result
+        return result if isinstance(result, Verdict) else self._verdict_on(updates, result)
+
+    def _verdict_on(self, updates: Tensor, result: Any) -> Verdict:
         if not isinstance(result, Tensor) or result.shape != updates.shape[1:]:
             shape = tuple(result.shape) if isinstance(result, Tensor) else type(result).__name__
             raise AggregationError(f"rule {self.name} returned {shape}, not a tensor of shape {tuple(updates.shape[1:])}")
@@ -135,6 +143,38 @@ class Rule:
 
     def __repr__(self) -> str:
         return f"<rule {self.name}>"
+
+
+class CoordinateRule(Rule):
+    """A rule that treats each coordinate alone. Its function takes ``Columns`` (built in) or blocks ``(n, c)`` (others')."""
+
+    whole_vector = False
+    takes_columns = False
+
+    def keep(self, columns: Columns, options: Mapping[str, Any]) -> Kept:
+        """The aggregate of the columns, whatever they are of."""
+        if self.takes_columns:
+            kept: Kept = self.function(columns, **options)
+            return kept
+        return columns.each(lambda block: self.function(block, **options), self.name)
+
+    def __call__(self, updates: Updates, **options: Any) -> Tensor:
+        if isinstance(updates, Tensor) and not self.takes_columns:
+            return super().__call__(updates, **options)
+        return self.keep(Columns(self._checked(updates, options)), options).aggregate
+
+    def explain(self, updates: Updates, **options: Any) -> Verdict:
+        if isinstance(updates, Tensor) and not self.takes_columns:
+            return super().explain(updates, **options)
+        rows = self._checked(updates, options)
+        kept = self.keep(Columns(rows, survivors=True), options)
+        weights = np.full(rows.n, 1.0) if kept.survived is None else kept.survived
+        outlyingness = standing_out(rows, kept.aggregate) if self.discerning else torch.ones(rows.n, dtype=torch.float64)
+        return Verdict(kept.aggregate, torch.from_numpy(weights / weights.sum()), outlyingness)
+
+    def _checked(self, updates: Updates, options: Mapping[str, Any]) -> Rows:
+        f = int(options.get("f", 0))
+        return check_rows(updates, self.name, f, self.least(f, options=options))
 
 
 def plain_bound(f: int) -> int:
@@ -174,7 +214,7 @@ def rule(
         name: As people will type it; the function's own name by default.
         at_least: The least number of updates for a given f.
         at_least_centered: The same when a trusted ``center`` is given (gossip: one's own row); the same bound by default.
-        coordinatewise: It treats each coordinate alone, so a vector may be cut in shards.
+        coordinatewise: It treats each coordinate alone: it may be given any columns of the updates, ``(n, c) -> (c,)``.
         discerning: False when it treats all updates alike (the mean), and so can be evidence against nobody.
         translation: F(X + c) = F(X) + c holds.
         scale: F(aX) = aF(X) holds for a > 0.
@@ -182,7 +222,8 @@ def rule(
     """
 
     def decorate(function: Callable[..., Any]) -> Rule:
-        made = Rule(
+        kind = CoordinateRule if coordinatewise else Rule
+        return kind(
             function,
             name or str(getattr(function, "__name__", "rule")),
             at_least,
@@ -192,27 +233,77 @@ def rule(
             scale=scale,
             robust=robust,
         )
-        made.whole_vector = not coordinatewise
-        return made
 
     return decorate(function) if function is not None else decorate
+
+
+def coordinate_rule(
+    *, at_least: Callable[..., int] = plain_bound, translation: bool = True, scale: bool = True, robust: bool = True
+) -> Callable[[Callable[..., Kept]], CoordinateRule]:
+    """Makes a function ``(Columns, *, f) -> Kept`` a rule: ours, which go through the kernels."""
+
+    def decorate(function: Callable[..., Kept]) -> CoordinateRule:
+        name = str(getattr(function, "__name__", "rule"))
+        made = CoordinateRule(function, name, at_least, True, translation=translation, scale=scale, robust=robust)
+        made.takes_columns = True
+        return made
+
+    return decorate
+
+
+def named(function: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the options that a bound takes by name, f aside."""
+    parameters = inspect.signature(function).parameters
+    return {key: value for key, value in options.items() if key in parameters and key != "f"}
+
+
+def as_tensor(updates: Updates) -> Tensor:
+    """``(n, d)``; stacked where the updates lie apart."""
+    if isinstance(updates, Tensor):
+        return updates
+    rows = Rows.of(updates)
+    return rows.block(slice(0, rows.d))
 
 
 def require(updates: Tensor, name: str, f: int, at_least: int, **vectors: Tensor | None) -> None:
     """Raises unless ``updates`` is ``(n, d)`` floating point with enough rows, ``f >= 0`` and each of ``vectors`` is ``(d,)``."""
     if updates.ndim != 2 or not updates.is_floating_point() or updates.shape[1] == 0:
         raise AggregationError(f"{name} takes an (n, d) floating point tensor, got {tuple(updates.shape)} {updates.dtype}")
+    _check_counts(name, f, at_least, len(updates))
+    _check_vectors(name, updates.shape[1], vectors)
+
+
+def check_rows(updates: Updates, name: str, f: int, at_least: int, **vectors: Tensor | None) -> Rows:
+    """The updates as ``Rows``, after the checks of ``require``, which also hold for vectors that lie apart."""
+    if isinstance(updates, Tensor):
+        require(updates, name, f, at_least, **vectors)
+        return Rows.of(updates)
+    if not isinstance(updates, Rows):
+        _check_counts(name, f, at_least, len(updates))
+        shapes = sorted({tuple(row.shape) for row in updates})
+        if len(shapes) != 1 or len(shapes[0]) != 1 or shapes[0] == (0,):
+            raise AggregationError(f"{name} takes vectors of one length, got the shapes {shapes}")
+    rows = Rows.of(updates)
+    if not rows.dtype.is_floating_point:
+        raise AggregationError(f"{name} takes floating point vectors, got {rows.dtype}")
+    _check_counts(name, f, at_least, rows.n)
+    _check_vectors(name, rows.d, vectors)
+    return rows
+
+
+def _check_counts(name: str, f: int, at_least: int, n: int) -> None:
     if f < 0:
         raise AggregationError(f"{name}: f counts Byzantine peers and cannot be {f}")
-    if len(updates) < max(1, at_least):
-        raise TooFewUpdates(name, f, max(1, at_least), len(updates))
+    if n < max(1, at_least):
+        raise TooFewUpdates(name, f, max(1, at_least), n)
+
+
+def _check_vectors(name: str, d: int, vectors: Mapping[str, Tensor | None]) -> None:
     for what, vector in vectors.items():
-        if vector is not None and vector.shape != updates.shape[1:]:
-            raise AggregationError(
-                f"{name}: {what} must have the shape ({updates.shape[1]},) of one update, got {tuple(vector.shape)}"
-            )
+        if vector is not None and tuple(vector.shape) != (d,):
+            raise AggregationError(f"{name}: {what} must have the shape ({d},) of one update, got {tuple(vector.shape)}")
 
 
-def standing_out(updates: Tensor, aggregate: Tensor) -> Tensor:
+def standing_out(updates: Tensor | Rows, aggregate: Tensor) -> Tensor:
     """``(n,)`` float64: distance of each update to the aggregate, in units of the median distance."""
     return relative(distances_to(updates, aggregate), floor=resolution(aggregate))

@@ -1,80 +1,97 @@
-"""Rules that treat each coordinate alone: the median and the trimmed mean."""
+"""Rules that treat each coordinate alone. Each tolerates f < n/2, and may be given any columns of the updates."""
 
 from __future__ import annotations
 
-import math
-
-import torch
 from torch import Tensor
 
-from .arithmetic import blocks, working_dtype
-from .base import Verdict, require, rule, standing_out
-from .sorting import ranked
+from . import passes
+from .base import coordinate_rule
+from .columns import Columns, Kept
+from .passes import Rows
 
 
-@rule(coordinatewise=True)
-def median(updates: Tensor, *, f: int = 0) -> Verdict:
-    """The median of each coordinate; for even n the midpoint of the two middle values (Yin et al. 2018).
+@coordinate_rule()
+def median(columns: Columns, *, f: int = 0) -> Kept:
+    """The median of each coordinate; for even n the midpoint of the two middle values.
+
+    Tolerates f < n/2; (f, kappa)-robust with kappa <= 4 (1 + f / (n - 2f))^2. An update survives in a coordinate where it is
+    (one of) the middle.
 
     Args:
-        updates: ``(n, d)``, one row per peer.
+        columns: Of the updates.
         f: Byzantine peers to tolerate; only says how many updates are needed.
-    Returns: ``(d,)``. An update survives in a coordinate where it is (one of) the middle.
     Raises: TooFewUpdates: Fewer than 2f + 1 updates.
+    Source: Yin, Chen, Ramchandran, Bartlett 2018, arXiv:1803.01498.
     """
-    require(updates, "median", f, at_least=2 * f + 1)
-    return _between(updates, (len(updates) - 1) // 2)
+    return columns.between((columns.n - 1) // 2, columns.n // 2)
 
 
-@rule(coordinatewise=True)
-def trimmed_mean(updates: Tensor, *, f: int) -> Verdict:
-    """Drop the f largest and f smallest values of each coordinate, average the rest (Yin et al. 2018, arXiv:1803.01498).
+@coordinate_rule()
+def trimmed_mean(columns: Columns, *, f: int) -> Kept:
+    """Drop the f largest and f smallest values of each coordinate, average the rest.
+
+    Tolerates f < n/2; kappa <= 6f / (n - 2f) (1 + f / (n - 2f)). An update survives in a coordinate where it was not dropped;
+    values that tie with a kept one count as kept.
 
     Args:
-        updates: ``(n, d)``, one row per peer.
+        columns: Of the updates.
         f: Byzantine peers to tolerate.
-    Returns: ``(d,)``. An update survives in a coordinate where it was not dropped; values that tie with a kept one count as kept.
     Raises: TooFewUpdates: Fewer than 2f + 1 updates.
+    Source: Yin, Chen, Ramchandran, Bartlett 2018, arXiv:1803.01498.
     """
-    require(updates, "trimmed_mean", f, at_least=2 * f + 1)
-    return _between(updates, f)
+    return columns.between(f, columns.n - 1 - f)
+
+
+@coordinate_rule()
+def meamed(columns: Columns, *, f: int) -> Kept:
+    """The mean of the n - f values nearest to the median of each coordinate; of two as near the lesser.
+
+    Tolerates f < n/2.
+
+    Args:
+        columns: Of the updates.
+        f: Byzantine peers to tolerate.
+    Raises: TooFewUpdates: Fewer than 2f + 1 updates.
+    Source: Xie, Koyejo, Gupta 2018, "Generalized Byzantine-tolerant SGD", arXiv:1802.10116.
+    """
+    return columns.nearest(columns.n - f, (columns.n - 1) // 2, columns.n // 2)
+
+
+@coordinate_rule()
+def phocas(columns: Columns, *, f: int) -> Kept:
+    """The mean of the n - f values nearest to the trimmed mean of each coordinate; of two as near the lesser.
+
+    Tolerates f < n/2.
+
+    Args:
+        columns: Of the updates.
+        f: Byzantine peers to tolerate.
+    Raises: TooFewUpdates: Fewer than 2f + 1 updates.
+    Source: Xie, Koyejo, Gupta 2018, "Phocas: dimensional Byzantine-resilient SGD", arXiv:1805.09682.
+    """
+    return columns.nearest(columns.n - f, f, columns.n - 1 - f)
+
+
+@coordinate_rule(translation=False, scale=False, robust=False)
+def sign_majority(columns: Columns, *, f: int = 0) -> Kept:
+    """The sign that most updates have in a coordinate: -1, 0 or 1, whatever their size. Zeros abstain.
+
+    Tolerates f < n/2 in the sense that a liar has one vote: a sign is right where the honest who agree outnumber all others. The
+    result has the size of no update; choose the learning rate for it.
+
+    Args:
+        columns: Of the updates.
+        f: Byzantine peers to tolerate; only says how many updates are needed.
+    Raises: TooFewUpdates: Fewer than 2f + 1 updates.
+    Source: Bernstein, Zhao, Azizzadenesheli, Anandkumar 2019, "signSGD with majority vote", arXiv:1810.05291.
+    """
+    return columns.each(_majority, "sign_majority")
+
+
+def _majority(block: Tensor) -> Tensor:
+    return block.sign().sum(dim=0).sign()
 
 
 def coordinate_median(updates: Tensor) -> Tensor:
     """``(d,)``: the median of each coordinate and nothing else; a reference that a minority cannot carry away."""
-    first = (len(updates) - 1) // 2
-    last = len(updates) - 1 - first
-    parts = [_average(ranked(updates[:, columns], first, last)).to(updates.dtype) for columns in blocks(updates)]
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
-
-
-def _between(updates: Tensor, trim: int) -> Verdict:
-    """The mean of what is left of each coordinate without its ``trim`` least and ``trim`` greatest values."""
-    n = len(updates)
-    survived = torch.zeros(n, dtype=torch.float64)
-    parts = []
-    for columns in blocks(updates):
-        block = updates[:, columns]
-        kept = ranked(block, trim, n - 1 - trim)
-        # A value survived where clamping it between the least and the greatest kept one leaves it alone. As floats:
-        # torch adds up booleans five times slower.
-        inside = torch.clamp(block, kept[0], kept[-1])
-        torch.eq(inside, block, out=inside)
-        survived += inside.sum(dim=1, dtype=torch.float32).to("cpu", torch.float64)
-        parts.append(_average(kept).to(updates.dtype))
-    aggregate = parts[0] if len(parts) == 1 else torch.cat(parts)
-    return Verdict(aggregate, survived / survived.sum(), standing_out(updates, aggregate))
-
-
-def _average(rows: list[Tensor]) -> Tensor:
-    """The mean of rows, at least in float32; finite when they are."""
-    total = rows[0].to(working_dtype(rows[0]))
-    if len(rows) == 1:
-        return total
-    total = total + rows[1]  # memory of its own from here on
-    for row in rows[2:]:
-        total += row
-    total *= 1.0 / len(rows)
-    if math.isfinite(float(total.sum())):
-        return total
-    return torch.stack([row.to(torch.float64) / len(rows) for row in rows]).sum(dim=0)
+    return passes.between(Rows.of(updates), (len(updates) - 1) // 2, len(updates) // 2)[0]

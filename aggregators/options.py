@@ -11,12 +11,15 @@ from gossip.errors import ConfigError, UnknownName
 
 if TYPE_CHECKING:
     from .base import Rule
+    from .composing import PreAggregation
 
-_NEVER_OPTIONS = frozenset({"center", "evaluate", "gradient"})  # tensors and functions, which only the runtime has
+_NEVER_OPTIONS = frozenset(
+    {"center", "previous", "state", "evaluate", "gradient"}
+)  # tensors and functions, which only the runtime has
 _WORDS = {"true": True, "yes": True, "false": False, "no": False}
 
 
-def parse_options(rule: Rule, text: str) -> dict[str, Any]:
+def parse_options(rule: Rule | PreAggregation, text: str) -> dict[str, Any]:
     """The options in ``text``, typed by the annotation of each parameter, or by its default where there is none.
 
     Raises:
@@ -41,7 +44,7 @@ def parse_options(rule: Rule, text: str) -> dict[str, Any]:
     return options
 
 
-def _settable(rule: Rule) -> dict[str, Any]:
+def _settable(rule: Rule | PreAggregation) -> dict[str, Any]:
     """Option name -> its type, or None when nothing says it."""
     try:
         hints = typing.get_type_hints(rule.function)

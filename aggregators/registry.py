@@ -4,6 +4,7 @@
     multi_krum:m=3,f=1              with options, typed by the rule's signature
     my_rules.py:my_rule             a function in a file, relative to the working directory
     package.module:my_rule:k=2      a function in an importable module
+    bucketing:s=2+nnm+krum          pre-aggregations and, last, a rule; each of them as above
 
 Names are known without importing torch, so that ``--help`` stays quick.
 """
@@ -14,13 +15,14 @@ import importlib
 import importlib.metadata
 import importlib.util
 import inspect
+import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from gossip.errors import ConfigError, UnknownName
 
@@ -29,14 +31,19 @@ from .options import parse_options
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from .base import RowFunction, Rule, Verdict
+    from .base import RowFunction, Rule, Updates, Verdict
+    from .composing import PreAggregation
 
+Registered = TypeVar("Registered", bound="Rule | PreAggregation")
 ENTRY_POINTS = "gossip.aggregators"
 
 _BUILT_IN = {
     "mean": "means",
     "median": "coordinates",
     "trimmed_mean": "coordinates",
+    "meamed": "coordinates",
+    "phocas": "coordinates",
+    "sign_majority": "coordinates",
     "krum": "distances",
     "multi_krum": "distances",
     "suspicion": "reweighting",
@@ -44,7 +51,8 @@ _BUILT_IN = {
     "zeno": "descent",
     "zeno_pp": "descent",
 }
-_registered: dict[str, Rule] = {}
+_PRE_AGGREGATIONS = {"nnm": "mixing"}
+_registered: dict[str, Rule | PreAggregation] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,24 +96,27 @@ class BoundRule:
         """The least number of updates for f liars (or for the ``f`` of the options); ``centered`` with a trusted own row."""
         return self.rule.least(int(self.options.get("f", f)), centered=centered, options=self.options)
 
-    def explain(self, updates: Tensor, **available: Any) -> Verdict:
+    def explain(self, updates: Updates, **available: Any) -> Verdict:
         """Runs the rule with whatever of ``available`` it names.
 
         Args:
-            updates: ``(n, d)``, one row per peer, all finite.
-            available: What the caller has of ``f``, ``center``, ``learning_rate``, ``evaluate``, ``gradient``; None: it has not.
+            updates: ``(n, d)``, one row per peer, all finite; or n vectors.
+            available: What the caller has of ``base.AVAILABLE``; None: it has not.
         Raises: ConfigError: The rule needs something that the caller does not have.
         """
+        return self.rule.explain(updates, **self._chosen(available))
+
+    def __call__(self, updates: Updates, **available: Any) -> Tensor:
+        return self.rule(updates, **self._chosen(available))
+
+    def _chosen(self, available: Mapping[str, Any]) -> dict[str, Any]:
         needs = self.rule.needs
         chosen = {key: value for key, value in available.items() if key in needs and value is not None}
         chosen.update(self.options)
         for need in sorted(needs.difference(chosen)):
             if self.rule.parameters[need].default is inspect.Parameter.empty:
                 raise ConfigError(f"rule {self.name} needs {need}, and there is none here", _WHERE_FROM.get(need))
-        return self.rule.explain(updates, **chosen)
-
-    def __call__(self, updates: Tensor, **available: Any) -> Tensor:
-        return self.explain(updates, **available).aggregate
+        return chosen
 
     def __repr__(self) -> str:
         return f"<rule {self.spec or self.name}>"
@@ -120,16 +131,31 @@ _WHERE_FROM = {
 
 def names() -> tuple[str, ...]:
     """All rules that ``load`` knows by name alone, ascending."""
-    return tuple(sorted({*_BUILT_IN, *_registered, *_entry_points()}))
+    others = {*_BUILT_IN, *_registered, *_entry_points()}
+    return tuple(sorted(name for name in others if name not in _PRE_AGGREGATIONS and not _is_pre(_registered.get(name))))
 
 
-def register(rule: Rule) -> Rule:
-    """Makes a rule known by its name in this process. Returns it, so it may decorate ``@rule``.
+def pre_aggregations() -> tuple[str, ...]:
+    """All pre-aggregations known by name, ascending. Those of entry points are known as ``names`` until they are loaded."""
+    return tuple(sorted({*_PRE_AGGREGATIONS, *(name for name, part in _registered.items() if _is_pre(part))}))
 
-    Raises: ConfigError: Another rule has that name.
+
+def check(spec: str) -> None:
+    """Raises UnknownName or ConfigError where a name in ``spec`` is unknown, as far as can be told without importing torch."""
+    *before, last = _stages(spec)
+    for stage, known in [*((stage, (*pre_aggregations(), *_entry_points())) for stage in before), (last, names())]:
+        place = stage.split(":")[0]
+        if _is_name(place) and _plain(place) not in known:
+            raise UnknownName("aggregator" if stage is last else "pre-aggregation", _plain(place), known)
+
+
+def register(rule: Registered) -> Registered:
+    """Makes a rule or pre-aggregation known by its name in this process. Returns it, so it may decorate ``@rule``.
+
+    Raises: ConfigError: Another one has that name.
     """
     name = _plain(rule.name)
-    if name in _BUILT_IN or _registered.get(name, rule) is not rule:
+    if name in _BUILT_IN or name in _PRE_AGGREGATIONS or _registered.get(name, rule) is not rule:
         raise ConfigError(f"there is a rule {name!r} already", "give yours another: @rule(name=...)")
     _registered[name] = rule
     return rule
@@ -144,21 +170,51 @@ def load(spec: str) -> BoundRule:
         UnknownName: No such rule or option; the nearest is suggested.
         ConfigError: The file, module or function cannot be had, or an option has a wrong value.
     """
+    from .base import Rule
+
+    stages = _stages(spec)
+    if len(stages) == 1:
+        part, options = _load_part(spec, last=True)
+        if not isinstance(part, Rule):
+            raise ConfigError(
+                f"{part.name} prepares updates and makes no rule alone", f"write {spec}+trimmed_mean, or another rule"
+            )
+        return BoundRule(part.name, part, options, spec)
+    from .composing import Stage, compose
+
+    rule = compose(*(Stage(*_load_part(stage, last=number == len(stages))) for number, stage in enumerate(stages, 1)))
+    return BoundRule(rule.name, rule, {}, spec)
+
+
+def _stages(spec: str) -> list[str]:
+    """The parts between plus signs; one that follows the ``e`` of a number (``1e+3``) is part of it."""
+    return [stage.strip() for stage in re.split(r"(?<![0-9][eE])\+", spec)]
+
+
+def _load_part(spec: str, last: bool) -> tuple[Rule | PreAggregation, dict[str, Any]]:
     place, function, options_text = _split(spec)
+    part: Rule | PreAggregation
     if not function:
-        name = _plain(place)
-        rule = _by_name(name, spec)
+        part = _by_name(_plain(place), spec, last)
     elif place.endswith(".py") or "/" in place:
-        rule = _from_module(_load_file(place), function, place)
+        part = _from_module(_load_file(place), function, place)
     else:
-        rule = _from_module(_import_module(place, function), function, place)
-    return BoundRule(rule.name, rule, parse_options(rule, options_text), spec)
+        part = _from_module(_import_module(place, function), function, place)
+    return part, parse_options(part, options_text)
+
+
+def _is_pre(part: object) -> bool:
+    return part is not None and not hasattr(part, "explain")
+
+
+def _is_name(place: str) -> bool:
+    return not (place.endswith(".py") or "/" in place or "." in place)
 
 
 def _split(spec: str) -> tuple[str, str, str]:
     """``place[:function][:options]``; what has an ``=`` in it is options."""
     place, *rest = (part.strip() for part in spec.strip().split(":", 2))
-    by_name = not (place.endswith(".py") or "/" in place or "." in place)
+    by_name = _is_name(place)
     if not place:
         raise ConfigError(f"{spec!r} does not name a rule", f"known: {', '.join(names())}")
     if not by_name and (not rest or not rest[0] or "=" in rest[0]):
@@ -169,7 +225,7 @@ def _split(spec: str) -> tuple[str, str, str]:
         if len(rest) > 1:
             raise ConfigError(f"{spec!r}: options are separated by commas", f"write {place}:{rest[0]},{rest[1]}")
         return place, "", rest[0]
-    if by_name and _plain(place) in names():
+    if by_name and _plain(place) in (*names(), *pre_aggregations()):
         raise ConfigError(f"{spec!r}: option {rest[0]!r} has no value", f"write {place}:{rest[0]}=...")
     return place, rest[0], rest[1] if len(rest) > 1 else ""
 
@@ -182,16 +238,16 @@ def _entry_points() -> dict[str, importlib.metadata.EntryPoint]:
     return {_plain(point.name): point for point in importlib.metadata.entry_points(group=ENTRY_POINTS)}
 
 
-def _by_name(name: str, spec: str) -> Rule:
+def _by_name(name: str, spec: str, last: bool) -> Rule | PreAggregation:
     if name in _registered:
         return _registered[name]
-    if name in _BUILT_IN:
-        module = importlib.import_module(f".{_BUILT_IN[name]}", __package__)
-        built_in: Rule = getattr(module, name)
+    home = _BUILT_IN.get(name) or _PRE_AGGREGATIONS.get(name)
+    if home is not None:
+        built_in: Rule | PreAggregation = getattr(importlib.import_module(f".{home}", __package__), name)
         return built_in
     point = _entry_points().get(name)
     if point is None:
-        raise UnknownName("aggregator", name, names())
+        raise UnknownName("aggregator", name, names()) if last else UnknownName("pre-aggregation", name, pre_aggregations())
     try:
         found = point.load()
     except Exception as error:
@@ -232,7 +288,7 @@ def _import_module(place: str, function: str) -> ModuleType:
         ) from error
 
 
-def _from_module(module: ModuleType, function: str, place: str) -> Rule:
+def _from_module(module: ModuleType, function: str, place: str) -> Rule | PreAggregation:
     found = getattr(module, function, None)
     if found is None:
         found = getattr(module, _plain(function), None)
@@ -250,10 +306,11 @@ def _looks_like_a_rule(value: Any) -> bool:
     return callable(value) and not isinstance(value, type)
 
 
-def _as_rule(found: Any, name: str, place: str) -> Rule:
+def _as_rule(found: Any, name: str, place: str) -> Rule | PreAggregation:
     from .base import Rule, rule
+    from .composing import PreAggregation
 
-    if isinstance(found, Rule):
+    if isinstance(found, Rule | PreAggregation):
         return found
     if not _looks_like_a_rule(found):
         raise ConfigError(

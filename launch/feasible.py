@@ -13,7 +13,7 @@ from pathlib import Path
 from gossip import topologies
 from gossip.aggregators import registry
 from gossip.config import Resolved
-from gossip.errors import ConfigError, GossipError, OutOfMemory, RunExists, TooFewUpdates, UnknownName
+from gossip.errors import ConfigError, GossipError, OutOfMemory, RunExists, TooFewUpdates
 
 PEER_BYTES = 450 * 2**20
 """What a peer's two processes add to the memory in use: 280 MiB for a trainer that has imported torch and scikit-learn, 160 MiB
@@ -23,10 +23,7 @@ for its node (proportional set size, eight peers, torch 2.13 on Linux). Model an
 def check_names(topology: str, aggregator: str) -> None:
     """Raises UnknownName or ConfigError for a topology or a rule that nobody knows. Imports no torch."""
     topologies.load(topology)
-    name = aggregator.split(":")[0].strip().replace("-", "_")
-    by_name = not (name.endswith(".py") or "/" in name or "." in name)
-    if by_name and name not in registry.names():
-        raise UnknownName("aggregator", name, registry.names())
+    registry.check(aggregator)
 
 
 def check_rule(resolved: Resolved) -> Resolved:

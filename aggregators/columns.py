@@ -1,0 +1,71 @@
+"""What a coordinate rule sees: the values of each coordinate, which it may pick by rank or by nearness."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gossip.errors import AggregationError
+
+from . import passes
+from .arithmetic import working_dtype
+from .passes import Rows
+
+
+class Kept(NamedTuple):
+    """The aggregate ``(d,)``, and for how many coordinates each row survived, if that was asked for and makes sense."""
+
+    aggregate: Tensor
+    survived: NDArray[np.float64] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """The columns of n rows, or of weighted sums of them, which are made in cache and never as a whole.
+
+    Attributes:
+        rows: The updates, and perhaps points after them.
+        matrix: ``(n, rows)``: what is seen are these sums of the rows; None: the rows.
+        survivors: Whether to count them.
+    """
+
+    rows: Rows
+    matrix: NDArray[np.float64] | None = None
+    survivors: bool = False
+
+    @property
+    def n(self) -> int:
+        return self.rows.n if self.matrix is None else len(self.matrix)
+
+    def between(self, low: int, high: int) -> Kept:
+        """The mean of the sorted values low..high of each coordinate, both included; low from 0."""
+        return Kept(*passes.between(self.rows, low, high, self.survivors, self.matrix))
+
+    def nearest(self, count: int, low: int, high: int) -> Kept:
+        """The mean of the ``count`` values nearest to the mean of the sorted values low..high; of two as near the lesser."""
+        return Kept(*passes.nearest(self.rows, count, (low, high), self.survivors, self.matrix))
+
+    def each(self, function: Callable[[Tensor], Any], name: str) -> Kept:
+        """What a function ``(n, c) -> (c,)`` makes of the coordinates, a cache block at a time."""
+        parts = []
+        factors = None
+        if self.matrix is not None:
+            work = working_dtype(self.rows.row(0))
+            factors = torch.from_numpy(self.matrix).to(self.rows.device, work)
+        for columns in self.rows.blocks():
+            block = self.rows.block(columns)
+            if factors is not None:
+                block = (factors @ block.to(factors.dtype)).to(block.dtype)
+            part = function(block)
+            part = getattr(part, "aggregate", part)
+            if not isinstance(part, Tensor) or part.shape != block.shape[1:]:
+                got = tuple(part.shape) if isinstance(part, Tensor) else type(part).__name__
+                raise AggregationError(f"rule {name} returned {got}, not a tensor of shape {tuple(block.shape[1:])}")
+            parts.append(part)
+        return Kept(parts[0] if len(parts) == 1 else torch.cat(parts))

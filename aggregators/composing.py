@@ -1,0 +1,298 @@
+"""Pre-aggregations, and rules made of several stages: ``nnm+trimmed_mean``, ``compose(nnm, krum)``.
+
+A pre-aggregation is a matrix W found from the Gram matrix G: the rule after it works on the rows W X. A Gram rule does so by
+W G W^T alone, without another look at the updates; a coordinate rule on sums made block by block in cache. What is
+said of the updates in the end, weights and outlyingness, is said of the original ones.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, overload
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gossip.errors import AggregationError
+
+from . import passes
+from .base import AVAILABLE, CoordinateRule, Rule, Updates, Verdict, check_rows, named, plain_bound, standing_out
+from .columns import Columns
+from .gram import FloatArray, Gram, in_typical
+from .gram_rules import GIVEN, GramRule, statistics, with_points
+from .passes import Rows
+
+
+class PreAggregation:
+    """What comes before a rule: ``(gram, *, f, ...) -> W``, ``(k, n)`` or ``(k, n + points)``, each row adding up to 1."""
+
+    def __init__(
+        self,
+        function: Callable[..., FloatArray],
+        name: str,
+        at_least: Callable[..., int],
+        inputs: Callable[..., int],
+        points: Sequence[str],
+        translation: bool,
+        scale: bool,
+    ) -> None:
+        self.__doc__, self.__name__, self.__module__ = function.__doc__, name, function.__module__
+        self.function, self.name = function, name
+        self.at_least, self.inputs = at_least, inputs
+        self.points = tuple(point.removesuffix("?") for point in points)
+        self.optional = frozenset(point.removesuffix("?") for point in points if point.endswith("?"))
+        self.translation, self.scale = translation, scale
+        self.parameters = inspect.signature(function).parameters
+        self.needs = frozenset(self.parameters) & AVAILABLE
+
+    def least(self, f: int, then: int, options: Mapping[str, Any]) -> int:
+        """The least number of updates for f liars, when the next stage needs ``then`` of what comes out here."""
+        bound = self.at_least(f, **named(self.at_least, options))
+        return max(1, bound, self.inputs(then, **named(self.inputs, options)))
+
+    def matrix(self, gram: Gram, **options: Any) -> FloatArray:
+        """``(k, n + points)``: W for a Gram matrix."""
+        made = np.asarray(self.function(gram, **options), dtype=np.float64)
+        width = len(gram.products)
+        if made.ndim != 2 or made.shape[1] not in (gram.n, width) or not len(made):
+            raise AggregationError(f"{self.name} returned a matrix of shape {made.shape} for {gram.n} updates")
+        if made.shape[1] < width:
+            made = np.concatenate([made, np.zeros((len(made), width - made.shape[1]))], axis=1)
+        if not np.isfinite(made).all() or float(np.abs(made.sum(axis=1) - 1).max()) > 1e-6:
+            raise AggregationError(f"{self.name}: the weights of each row must add up to 1", "give what is left to 'origin'")
+        return made
+
+    def __repr__(self) -> str:
+        return f"<pre-aggregation {self.name}>"
+
+
+@overload
+def pre_aggregation(function: Callable[..., FloatArray]) -> PreAggregation: ...
+@overload
+def pre_aggregation(
+    *,
+    name: str | None = None,
+    at_least: Callable[..., int] = plain_bound,
+    inputs: Callable[..., int] = lambda rows: rows,
+    points: Sequence[str] = (),
+    translation: bool = True,
+    scale: bool = True,
+) -> Callable[[Callable[..., FloatArray]], PreAggregation]: ...
+def pre_aggregation(
+    function: Callable[..., FloatArray] | None = None,
+    *,
+    name: str | None = None,
+    at_least: Callable[..., int] = plain_bound,
+    inputs: Callable[..., int] = lambda rows: rows,
+    points: Sequence[str] = (),
+    translation: bool = True,
+    scale: bool = True,
+) -> Any:
+    """Makes a function ``(gram, *, f, ...) -> W`` a pre-aggregation.
+
+    Args:
+        name: As people will type it; the function's own name by default.
+        at_least: The least number of updates for a given f (and options, by name).
+        inputs: How many updates it takes to get ``rows`` rows out (and options, by name).
+        points: As for ``gram_rule``.
+        translation, scale: As for ``rule``.
+    """
+
+    def decorate(function: Callable[..., FloatArray]) -> PreAggregation:
+        own = name or str(getattr(function, "__name__", "pre_aggregation"))
+        return PreAggregation(function, own, at_least, inputs, points, translation, scale)
+
+    return decorate(function) if function is not None else decorate
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A pre-aggregation or a rule, with the options that are fixed for it."""
+
+    part: PreAggregation | Rule
+    options: Mapping[str, Any]
+
+    @property
+    def open(self) -> Mapping[str, inspect.Parameter]:
+        """Its parameters that are not fixed, without the first."""
+        own = [*self.part.parameters.items()][1:]
+        return {key: parameter for key, parameter in own if key not in self.options}
+
+    def chosen(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """What it takes of ``options``, and what is fixed."""
+        return {**{key: value for key, value in options.items() if key in self.open}, **self.options}
+
+    def with_f(self, options: Mapping[str, Any], f: int) -> tuple[int, dict[str, Any]]:
+        chosen = self.chosen({**options, "f": f})
+        return int(chosen.pop("f", f)), chosen
+
+
+def compose(*parts: PreAggregation | Rule | Stage) -> ComposedRule:
+    """One rule of pre-aggregations and, last, a rule: ``compose(nnm, krum)(updates, f=2)``.
+
+    An option goes to every stage that knows it. ``Stage(bucketing, {"s": 3})`` fixes the options of one.
+    Raises: AggregationError: The last is no rule, or another one is no pre-aggregation.
+    """
+    stages = tuple(part if isinstance(part, Stage) else Stage(part, {}) for part in parts)
+    *before, last = stages or (Stage(_nothing(), {}),)
+    wrong = [stage.part.name for stage in before if not isinstance(stage.part, PreAggregation)]
+    if wrong or not isinstance(last.part, Rule) or not before:
+        raise AggregationError(
+            f"{wrong[0] if wrong else last.part.name} stands in the wrong place of a composition",
+            "pre-aggregations come first, one rule comes last: compose(nnm, trimmed_mean), nnm+trimmed_mean",
+        )
+    return ComposedRule(tuple(before), last)
+
+
+def _nothing() -> PreAggregation:
+    return PreAggregation(lambda gram: np.eye(gram.n), "nothing", plain_bound, lambda rows: rows, (), True, True)
+
+
+class ComposedRule(Rule):
+    """Pre-aggregations and a rule, as one rule."""
+
+    def __init__(self, before: tuple[Stage, ...], last: Stage) -> None:
+        assert isinstance(last.part, Rule)
+        self.before, self.last, self.final = before, last, last.part
+        self.pre = tuple((stage.part, stage) for stage in before if isinstance(stage.part, PreAggregation))
+        first = inspect.Parameter("updates", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        parameters: dict[str, inspect.Parameter] = {"updates": first}
+        points = [*self.final.points] if isinstance(self.final, GramRule) else []
+        optional = set(self.final.optional) if isinstance(self.final, GramRule) else set()
+        for part, _ in self.pre:
+            optional |= part.optional - set(points)
+            points += [point for point in part.points if point not in points]
+        for point in points:
+            if point in GIVEN:
+                default = None if point in optional or point == "previous" else inspect.Parameter.empty
+                parameters[point] = inspect.Parameter(point, inspect.Parameter.KEYWORD_ONLY, default=default)
+        for stage in (*before, last):
+            for key, parameter in stage.open.items():
+                parameters.setdefault(key, parameter)
+        super().__init__(
+            self._call,
+            "+".join(stage.part.name for stage in (*before, last)),
+            self.final.at_least,
+            self.final.discerning,
+            translation=self.final.translation and all(part.translation for part, _ in self.pre),
+            scale=self.final.scale and all(part.scale for part, _ in self.pre),
+            robust=self.final.robust,
+            parameters=parameters,
+        )
+        # The points of all stages, in one Gram matrix.
+        gatherer = GramRule(self._call, self.name, plain_bound, True, parameters=parameters)
+        gatherer.points, gatherer.optional = tuple(point for point in points if point != "median"), frozenset(optional)
+        self._gatherer = gatherer
+
+    def least(self, f: int, *, centered: bool = False, options: Mapping[str, Any] | None = None) -> int:
+        own, rest = self.last.with_f(options or {}, f)
+        need = self.final.least(own, centered=centered, options=rest)
+        for part, stage in reversed(self.pre):
+            own, rest = stage.with_f(options or {}, f)
+            need = part.least(own, need, rest)
+        return need
+
+    def __call__(self, updates: Updates, **options: Any) -> Tensor:
+        return self._run(updates, options, explained=False).aggregate
+
+    def explain(self, updates: Updates, **options: Any) -> Verdict:
+        return self._run(updates, options, explained=True)
+
+    def _call(self, updates: Updates, **options: Any) -> Tensor:
+        return self(updates, **options)
+
+    def _run(self, updates: Updates, options: Mapping[str, Any], explained: bool) -> Verdict:
+        unknown = sorted(set(options) - set(self.parameters))
+        if unknown:
+            raise AggregationError(f"{self.name} has no option {unknown[0]!r}", f"it has {', '.join([*self.parameters][1:])}")
+        f = int(options.get("f", 0))
+        given = {key: options[key] for key in GIVEN if key in options and key in self._gatherer.points}
+        rows = check_rows(updates, self.name, f, self.least(f, centered=given.get("center") is not None, options=options))
+        if callable(given.get("gradient")):
+            given["gradient"] = given["gradient"]()
+        gram = self._gatherer.statistics(rows, None, None, **given)
+        matrix = np.eye(gram.n, len(gram.products))
+        seen = gram
+        for part, stage in self.pre:
+            made = part.matrix(seen, **stage.chosen(options))
+            matrix = _product(made, matrix, seen.n)
+            seen = seen.mixed(made)
+        if isinstance(self.final, GramRule):
+            return self._by_weights(rows, gram, matrix, {**options, **given})
+        if isinstance(self.final, CoordinateRule):
+            return self._by_columns(rows, gram, matrix, given, options, explained)
+        every, part_matrix = with_points(rows, self._vectors(rows, given), matrix)
+        verdict = self.final.explain(passes.mixed(every, part_matrix), **self.last.chosen({**options, **given}))
+        return self._verdict(rows, verdict.aggregate, matrix, verdict.weights.numpy(), verdict.state)
+
+    def _vectors(self, rows: Rows, given: Mapping[str, Any]) -> dict[str, Tensor]:
+        return self._gatherer._vectors(rows, given, None)
+
+    def _by_weights(self, rows: Rows, gram: Gram, matrix: FloatArray, options: Mapping[str, Any]) -> Verdict:
+        assert isinstance(self.final, GramRule)
+        points = self._vectors(rows, options)
+        if "median" in self.final.points and options.get("center") is None:
+            # The median of what the stages before made: only now is it known of what.
+            every, part = with_points(rows, points, matrix)
+            n = len(part)
+            points["median"] = passes.between(every, (n - 1) // 2, n // 2, matrix=part)[0]
+            gram = statistics(rows, points)
+            matrix = np.concatenate([matrix, np.zeros((n, 1))], axis=1)
+        chosen = {
+            key: value for key, value in self.last.chosen(options).items() if key not in GIVEN or key not in self.final.points
+        }
+        decision = self.final.decide(gram.mixed(matrix), **chosen)
+        kept = self.final.finish(rows, points, decision.weights, matrix, chosen, survivors=True)
+        shares = np.asarray(decision.shares)
+        if kept.survived is not None:
+            shares = np.zeros(len(matrix))
+            shares[np.flatnonzero(decision.weights[: len(matrix)])] = kept.survived / kept.survived.sum()
+        if self.final.last_step is not None:
+            return self._verdict(rows, kept.aggregate, matrix, shares, decision.state)
+        beside = decision.weights[len(matrix) :]
+        weights = decision.weights[: len(matrix)] @ matrix
+        weights[rows.n :] += beside
+        told = in_typical(gram.distances_to(weights), gram.resolution)
+        return Verdict(kept.aggregate, _shared(shares, matrix, rows.n), torch.from_numpy(told), decision.state)
+
+    def _by_columns(
+        self,
+        rows: Rows,
+        gram: Gram,
+        matrix: FloatArray,
+        given: Mapping[str, Any],
+        options: Mapping[str, Any],
+        explained: bool,
+    ) -> Verdict:
+        assert isinstance(self.final, CoordinateRule)
+        every, part = with_points(rows, self._vectors(rows, given), matrix)
+        kept = self.final.keep(Columns(every, part, survivors=explained), self.last.chosen(options))
+        shares = np.full(len(matrix), 1.0) if kept.survived is None else kept.survived
+        if not explained:
+            ones = torch.ones(rows.n, dtype=torch.float64)
+            return Verdict(kept.aggregate, ones / rows.n, ones)
+        return self._verdict(rows, kept.aggregate, matrix, shares, None)
+
+    def _verdict(self, rows: Rows, aggregate: Tensor, matrix: FloatArray, shares: FloatArray, state: Any) -> Verdict:
+        ones = torch.ones(rows.n, dtype=torch.float64)
+        told = standing_out(rows, aggregate) if self.discerning else ones
+        return Verdict(aggregate, _shared(shares, matrix, rows.n), told, state)
+
+
+def _product(made: FloatArray, matrix: FloatArray, n: int) -> FloatArray:
+    """What the sums ``made`` of the rows of ``matrix`` (and of the same points) are of the original rows."""
+    whole = made[:, :n] @ matrix
+    beside = made.shape[1] - n
+    if beside:
+        whole[:, -beside:] += made[:, n:]
+    return whole
+
+
+def _shared(shares: FloatArray, matrix: FloatArray, n: int) -> Tensor:
+    """The shares of the rows that ``matrix`` makes, told of the updates that they are made of."""
+    told = shares @ matrix[:, :n]
+    total = float(told.sum())
+    return torch.from_numpy(told / total if total > 0 else told)

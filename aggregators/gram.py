@@ -1,0 +1,164 @@
+"""What a Gram rule sees of the updates: their inner products, and points beside them; and what it answers.
+
+Everything is affine: weights over updates and points add up to 1, so it does not matter which common reference was
+subtracted from the rows before they were multiplied. Gram matrices of the shards of a vector add up, whatever reference
+each took.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from gossip.errors import AggregationError
+
+FloatArray = NDArray[np.float64]
+POINTS = ("origin", "center", "previous", "gradient", "median")
+"""Virtual rows that a rule may ask for: the zero vector; one's own update (gossip); the last aggregate; the judge's gradient;
+the median of each coordinate, which costs a pass of its own."""
+OUTLYING_MAX = float(np.finfo(np.float32).max)
+
+
+@dataclass(frozen=True, slots=True)
+class Gram:
+    """Inner products of n updates and some points, all minus one common reference.
+
+    Attributes:
+        products: ``(m, m)``; first the n updates, then ``points`` in their order.
+        n: How many of the rows are updates.
+        points: Names of the other rows.
+        resolution: The distance that rounding alone can put between equal updates.
+        precision: Relative rounding of the products. A distance not above it counts as zero, so that equal rows are equal.
+    """
+
+    products: FloatArray
+    n: int
+    points: tuple[str, ...] = ()
+    resolution: float = 0.0
+    precision: float = 0.0
+
+    def __add__(self, other: Gram) -> Gram:
+        """Of the whole vector, when both are of parts of it: other columns of the same updates and points."""
+        if not isinstance(other, Gram) or (self.n, self.points) != (other.n, other.points):
+            raise AggregationError(f"shards do not fit: {self.n} updates with {self.points}, and {other}")
+        precision = max(self.precision, other.precision)
+        resolution = math.hypot(self.resolution, other.resolution)
+        return Gram(self.products + other.products, self.n, self.points, resolution, precision)
+
+    def has(self, point: str) -> bool:
+        return point in self.points
+
+    def at(self, point: str) -> int:
+        """The row of a point. ``previous`` is the origin as long as there is no last aggregate."""
+        if point == "previous" and point not in self.points:
+            point = "origin"
+        if point not in self.points:
+            raise AggregationError(f"there is no point {point!r} among {self.points}", "name it: @gram_rule(points=(...,))")
+        return self.n + self.points.index(point)
+
+    def only(self, point: str) -> FloatArray:
+        """``(m,)``: all weight on one point."""
+        weights = np.zeros(len(self.products))
+        weights[self.at(point)] = 1.0
+        return weights
+
+    def even(self, chosen: Sequence[int]) -> FloatArray:
+        """``(m,)``: equal weights for the chosen updates, none for the others."""
+        weights = np.zeros(len(self.products))
+        weights[list(chosen)] = 1.0 / len(chosen)
+        return weights
+
+    def full(self, weights: ArrayLike) -> FloatArray:
+        """``(m,)``: weights of the updates alone get zeros for the points."""
+        given = np.asarray(weights, dtype=np.float64)
+        if given.shape == (self.n,):
+            return np.concatenate([given, np.zeros(len(self.points))])
+        if given.shape != (len(self.products),):
+            raise AggregationError(f"weights have the shape {given.shape} for {self.n} updates and the points {self.points}")
+        return given
+
+    def squared_distances(self) -> FloatArray:
+        """``(n, n)``: squared distance of every pair of updates; symmetric, zero on the diagonal and between equal rows."""
+        products = self.products[: self.n, : self.n]
+        squares = products.diagonal()
+        sums = squares[:, None] + squares[None, :]
+        apart = sums - (products + products.T)
+        apart[apart <= self.precision * sums] = 0.0
+        np.fill_diagonal(apart, 0.0)
+        return apart
+
+    def distances_to(self, what: ArrayLike | str) -> FloatArray:
+        """``(n,)``: distance of each update to a point, by name, or to a weighted sum of updates and points."""
+        weights = self.only(what) if isinstance(what, str) else self.full(what)
+        along = self.products @ weights
+        own, center = self.products.diagonal()[: self.n], max(0.0, float(weights @ along))
+        apart = own - 2 * along[: self.n] + center
+        apart[apart <= self.precision * (own + center)] = 0.0
+        return np.asarray(np.sqrt(apart))
+
+    def between(self, one: ArrayLike, other: ArrayLike) -> float:
+        """The distance of two weighted sums."""
+        difference = self.full(one) - self.full(other)
+        return math.sqrt(max(0.0, float(difference @ self.products @ difference)))
+
+    def norms(self) -> FloatArray:
+        """``(n,)``: Euclidean norm of each update. Needs the point ``origin``."""
+        return self.distances_to("origin")
+
+    def along(self, point: str) -> FloatArray:
+        """``(n,)``: inner product of each update with a point, as vectors from the origin. Needs the point ``origin``."""
+        row, zero = self.at(point), self.at("origin")
+        products = self.products
+        return np.asarray(products[: self.n, row] - products[: self.n, zero] - products[zero, row] + products[zero, zero])
+
+    def mixed(self, matrix: FloatArray) -> Gram:
+        """Of ``(k, n + points)`` weighted sums of these rows, with the same points."""
+        count, beside = len(matrix), len(self.points)
+        whole = np.zeros((count + beside, len(self.products)))
+        whole[:count, : matrix.shape[1]] = matrix
+        whole[count:, self.n :] = np.eye(beside)
+        return Gram(whole @ self.products @ whole.T, count, self.points, self.resolution, self.precision)
+
+    def rows(self, chosen: Sequence[int]) -> Gram:
+        """Of some of the updates, in this order, with the same points."""
+        kept = [*chosen, *range(self.n, len(self.products))]
+        return Gram(self.products[np.ix_(kept, kept)], len(chosen), self.points, self.resolution, self.precision)
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What a Gram rule made of a Gram matrix.
+
+    Attributes:
+        weights: ``(n,)`` or ``(n + points,)``: the aggregate is this sum of updates and points. They add up to 1; weight on the
+            origin adds nothing to the aggregate.
+        outlyingness: ``(n,)``; None: the distance to the aggregate in units of the typical one.
+        shares: ``(n,)``: what to tell of each update where its weight does not say it, as for one that was rescaled. None: its
+            part of the weights.
+        state: What a rule with a memory wants to be given the next time, as ``state``.
+    """
+
+    weights: FloatArray
+    outlyingness: FloatArray | None = None
+    shares: FloatArray | None = None
+    state: Any = None
+
+
+def in_typical(distances: FloatArray, floor: float = 0.0, typical: float | None = None) -> FloatArray:
+    """Distances in units of the median, or of ``typical``; at least 1 when that is not above ``floor``: then nobody is nearer."""
+    unit = float(np.median(distances)) if typical is None else typical
+    if unit > floor:
+        return np.minimum(distances / unit, OUTLYING_MAX)
+    if floor > 0:
+        return np.clip(distances / floor, 1.0, OUTLYING_MAX)
+    return np.where(distances > 0, OUTLYING_MAX, 1.0)
+
+
+def ascending(scores: ArrayLike) -> list[int]:
+    """Rows by score, the least first; of equals the earlier row."""
+    return [int(row) for row in np.argsort(np.asarray(scores, dtype=np.float64), kind="stable")]

@@ -1,0 +1,309 @@
+"""Rules that need no more than inner products: one pass over the updates for those, one for the weighted sum.
+
+A ``GramRule`` is called like any rule. On a server whose vector is cut in shards its three steps are taken apart:
+
+    gram = sum of rule.statistics(part) over the shards     each from its own columns; all add up in the same order
+    decision = rule.decide(gram, f=2)                        the same everywhere, since it depends on nothing else
+    part of the aggregate = rule.combine(part, decision)
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, overload
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gossip.errors import AggregationError
+
+from . import passes
+from .arithmetic import HUGE_FACTOR, norm, working_dtype
+from .base import Rule, Updates, Verdict, check_rows, plain_bound
+from .columns import Columns, Kept
+from .gram import POINTS, Decision, FloatArray, Gram, in_typical
+from .passes import Rows
+
+SAMPLE_COLUMNS = 1024  # of which the reference is chosen: what it costs is not to be seen beside a pass
+SAMPLE_PIECES = 8
+FAR = 4.0  # a reference this many times as far from the typical row as the best row is costs digits
+ATTEMPTS = 3
+GIVEN = ("center", "previous", "gradient")  # points that come as arguments
+
+
+class GramRule(Rule):
+    """A rule on a ``Gram``. ``points`` beside the updates come as arguments; ``?`` marks one that may be missing."""
+
+    points: tuple[str, ...] = ()
+    optional: frozenset[str] = frozenset()
+    last_step: Callable[..., Kept] | None = None
+    """For a rule whose aggregate is more than a weighted sum: ``(Columns of the chosen updates, *, f, ...) -> Kept``."""
+
+    def statistics(
+        self, updates: Updates, reference: Tensor | None = None, matrix: FloatArray | None = None, **points: Tensor | None
+    ) -> Gram:
+        """What ``decide`` needs of these columns.
+
+        Args:
+            updates: ``(n, d)`` or n vectors: all columns, or those of a shard.
+            reference: ``(d,)``, what to subtract first; by default a row that is near most others, found here.
+            matrix: For rules on the point ``median``: of which sums of the updates it is to be.
+            points: ``(d,)`` each: the rule's points.
+        """
+        rows = Rows.of(updates)
+        vectors = self._vectors(rows, points, matrix)
+        return statistics(rows, vectors, reference)
+
+    def decide(self, gram: Gram, **options: Any) -> Decision:
+        """A function of nothing but its arguments. Raises TooFewUpdates or AggregationError."""
+        result = self.function(gram, **options)
+        decision = result if isinstance(result, Decision) else Decision(np.asarray(result, dtype=np.float64))
+        weights = gram.full(decision.weights)
+        if not np.isfinite(weights).all() or abs(float(weights.sum()) - 1) > 1e-6:
+            raise AggregationError(
+                f"{self.name}: its weights add up to {float(weights.sum()):.6g}, not to 1",
+                "give what is left to a point, to 'origin' if it is to add nothing",
+            )
+        outlyingness = decision.outlyingness
+        if outlyingness is None:
+            outlyingness = in_typical(gram.distances_to(weights), gram.resolution)
+        shares = decision.shares
+        if shares is None:
+            own = weights[: gram.n]
+            shares = own / own.sum() if own.sum() > 0 else np.zeros(gram.n)
+        return Decision(weights, outlyingness, shares, decision.state)
+
+    def combine(self, updates: Updates, decision: Decision, **options: Any) -> Tensor:
+        """``(d,)``: the aggregate of these columns, by a decision of ``decide``.
+
+        Args:
+            options: Points as for ``statistics``; for a rule with a last step of its own also its options, ``f`` among them.
+        """
+        rows = Rows.of(updates)
+        vectors = self._vectors(rows, options, None)
+        return self.finish(rows, vectors, decision.weights, None, options).aggregate
+
+    def finish(
+        self,
+        rows: Rows,
+        vectors: Mapping[str, Tensor],
+        weights: FloatArray,
+        matrix: FloatArray | None,
+        options: Mapping[str, Any],
+        survivors: bool = False,
+    ) -> Kept:
+        """The aggregate by final weights; ``matrix``: what the rule's updates are made of, when not of the rows themselves."""
+        n = rows.n if matrix is None else len(matrix)
+        if self.last_step is None:
+            if matrix is not None:
+                beside = weights[n:]
+                weights = weights[:n] @ matrix
+                weights[rows.n :] += beside
+            return Kept(combined(rows, vectors, weights))
+        chosen = np.flatnonzero(weights[:n])
+        named = inspect.signature(self.last_step).parameters
+        options = {key: value for key, value in options.items() if key in named}
+        if matrix is None:
+            picked = Columns(Rows.of([rows.row(int(row)) for row in chosen]), None, survivors)
+        else:
+            every, part = with_points(rows, vectors, matrix)
+            picked = Columns(every, np.ascontiguousarray(part[chosen]), survivors)
+        return self.last_step(picked, **options)
+
+    def __call__(self, updates: Updates, **options: Any) -> Tensor:
+        rows, vectors, _, decision, named = self._decided(updates, options)
+        return self.finish(rows, vectors, decision.weights, None, named).aggregate
+
+    def explain(self, updates: Updates, **options: Any) -> Verdict:
+        rows, vectors, gram, decision, named = self._decided(updates, options)
+        kept = self.finish(rows, vectors, decision.weights, None, named, survivors=True)
+        shares = decision.shares
+        assert shares is not None
+        assert decision.outlyingness is not None
+        if kept.survived is not None:
+            shares = np.zeros(gram.n)
+            shares[np.flatnonzero(decision.weights[: gram.n])] = kept.survived / kept.survived.sum()
+        return Verdict(kept.aggregate, torch.from_numpy(shares), torch.from_numpy(decision.outlyingness), decision.state)
+
+    def _decided(
+        self, updates: Updates, options: Mapping[str, Any]
+    ) -> tuple[Rows, Mapping[str, Tensor], Gram, Decision, Mapping[str, Any]]:
+        given = {key: options[key] for key in GIVEN if key in options and key in self.points}
+        named = {key: value for key, value in options.items() if key not in given}
+        f = int(named.get("f", 0))
+        least = self.least(f, centered=given.get("center") is not None, options=named)
+        rows = check_rows(updates, self.name, f, least, **{key: v for key, v in given.items() if isinstance(v, Tensor)})
+        vectors = self._vectors(rows, given, None)
+        gram = statistics(rows, vectors, None)
+        return rows, vectors, gram, self.decide(gram, **named), named
+
+    def _vectors(self, rows: Rows, given: Mapping[str, Any], matrix: FloatArray | None) -> dict[str, Tensor]:
+        """The points of this rule by name, in its order."""
+        vectors: dict[str, Tensor] = {}
+        for point in self.points:
+            value = given.get(point)
+            if callable(value):
+                value = value()
+            if value is not None:
+                vectors[point] = checked_point(self.name, point, value, rows)
+            elif point == "origin" or (point == "previous" and "origin" not in self.points):
+                vectors["origin"] = torch.zeros(1, dtype=rows.dtype, device=rows.device).expand(rows.d)
+            elif point == "median" and vectors.get("center") is None:
+                source, part = (rows, None) if matrix is None else with_points(rows, {}, matrix)
+                count = source.n if part is None else len(part)
+                vectors["median"] = passes.between(source, (count - 1) // 2, count // 2, matrix=part)[0]
+            elif point not in self.optional and point in GIVEN and point != "previous":
+                raise AggregationError(f"{self.name} needs {point}, and there is none here")
+        return vectors
+
+
+def checked_point(name: str, point: str, value: Tensor, rows: Rows) -> Tensor:
+    if tuple(value.shape) != (rows.d,):
+        raise AggregationError(f"{name}: {point} must have the shape ({rows.d},) of one update, got {tuple(value.shape)}")
+    if not bool(torch.isfinite(value).all()):
+        raise AggregationError(f"{name} cannot start from a {point} that is not finite")
+    return value.to(rows.dtype)
+
+
+def with_points(rows: Rows, vectors: Mapping[str, Tensor], matrix: FloatArray) -> tuple[Rows, FloatArray]:
+    """The rows with the points that have a weight in ``matrix`` (the origin adds nothing), and the matrix without the others."""
+    used = [
+        (at, vector) for at, (point, vector) in enumerate(vectors.items(), rows.n) if point != "origin" and matrix[:, at].any()
+    ]
+    if not used:
+        return rows, np.ascontiguousarray(matrix[:, : rows.n])
+    every = Rows.of([*(rows.row(row) for row in range(rows.n)), *(vector for _, vector in used)])
+    return every, np.ascontiguousarray(matrix[:, [*range(rows.n), *(at for at, _ in used)]])
+
+
+def combined(rows: Rows, vectors: Mapping[str, Tensor], weights: FloatArray) -> Tensor:
+    """``(d,)``: the weighted sum of updates and points; a row that has all the weight as it is."""
+    every, factors = with_points(rows, vectors, weights[None])
+    only = np.flatnonzero(factors[0])
+    if len(only) == 0:
+        return torch.zeros(rows.d, dtype=rows.dtype, device=rows.device)
+    if len(only) == 1 and factors[0, only[0]] == 1.0:
+        return every.row(int(only[0])).clone()
+    return passes.weighted_sum(every, factors[0])
+
+
+def statistics(rows: Rows, vectors: Mapping[str, Tensor], reference: Tensor | None = None) -> Gram:
+    """The Gram matrix around a reference near most rows, so that what cancels in a distance is no larger than the distance.
+
+    A reference that was not given is a guess, from a few columns; whether it was good is seen in the Gram matrix itself, and
+    if not the pass is made again. So who knows the columns and lies in them costs time and no digits.
+    """
+    guessed = reference is None
+    if reference is None:
+        reference = vectors.get("center", vectors.get("median"))
+    if reference is None:
+        reference = rows.row(_central_row(_sample(rows)))
+    # A clone: the rows may be read-only memory of others, and zero minus itself is zero only for the same bits.
+    for _ in range(ATTEMPTS):
+        products = passes.gram(rows, reference, list(vectors.values()))
+        if not guessed:
+            break
+        better = _nearer_row(products, rows.n, _precision(rows))
+        if better is None:
+            break
+        reference = rows.row(better)
+    eps = float(torch.finfo(rows.dtype).eps)
+    return Gram(products, rows.n, tuple(vectors), 4 * eps * norm(reference), _precision(rows))
+
+
+def _precision(rows: Rows) -> float:
+    return 4 * float(torch.finfo(working_dtype(rows.row(0))).eps)
+
+
+def _sample(rows: Rows) -> FloatArray:
+    """``(n, columns)`` float64: some columns, evenly spread."""
+    d = rows.d
+    if d <= SAMPLE_COLUMNS:
+        pieces = [slice(0, d)]
+    else:
+        width = SAMPLE_COLUMNS // SAMPLE_PIECES
+        starts = [piece * (d - width) // (SAMPLE_PIECES - 1) for piece in range(SAMPLE_PIECES)]
+        pieces = [slice(start, start + width) for start in starts]
+    block = torch.cat([rows.block(piece).to("cpu", torch.float64) for piece in pieces], dim=1)
+    return np.asarray(block.clamp_(-HUGE_FACTOR, HUGE_FACTOR).numpy())
+
+
+def _central_row(sample: FloatArray) -> int:
+    """The row whose median distance to the others is least; of equals the first."""
+    apart = Gram(sample @ sample.T, len(sample)).squared_distances()
+    return int(np.argmin(np.median(apart, axis=1)))
+
+
+def _nearer_row(products: FloatArray, n: int, precision: float) -> int | None:
+    """The row to take as reference instead, when the present one is far from most rows."""
+    radius = float(np.median(products.diagonal()[:n]))
+    medians = np.median(Gram(products, n, precision=precision).squared_distances(), axis=1)
+    best = int(np.argmin(medians))
+    return best if radius > FAR**2 * max(float(medians[best]), 0.0) else None
+
+
+@overload
+def gram_rule(function: Callable[..., Any]) -> GramRule: ...
+@overload
+def gram_rule(
+    *,
+    name: str | None = None,
+    at_least: Callable[..., int] = plain_bound,
+    at_least_centered: Callable[..., int] | None = None,
+    points: Sequence[str] = (),
+    last_step: Callable[..., Kept] | None = None,
+    translation: bool = True,
+    scale: bool = True,
+    robust: bool = True,
+) -> Callable[[Callable[..., Any]], GramRule]: ...
+def gram_rule(
+    function: Callable[..., Any] | None = None,
+    *,
+    name: str | None = None,
+    at_least: Callable[..., int] = plain_bound,
+    at_least_centered: Callable[..., int] | None = None,
+    points: Sequence[str] = (),
+    last_step: Callable[..., Kept] | None = None,
+    translation: bool = True,
+    scale: bool = True,
+    robust: bool = True,
+) -> Any:
+    """Makes a function ``(gram: Gram, *, f, ...)`` that returns weights or a ``Decision`` a rule.
+
+    Args:
+        name, at_least, at_least_centered, translation, scale, robust: As for ``rule``. The bound is checked before every call.
+        points: Of ``POINTS``; with ``?`` behind it one that may be missing (``gram.has``). All but origin and median are
+            arguments of the rule.
+        last_step: What is made of the columns of the updates that have a weight, when the aggregate is not their weighted sum.
+    """
+
+    def decorate(function: Callable[..., Any]) -> GramRule:
+        plain = tuple(point.removesuffix("?") for point in points)
+        unknown = [point for point in plain if point not in POINTS]
+        if unknown:
+            raise AggregationError(f"there is no point {unknown[0]!r}", f"known: {', '.join(POINTS)}")
+        optional = frozenset(point.removesuffix("?") for point in points if point.endswith("?"))
+        first, *rest = inspect.signature(function).parameters.values()
+        parameters = {first.name: first}
+        for point in plain:
+            if point in GIVEN:
+                default = None if point in optional or point == "previous" else inspect.Parameter.empty
+                parameters[point] = inspect.Parameter(point, inspect.Parameter.KEYWORD_ONLY, default=default)
+        parameters |= {parameter.name: parameter for parameter in rest}
+        made = GramRule(
+            function,
+            name or str(getattr(function, "__name__", "rule")),
+            at_least,
+            True,
+            at_least_centered=at_least_centered,
+            translation=translation,
+            scale=scale,
+            robust=robust,
+            parameters=parameters,
+        )
+        made.points, made.optional, made.last_step = plain, optional, last_step
+        return made
+
+    return decorate(function) if function is not None else decorate
