@@ -24,7 +24,13 @@ def name_of(cell: Any) -> str:
 
 
 def run_all(
-    cells: Sequence[Any], play: Callable[[Any], Row], into: Path, jobs: int, prepare: Callable[..., None], *given: Any
+    cells: Sequence[Any],
+    play: Callable[[Any], Row],
+    into: Path,
+    jobs: int,
+    prepare: Callable[..., None],
+    *given: Any,
+    only_done: bool = False,
 ) -> dict[str, Row]:
     """Plays the cells that are not in ``into`` yet, in their order.
 
@@ -34,6 +40,7 @@ def run_all(
         into: A file with one JSON object a line, ``{"cell": ..., ...}``. Rows of other cells in it stay.
         jobs: Processes.
         prepare: Called with ``given`` in each new worker.
+        only_done: Play nothing; return the rows that there are.
     Returns: The row of each cell by ``name_of``.
     """
     into.parent.mkdir(parents=True, exist_ok=True)
@@ -43,7 +50,7 @@ def run_all(
     wanted = {name_of(cell): cell for cell in cells}
     todo = [cell for name, cell in wanted.items() if name not in rows]
     print(f"{len(wanted)} runs, {len(wanted) - len(todo)} of them are in {into} already", file=sys.stderr, flush=True)
-    if todo:
+    if todo and not only_done:
         began = time.monotonic()
         spawn = multiprocessing.get_context("spawn")
         with (
@@ -63,7 +70,7 @@ def run_all(
                     file=sys.stderr,
                     flush=True,
                 )
-    return {name: rows[name] for name in wanted}
+    return {name: rows[name] for name in wanted if name in rows}
 
 
 def read_rows(file: Path) -> list[Row]:
