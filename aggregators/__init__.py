@@ -9,7 +9,10 @@ if TYPE_CHECKING:
     from .base import Rule as Rule
     from .base import Verdict as Verdict
     from .base import rule as rule
+    from .clipped import centered_clipping as centered_clipping
+    from .clipped import self_centered_clipping as self_centered_clipping
     from .composing import PreAggregation as PreAggregation
+    from .composing import Stage as Stage
     from .composing import compose as compose
     from .composing import pre_aggregation as pre_aggregation
     from .coordinates import meamed as meamed
@@ -17,15 +20,26 @@ if TYPE_CHECKING:
     from .coordinates import phocas as phocas
     from .coordinates import sign_majority as sign_majority
     from .coordinates import trimmed_mean as trimmed_mean
+    from .descent import fltrust as fltrust
     from .descent import zeno as zeno
     from .descent import zeno_pp as zeno_pp
+    from .distances import bulyan as bulyan
     from .distances import krum as krum
+    from .distances import mda as mda
     from .distances import multi_krum as multi_krum
+    from .estimators import cauchy as cauchy
+    from .estimators import geometric_median as geometric_median
+    from .estimators import huber as huber
+    from .estimators import reweighted as reweighted
+    from .estimators import rfa as rfa
     from .gram import Decision as Decision
     from .gram import Gram as Gram
     from .gram_rules import GramRule as GramRule
     from .gram_rules import gram_rule as gram_rule
     from .means import mean as mean
+    from .mixing import arc as arc
+    from .mixing import bucketing as bucketing
+    from .mixing import clipping as clipping
     from .mixing import nnm as nnm
     from .registry import BoundRule as BoundRule
     from .registry import load as load
@@ -34,19 +48,29 @@ if TYPE_CHECKING:
     from .registry import register as register
     from .reweighting import suspicion as suspicion
     from .reweighting import suspicion_literal as suspicion_literal
+    from .selecting import cge as cge
+    from .selecting import faba as faba
+    from .selecting import monna as monna
+    from .spectral import caf as caf
+    from .spectral import dnc as dnc
+    from .spectral import smea as smea
 
 _HOMES = {
     "base": ("Rule", "Verdict", "rule"),
-    "composing": ("PreAggregation", "compose", "pre_aggregation"),
+    "clipped": ("centered_clipping", "self_centered_clipping"),
+    "composing": ("PreAggregation", "Stage", "compose", "pre_aggregation"),
     "coordinates": ("meamed", "median", "phocas", "sign_majority", "trimmed_mean"),
-    "descent": ("zeno", "zeno_pp"),
-    "distances": ("krum", "multi_krum"),
+    "descent": ("fltrust", "zeno", "zeno_pp"),
+    "distances": ("bulyan", "krum", "mda", "multi_krum"),
+    "estimators": ("cauchy", "geometric_median", "huber", "reweighted", "rfa"),
     "gram": ("Decision", "Gram"),
     "gram_rules": ("GramRule", "gram_rule"),
     "means": ("mean",),
-    "mixing": ("nnm",),
+    "mixing": ("arc", "bucketing", "clipping", "nnm"),
     "registry": ("BoundRule", "load", "names", "pre_aggregations", "register"),
     "reweighting": ("suspicion", "suspicion_literal"),
+    "selecting": ("cge", "faba", "monna"),
+    "spectral": ("caf", "dnc", "smea"),
 }
 __all__ = [
     "BoundRule",
@@ -55,14 +79,30 @@ __all__ = [
     "GramRule",
     "PreAggregation",
     "Rule",
+    "Stage",
     "Verdict",
+    "arc",
+    "bucketing",
+    "bulyan",
+    "caf",
+    "cauchy",
+    "centered_clipping",
+    "cge",
+    "clipping",
     "compose",
+    "dnc",
+    "faba",
+    "fltrust",
+    "geometric_median",
     "gram_rule",
+    "huber",
     "krum",
     "load",
+    "mda",
     "meamed",
     "mean",
     "median",
+    "monna",
     "multi_krum",
     "names",
     "nnm",
@@ -70,8 +110,12 @@ __all__ = [
     "pre_aggregation",
     "pre_aggregations",
     "register",
+    "reweighted",
+    "rfa",
     "rule",
+    "self_centered_clipping",
     "sign_majority",
+    "smea",
     "suspicion",
     "suspicion_literal",
     "trimmed_mean",

@@ -30,8 +30,8 @@ from .passes import Rows, Updates
 
 __all__ = ["Rule", "Updates", "Verdict", "check_rows", "coordinate_rule", "distances_to", "relative", "require", "rule"]
 
-AVAILABLE = frozenset({"f", "center", "previous", "evaluate", "gradient", "learning_rate"})
-"""What the runtime can hand to a rule that names it. ``previous`` it does not have yet: a rule must do without."""
+AVAILABLE = frozenset({"f", "center", "previous", "evaluate", "gradient", "learning_rate", "round_id"})
+"""What a caller may have for a rule that names it. The runtime has no ``previous``: a rule must do without."""
 RowFunction: TypeAlias = Callable[[Sequence[NDArray[np.float32]]], NDArray[np.float32] | None]
 
 
@@ -92,6 +92,10 @@ class Rule:
         """Whether it runs in the trainer's process, because it evaluates the loss or its gradient there."""
         return bool(self.needs & {"evaluate", "gradient"})
 
+    symmetric = True
+    """Whether the order of the updates does not matter."""
+    absolute: frozenset[str] = frozenset()
+    """Options in units of the updates: where one is given, ``scale`` is not promised."""
     whole_vector = True
     """False for rules that work coordinate by coordinate: those may be cut in shards."""
     from_rows: RowFunction | None = None

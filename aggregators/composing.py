@@ -22,7 +22,7 @@ from . import passes
 from .base import AVAILABLE, CoordinateRule, Rule, Updates, Verdict, check_rows, named, plain_bound, standing_out
 from .columns import Columns
 from .gram import FloatArray, Gram, in_typical
-from .gram_rules import GIVEN, GramRule, statistics, with_points
+from .gram_rules import GIVEN, GramRule, statistics, typical, with_points
 from .passes import Rows
 
 
@@ -38,13 +38,15 @@ class PreAggregation:
         points: Sequence[str],
         translation: bool,
         scale: bool,
+        symmetric: bool,
+        absolute: Sequence[str],
     ) -> None:
         self.__doc__, self.__name__, self.__module__ = function.__doc__, name, function.__module__
         self.function, self.name = function, name
         self.at_least, self.inputs = at_least, inputs
         self.points = tuple(point.removesuffix("?") for point in points)
         self.optional = frozenset(point.removesuffix("?") for point in points if point.endswith("?"))
-        self.translation, self.scale = translation, scale
+        self.translation, self.scale, self.symmetric, self.absolute = translation, scale, symmetric, frozenset(absolute)
         self.parameters = inspect.signature(function).parameters
         self.needs = frozenset(self.parameters) & AVAILABLE
 
@@ -80,6 +82,8 @@ def pre_aggregation(
     points: Sequence[str] = (),
     translation: bool = True,
     scale: bool = True,
+    symmetric: bool = True,
+    absolute: Sequence[str] = (),
 ) -> Callable[[Callable[..., FloatArray]], PreAggregation]: ...
 def pre_aggregation(
     function: Callable[..., FloatArray] | None = None,
@@ -90,6 +94,8 @@ def pre_aggregation(
     points: Sequence[str] = (),
     translation: bool = True,
     scale: bool = True,
+    symmetric: bool = True,
+    absolute: Sequence[str] = (),
 ) -> Any:
     """Makes a function ``(gram, *, f, ...) -> W`` a pre-aggregation.
 
@@ -98,12 +104,13 @@ def pre_aggregation(
         at_least: The least number of updates for a given f (and options, by name).
         inputs: How many updates it takes to get ``rows`` rows out (and options, by name).
         points: As for ``gram_rule``.
-        translation, scale: As for ``rule``.
+        translation, scale, absolute: As for ``gram_rule``.
+        symmetric: The order of the updates does not matter.
     """
 
     def decorate(function: Callable[..., FloatArray]) -> PreAggregation:
         own = name or str(getattr(function, "__name__", "pre_aggregation"))
-        return PreAggregation(function, own, at_least, inputs, points, translation, scale)
+        return PreAggregation(function, own, at_least, inputs, points, translation, scale, symmetric, absolute)
 
     return decorate(function) if function is not None else decorate
 
@@ -148,7 +155,7 @@ def compose(*parts: PreAggregation | Rule | Stage) -> ComposedRule:
 
 
 def _nothing() -> PreAggregation:
-    return PreAggregation(lambda gram: np.eye(gram.n), "nothing", plain_bound, lambda rows: rows, (), True, True)
+    return PreAggregation(lambda gram: np.eye(gram.n), "nothing", plain_bound, lambda rows: rows, (), True, True, True, ())
 
 
 class ComposedRule(Rule):
@@ -182,6 +189,9 @@ class ComposedRule(Rule):
             robust=self.final.robust,
             parameters=parameters,
         )
+        self.symmetric = self.final.symmetric and all(part.symmetric for part, _ in self.pre)
+        fixed = [stage.options.get(key) for stage in (*before, last) for key in stage.part.absolute]
+        self.scale = self.scale and all(value is None for value in fixed)
         # The points of all stages, in one Gram matrix.
         gatherer = GramRule(self._call, self.name, plain_bound, True, parameters=parameters)
         gatherer.points, gatherer.optional = tuple(point for point in points if point != "median"), frozenset(optional)
@@ -255,7 +265,8 @@ class ComposedRule(Rule):
         beside = decision.weights[len(matrix) :]
         weights = decision.weights[: len(matrix)] @ matrix
         weights[rows.n :] += beside
-        told = in_typical(gram.distances_to(weights), gram.resolution)
+        distances = gram.distances_to(weights)
+        told = in_typical(distances, gram.resolution, typical(distances, int(options.get("f", 0))))
         return Verdict(kept.aggregate, _shared(shares, matrix, rows.n), torch.from_numpy(told), decision.state)
 
     def _by_columns(

@@ -13,14 +13,16 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from gossip.errors import AggregationError
 
-from .arithmetic import OUTLYING_MAX, distance_list, distances_to, projections, relative, weighted_sum
-from .arithmetic import norm as norm_of
+from .arithmetic import OUTLYING_MAX, distance_list, weighted_sum
 from .base import Verdict, require, rule
+from .gram import Decision, FloatArray, Gram, in_typical
+from .gram_rules import gram_rule
 
 
 @rule(at_least=lambda f, b=None: (f if b is None else b) + 1, translation=False, scale=False)
@@ -73,30 +75,22 @@ def zeno(
     return Verdict(weighted_sum(updates, weights), torch.tensor(weights, dtype=torch.float64), outlyingness)
 
 
-@rule(at_least=lambda f: f + 1, translation=False, scale=False)
-def zeno_pp(
-    updates: Tensor,
-    *,
-    f: int,
-    gradient: Tensor | Callable[[], Tensor],
-    learning_rate: float,
-    rho_over_lr: float = 0.01,
-    epsilon: float = 0.0,
-) -> Verdict:
+@gram_rule(at_least=lambda f: f + 1, points=("origin", "gradient"), about_origin=True, translation=False, scale=False)
+def zeno_pp(gram: Gram, *, f: int, learning_rate: float, rho_over_lr: float = 0.01, epsilon: float = 0.0) -> Decision:
     """The mean of the updates that agree with a validation gradient v, each rescaled to its norm.
 
-    Rescaled g' = |v| / |g| g; first-order score lr <v, g'> - rho |g'|^2; accepted when it is at least -lr epsilon. The penalty
-    is on the rescaled norm, as in the paper; the authors' code takes the norm from before. In other words: an update is
-    accepted when its cosine to v is at least rho/lr - epsilon / |v|^2.
+    Tolerates any f < n, as long as the judge is honest. Rescaled g' = |v| / |g| g; first-order score lr <v, g'> - rho |g'|^2;
+    accepted when it is at least -lr epsilon. The penalty is on the rescaled norm, as in the paper; the authors' code takes the
+    norm from before. In other words: an update is accepted when its cosine to v is at least rho/lr - epsilon / |v|^2.
 
     Args:
-        updates: ``(n, d)``, one row per peer.
+        gram: Of the updates.
         f: Byzantine peers to tolerate; only says how many updates are needed.
         gradient: ``(d,)``, the judge's own v on fresh samples, of the kind that the updates are; or a function that returns it.
         learning_rate: lr, > 0; scales score and threshold alike.
         rho_over_lr: rho / lr: 0.001 / 0.1 in the authors' scripts.
         epsilon: How much ascent is forgiven.
-    Returns: ``(d,)``; zeros, and all weights zero, when no update is accepted: a round without a step is better than one in a
+    Returns: zeros, and all weights zero, when no update is accepted: a round without a step is better than one in a
         direction that the judge refutes. A zero update has no direction and is not accepted. Outlyingness is the larger of
         the shortfall of the score and the norm over the median norm, because rescaling hides a liar who only shouts.
     Raises:
@@ -104,26 +98,52 @@ def zeno_pp(
         AggregationError: ``gradient`` is not finite or of another shape; an option is out of range.
     Source: Xie, Koyejo, Gupta 2020, "Zeno++: Robust Fully Asynchronous SGD", arXiv:1903.07020.
     """
-    require(updates, "zeno_pp", f, at_least=f + 1)
     _check_rate("zeno_pp", learning_rate)
-    direction = gradient() if callable(gradient) else gradient
-    require(updates, "zeno_pp", f, at_least=f + 1, gradient=direction)
-    size = norm_of(direction)
-    if not bool(torch.isfinite(direction).all()):
-        raise AggregationError("zeno_pp cannot rank updates: the judge's own gradient is not finite", "lower the learning rate")
-    n = len(updates)
-    norms = distances_to(updates)
-    along = projections(updates, direction, norms).tolist()
-    scores = [learning_rate * (size * cosine_length - rho_over_lr * size**2) for cosine_length in along]
-    accepted = frozenset(
-        row for row in range(n) if scores[row] >= -learning_rate * epsilon and (float(norms[row]) > 0 or size == 0)
-    )
-    share = 1.0 / max(1, len(accepted))
-    weights = [share if row in accepted else 0.0 for row in range(n)]
-    factors = [share * size / float(norms[row]) if row in accepted and float(norms[row]) > 0 else 0.0 for row in range(n)]
-    shortfall = _shortfall(scores, accepted, floor=1e-6 * learning_rate * size**2)
-    outlyingness = torch.maximum(shortfall, relative(norms, floor=float(torch.finfo(updates.dtype).tiny)))
-    return Verdict(weighted_sum(updates, factors), torch.tensor(weights, dtype=torch.float64), outlyingness)
+    size, norms, cosines = _directions(gram)
+    scores = [learning_rate * (size * size * cosine - rho_over_lr * size**2) for cosine in cosines.tolist()]
+    accepted = [row for row, score in enumerate(scores) if score >= -learning_rate * epsilon and (norms[row] > 0 or size == 0)]
+    trust = np.zeros(gram.n)
+    trust[accepted] = 1.0
+    return _rescaled(gram, trust, scores, size, norms, floor=1e-6 * learning_rate * size**2)
+
+
+@gram_rule(at_least=lambda f: f + 1, points=("origin", "gradient"), about_origin=True, translation=False, scale=False)
+def fltrust(gram: Gram, *, f: int = 0) -> Decision:
+    """The mean of the updates, each rescaled to the norm of the judge's gradient v and weighted by max(0, cosine to v).
+
+    Tolerates any f < n, as long as the judge is honest. Needs the gradient.
+
+    Args:
+        gram: Of the updates.
+        f: Byzantine peers to tolerate; only says how many updates are needed.
+        gradient: ``(d,)``, the judge's own v, of the kind that the updates are; or a function that returns it.
+    Returns: zeros, and all weights zero, when no update has a positive cosine. Outlyingness as for ``zeno_pp``, by the cosine.
+    Raises:
+        TooFewUpdates: Fewer than f + 1 updates.
+        AggregationError: ``gradient`` is not finite or of another shape.
+    Source: Cao, Fang, Liu, Gong 2021, "FLTrust: Byzantine-robust Federated Learning via Trust Bootstrapping", arXiv:2012.13995.
+    """
+    size, norms, cosines = _directions(gram)
+    return _rescaled(gram, np.maximum(cosines, 0.0), cosines.tolist(), size, norms, floor=1e-6)
+
+
+def _directions(gram: Gram) -> tuple[float, FloatArray, FloatArray]:
+    """The norm of the judge's gradient, those of the updates, and their cosines to it; 0 where there is no direction."""
+    size, norms = gram.length("gradient"), gram.norms()
+    lengths = norms * size
+    cosines = np.divide(gram.along("gradient"), lengths, out=np.zeros(gram.n), where=lengths > 0)
+    return size, norms, np.clip(cosines, -1.0, 1.0)
+
+
+def _rescaled(gram: Gram, trust: FloatArray, scores: Sequence[float], size: float, norms: FloatArray, floor: float) -> Decision:
+    """The mean of the updates by trust, each rescaled to ``size``; what their weights do not add up to is on the origin."""
+    total = float(trust.sum())
+    shares = trust / total if total > 0 else np.zeros(gram.n)
+    factors = np.divide(shares * size, norms, out=np.zeros(gram.n), where=norms > 0)
+    weights = gram.full(factors) + (1.0 - float(factors.sum())) * gram.only("origin")
+    kept = frozenset(int(row) for row in np.flatnonzero(trust > 0))
+    loud = in_typical(norms, float(np.finfo(np.float32).tiny))
+    return Decision(weights, np.maximum(_shortfall(scores, kept, floor).numpy(), loud), shares)
 
 
 def _shortfall(scores: Sequence[float], kept: frozenset[int], floor: float) -> Tensor:

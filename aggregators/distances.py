@@ -1,4 +1,4 @@
-"""Rules that choose updates by their distances to each other: Krum and Multi-Krum."""
+"""Rules that choose updates by their distances to each other: Krum, Multi-Krum, Bulyan, and the subset of least diameter."""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ import numpy as np
 
 from gossip.errors import AggregationError
 
+from .columns import Columns, Kept
 from .gram import Decision, FloatArray, Gram, ascending, in_typical
 from .gram_rules import gram_rule
+
+COVERS_MAX = 200_000
+"""Steps of the search behind ``mda``: a few seconds. f up to 20 never comes near it."""
 
 
 def krum_bound(f: int) -> int:
@@ -19,13 +23,15 @@ def krum_bound(f: int) -> int:
 def krum(gram: Gram, *, f: int) -> Decision:
     """The one update nearest to its n - f - 2 nearest neighbours, by the sum of squared distances.
 
+    Tolerates 2f + 2 < n; kappa <= 6 (1 + f / (n - 2f)). Needs distances. What it gives is as noisy as one update.
+
     Args:
         gram: Of the updates.
         f: Byzantine peers to tolerate.
     Returns: one of the rows; of equal scores the first row's. Outlyingness is the square root of a score over the
         median score: a score is a sum of squared distances, and outlyingness is in units of distance for every rule.
     Raises: TooFewUpdates: Fewer than 2f + 3 updates.
-    Source: Blanchard, El Mhamdi, Guerraoui, Stainer 2017, "Machine Learning with Adversaries".
+    Source: Blanchard, El Mhamdi, Guerraoui, Stainer 2017, "Machine Learning with Adversaries", arXiv:1703.02757.
     """
     return _best(gram, f, keep=1)
 
@@ -33,6 +39,8 @@ def krum(gram: Gram, *, f: int) -> Decision:
 @gram_rule(at_least=krum_bound)
 def multi_krum(gram: Gram, *, f: int, m: int | None = None) -> Decision:
     """The mean of the m updates with the best Krum scores.
+
+    Tolerates 2f + 2 < n. Needs distances.
 
     Args:
         gram: Of the updates.
@@ -51,7 +59,7 @@ def multi_krum(gram: Gram, *, f: int, m: int | None = None) -> Decision:
 
 
 def krum_scores(squares: FloatArray, f: int) -> FloatArray:
-    """``(n,)``: for each row the sum of its n - f - 2 smallest squared distances to other rows."""
+    """``(n,)``: for each row the sum of its n - f - 2 smallest squared distances to other rows; of one at least."""
     squares = squares.copy()
     np.fill_diagonal(squares, -1.0)  # so that a row itself sorts first, before its own duplicates
     neighbours = max(1, len(squares) - f - 2)
@@ -62,3 +70,113 @@ def _best(gram: Gram, f: int, keep: int) -> Decision:
     scores = krum_scores(gram.squared_distances(), f)
     rounding = (gram.n - f - 2) * gram.resolution**2
     return Decision(gram.even(ascending(scores)[:keep]), np.sqrt(in_typical(scores, rounding)))
+
+
+def _middle_of_chosen(columns: Columns, *, f: int) -> Kept:
+    n = columns.n
+    return columns.nearest(n - 2 * f, (n - 1) // 2, n // 2)
+
+
+@gram_rule(at_least=lambda f: 4 * f + 3, last_step=_middle_of_chosen)
+def bulyan(gram: Gram, *, f: int) -> Decision:
+    """Choose n - 2f updates by Krum, one after the other, then average per coordinate the n - 4f values nearest to their median.
+
+    Tolerates 4f + 3 <= n, and bounds each coordinate by honest ones, which Krum does not. After each choice the scores of those
+    that are left are taken anew, among themselves: several implementations keep the first scores, which is Multi-Krum. Near
+        the end
+    fewer than f + 3 are left; then a score is the distance to the nearest one.
+
+    Args:
+        gram: Of the updates.
+        f: Byzantine peers to tolerate.
+    Returns: the weight of an update is the share of the coordinates in which it was averaged; 0 if it was not chosen.
+    Raises: TooFewUpdates: Fewer than 4f + 3 updates.
+    Source: El Mhamdi, Guerraoui, Rouault 2018, "The Hidden Vulnerability of Distributed Learning in Byzantium", arXiv:1802.07927.
+    """
+    squares = gram.squared_distances()
+    left, chosen = list(range(gram.n)), []
+    for _ in range(gram.n - 2 * f):
+        scores = krum_scores(squares[np.ix_(left, left)], f)
+        chosen.append(left.pop(ascending(scores)[0]))
+    return Decision(gram.even(chosen))
+
+
+@gram_rule
+def mda(gram: Gram, *, f: int) -> Decision:
+    """The mean of the n - f updates whose diameter, the greatest distance of two of them, is least.
+
+    Tolerates f < n/2. Needs distances. Exact: the least diameter at which all pairs that are farther apart can be parted by
+    leaving out f updates, which is a vertex cover and takes about 1.4^f steps, not n over f. Several subsets may have that
+    diameter; then updates are kept in the order of their summed squared distances to all, of equals the earlier rows.
+
+    Args:
+        gram: Of the updates.
+        f: Byzantine peers to tolerate.
+    Raises:
+        TooFewUpdates: Fewer than 2f + 1 updates.
+        AggregationError: The search would take more than ``COVERS_MAX`` steps.
+    Source: Rousseeuw 1985; El Mhamdi, Guerraoui, Guirguis, Hoang, Rouault 2020, arXiv:1905.03853.
+    """
+    squares = gram.squared_distances()
+    sizes = np.unique(squares)
+    search = _Covers(gram.n, f)
+    low, high = 0, len(sizes) - 1
+    while low < high:
+        middle = (low + high) // 2
+        if search.cover(_farther(squares, sizes[middle]), f):
+            high = middle
+        else:
+            low = middle + 1
+    return Decision(gram.even(search.first_kept(_farther(squares, sizes[low]), ascending(squares.sum(axis=1)))))
+
+
+def _farther(squares: FloatArray, size: float) -> list[int]:
+    """For each row the set, as bits, of the rows that are farther from it."""
+    return [sum(1 << int(other) for other in np.flatnonzero(row > size)) for row in squares]
+
+
+class _Covers:
+    """Whether at most k rows touch every pair of a graph, by branching on the row with most pairs."""
+
+    def __init__(self, n: int, f: int) -> None:
+        self._n, self._f, self._steps = n, f, 0
+
+    def cover(self, pairs: list[int], k: int) -> bool:
+        self._steps += 1
+        if self._steps > COVERS_MAX:
+            raise AggregationError(
+                f"mda: the best {self._n - self._f} of {self._n} updates are not found in {COVERS_MAX} steps",
+                "use geometric_median or nnm+trimmed_mean, which cost no search",
+            )
+        degrees = [row.bit_count() for row in pairs]
+        most = max(degrees)
+        if most == 0:
+            return True
+        if k == 0 or sum(degrees) > 2 * k * most:
+            return False
+        row = degrees.index(most)
+        if self.cover(_without(pairs, 1 << row), k - 1):
+            return True
+        # Without this row all its partners must be left out; a row with one pair never gains by staying out of the cover.
+        return 1 < most <= k and self.cover(_without(pairs, pairs[row]), k - most)
+
+    def first_kept(self, pairs: list[int], order: list[int]) -> list[int]:
+        """The first n - f rows of an order that may stay together, each tried in its turn."""
+        kept: list[int] = []
+        left_out = 0
+        for row in order:
+            if len(kept) == self._n - self._f:
+                break
+            if left_out >> row & 1:
+                continue
+            out = left_out | pairs[row]
+            budget = self._f - out.bit_count()
+            if budget >= 0 and self.cover(_without(pairs, out), budget):
+                kept, left_out = [*kept, row], out
+            else:
+                left_out |= 1 << row
+        return kept
+
+
+def _without(pairs: list[int], gone: int) -> list[int]:
+    return [0 if gone >> row & 1 else others & ~gone for row, others in enumerate(pairs)]

@@ -116,6 +116,10 @@ class Gram:
         products = self.products
         return np.asarray(products[: self.n, row] - products[: self.n, zero] - products[zero, row] + products[zero, zero])
 
+    def length(self, point: str) -> float:
+        """The Euclidean norm of a point. Needs the point ``origin``."""
+        return self.between(self.only(point), self.only("origin"))
+
     def mixed(self, matrix: FloatArray) -> Gram:
         """Of ``(k, n + points)`` weighted sums of these rows, with the same points."""
         count, beside = len(matrix), len(self.points)

@@ -38,6 +38,7 @@ class GramRule(Rule):
 
     points: tuple[str, ...] = ()
     optional: frozenset[str] = frozenset()
+    about_origin = False
     last_step: Callable[..., Kept] | None = None
     """For a rule whose aggregate is more than a weighted sum: ``(Columns of the chosen updates, *, f, ...) -> Kept``."""
 
@@ -54,21 +55,25 @@ class GramRule(Rule):
         """
         rows = Rows.of(updates)
         vectors = self._vectors(rows, points, matrix)
-        return statistics(rows, vectors, reference)
+        return self._gram(rows, vectors, reference)
+
+    def _gram(self, rows: Rows, vectors: Mapping[str, Tensor], reference: Tensor | None) -> Gram:
+        return plain_statistics(rows, vectors) if self.about_origin else statistics(rows, vectors, reference)
 
     def decide(self, gram: Gram, **options: Any) -> Decision:
         """A function of nothing but its arguments. Raises TooFewUpdates or AggregationError."""
         result = self.function(gram, **options)
         decision = result if isinstance(result, Decision) else Decision(np.asarray(result, dtype=np.float64))
         weights = gram.full(decision.weights)
-        if not np.isfinite(weights).all() or abs(float(weights.sum()) - 1) > 1e-6:
+        if not np.isfinite(weights).all() or abs(float(weights.sum()) - 1) > 1e-6 * max(1.0, float(np.abs(weights).sum())):
             raise AggregationError(
                 f"{self.name}: its weights add up to {float(weights.sum()):.6g}, not to 1",
                 "give what is left to a point, to 'origin' if it is to add nothing",
             )
         outlyingness = decision.outlyingness
         if outlyingness is None:
-            outlyingness = in_typical(gram.distances_to(weights), gram.resolution)
+            distances = gram.distances_to(weights)
+            outlyingness = in_typical(distances, gram.resolution, typical(distances, int(options.get("f", 0))))
         shares = decision.shares
         if shares is None:
             own = weights[: gram.n]
@@ -136,7 +141,7 @@ class GramRule(Rule):
         least = self.least(f, centered=given.get("center") is not None, options=named)
         rows = check_rows(updates, self.name, f, least, **{key: v for key, v in given.items() if isinstance(v, Tensor)})
         vectors = self._vectors(rows, given, None)
-        gram = statistics(rows, vectors, None)
+        gram = self._gram(rows, vectors, None)
         return rows, vectors, gram, self.decide(gram, **named), named
 
     def _vectors(self, rows: Rows, given: Mapping[str, Any], matrix: FloatArray | None) -> dict[str, Tensor]:
@@ -159,11 +164,17 @@ class GramRule(Rule):
         return vectors
 
 
+def typical(distances: FloatArray, f: int) -> float:
+    """The median distance, or the (n - f)-th smallest when that comes first: the largest that honest peers vouch for."""
+    return min(float(np.median(distances)), float(np.sort(distances)[max(0, len(distances) - f - 1)]))
+
+
 def checked_point(name: str, point: str, value: Tensor, rows: Rows) -> Tensor:
     if tuple(value.shape) != (rows.d,):
         raise AggregationError(f"{name}: {point} must have the shape ({rows.d},) of one update, got {tuple(value.shape)}")
     if not bool(torch.isfinite(value).all()):
-        raise AggregationError(f"{name} cannot start from a {point} that is not finite")
+        what = "the judge's own gradient" if point == "gradient" else f"the {point} that it starts from"
+        raise AggregationError(f"{name} cannot rank updates: {what} is not finite", "lower the learning rate")
     return value.to(rows.dtype)
 
 
@@ -186,6 +197,10 @@ def combined(rows: Rows, vectors: Mapping[str, Tensor], weights: FloatArray) -> 
         return torch.zeros(rows.d, dtype=rows.dtype, device=rows.device)
     if len(only) == 1 and factors[0, only[0]] == 1.0:
         return every.row(int(only[0])).clone()
+    if rows.dtype == torch.float64 and float(np.abs(factors[0, only]).min()) < 1 / HUGE_FACTOR * 1e10:
+        # Such a weight belongs to a row so far away that its distance was cut. What counts of it is what was measured.
+        every = Rows.of([every.row(int(row)).clamp(-HUGE_FACTOR, HUGE_FACTOR) for row in only])
+        return passes.weighted_sum(every, factors[0, only])
     return passes.weighted_sum(every, factors[0])
 
 
@@ -211,6 +226,13 @@ def statistics(rows: Rows, vectors: Mapping[str, Tensor], reference: Tensor | No
         reference = rows.row(better)
     eps = float(torch.finfo(rows.dtype).eps)
     return Gram(products, rows.n, tuple(vectors), 4 * eps * norm(reference), _precision(rows))
+
+
+def plain_statistics(rows: Rows, vectors: Mapping[str, Tensor]) -> Gram:
+    """The Gram matrix of the rows as they are: norms and directions keep their digits, distances may not."""
+    products = passes.gram(rows, None, list(vectors.values()))
+    length = float(np.sqrt(np.median(products.diagonal()[: rows.n])))
+    return Gram(products, rows.n, tuple(vectors), 4 * float(torch.finfo(rows.dtype).eps) * length, _precision(rows))
 
 
 def _precision(rows: Rows) -> float:
@@ -257,6 +279,8 @@ def gram_rule(
     translation: bool = True,
     scale: bool = True,
     robust: bool = True,
+    absolute: Sequence[str] = (),
+    about_origin: bool = False,
 ) -> Callable[[Callable[..., Any]], GramRule]: ...
 def gram_rule(
     function: Callable[..., Any] | None = None,
@@ -269,11 +293,15 @@ def gram_rule(
     translation: bool = True,
     scale: bool = True,
     robust: bool = True,
+    absolute: Sequence[str] = (),
+    about_origin: bool = False,
 ) -> Any:
     """Makes a function ``(gram: Gram, *, f, ...)`` that returns weights or a ``Decision`` a rule.
 
     Args:
         name, at_least, at_least_centered, translation, scale, robust: As for ``rule``. The bound is checked before every call.
+        absolute: Options in units of the updates: where one is given, the rule promises scale equivariance no more.
+        about_origin: It looks at lengths and directions, not at distances: nothing is subtracted from the updates.
         points: Of ``POINTS``; with ``?`` behind it one that may be missing (``gram.has``). All but origin and median are
             arguments of the rule.
         last_step: What is made of the columns of the updates that have a weight, when the aggregate is not their weighted sum.
@@ -304,6 +332,7 @@ def gram_rule(
             parameters=parameters,
         )
         made.points, made.optional, made.last_step = plain, optional, last_step
+        made.absolute, made.about_origin = frozenset(absolute), about_origin
         return made
 
     return decorate(function) if function is not None else decorate

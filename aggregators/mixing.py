@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from random import Random
+from typing import Literal
+
 import numpy as np
+
+from gossip.errors import AggregationError
 
 from .composing import pre_aggregation
 from .gram import FloatArray, Gram, ascending
+from .gram_rules import typical
 
 
 @pre_aggregation
@@ -28,4 +34,81 @@ def nnm(gram: Gram, *, f: int) -> FloatArray:
     matrix = np.zeros((gram.n, gram.n))
     for row, apart in enumerate(squares):
         matrix[row, ascending(apart)[:count]] = 1.0 / count
+    return matrix
+
+
+@pre_aggregation(at_least=lambda f: 1, inputs=lambda rows, s=2: (rows - 1) * max(1, s) + 1, symmetric=False)
+def bucketing(gram: Gram, *, f: int = 0, s: int = 2, seed: int = 0, round_id: int = 0) -> FloatArray:
+    """The means of buckets of s updates each, drawn anew every round; the last bucket may have fewer.
+
+    f liars spoil f of ceil(n / s) buckets at most, so the rule that follows needs as many buckets as it needs updates for f.
+    Makes updates of peers with different data more alike, at the price of tolerating fewer liars.
+
+    Args:
+        gram: Of the updates.
+        f: Byzantine peers to tolerate; the rule that follows must.
+        s: Updates in a bucket.
+        seed: Of the draw.
+        round_id: Of the draw, too. The runtime gives its round, so buckets change; all peers draw the same.
+    Returns: ceil(n / s) rows.
+    Raises: AggregationError: s is less than 1.
+    Source: Karimireddy, He, Jaggi 2022, "Byzantine-Robust Learning on Heterogeneous Datasets via Bucketing", arXiv:2006.09365.
+    """
+    if s < 1:
+        raise AggregationError(f"bucketing: s says how many updates share a bucket and cannot be {s}")
+    order = list(range(gram.n))
+    Random(f"bucketing/{seed}/{round_id}/{gram.n}").shuffle(order)
+    buckets = [order[start : start + s] for start in range(0, gram.n, s)]
+    return np.array([gram.even(bucket)[: gram.n] for bucket in buckets])
+
+
+@pre_aggregation(points=("origin", "center?"), translation=False, absolute=("radius",))
+def clipping(gram: Gram, *, f: int = 0, radius: float | None = None, about: Literal["origin", "center"] = "origin") -> FloatArray:
+    """Pull updates that are farther than a radius from the origin, or from one's own update, back to that distance.
+
+    Bounds what each liar can do; tolerates nobody alone. Needs norms.
+
+    Args:
+        gram: Of the updates.
+        f: Byzantine peers to tolerate; left out of what is typical.
+        radius: In units of an update's norm; the median distance by default.
+        about: ``center`` needs one, and there is one in gossip only.
+    Raises: AggregationError: The radius is not above 0; or there is no center.
+    """
+    if radius is not None and not radius > 0:
+        raise AggregationError(f"clipping: the radius of a ball cannot be {radius}")
+    if about == "center" and not gram.has("center"):
+        raise AggregationError(
+            "clipping about a center needs one, and there is none here", "use a gossip topology, or clip about the origin"
+        )
+    apart = gram.distances_to(about)
+    return _pulled(gram, about, apart, typical(apart, f) if radius is None else radius)
+
+
+@pre_aggregation(points=("origin",), translation=False)
+def arc(gram: Gram, *, f: int) -> FloatArray:
+    """Adaptive robust clipping: the floor(2f / n (n - f)) longest updates are cut to the length of the next one.
+
+    Tolerates f < n/2, and keeps the kappa of the rule that follows, which clipping to a fixed radius does not. Needs norms.
+
+    Args:
+        gram: Of the updates.
+        f: Byzantine peers to tolerate.
+    Raises: TooFewUpdates: Fewer than 2f + 1 updates.
+    Source: Allouah, Guerraoui, Gupta, Jellouli, Rizk, Stephan 2025, "Adaptive Gradient Clipping for Robust Federated Learning",
+        arXiv:2405.14432.
+    """
+    norms = gram.norms()
+    cut = 2 * f * (gram.n - f) // gram.n
+    return _pulled(gram, "origin", norms, float(np.sort(norms)[gram.n - cut - 1]))
+
+
+def _pulled(gram: Gram, point: str, apart: FloatArray, radius: float) -> FloatArray:
+    """Each update on its way to a point, no farther from it than the radius."""
+    shares = np.ones(gram.n)
+    far = apart > radius
+    shares[far] = radius / apart[far]
+    matrix = np.zeros((gram.n, len(gram.products)))
+    matrix[np.arange(gram.n), np.arange(gram.n)] = shares
+    matrix[:, gram.at(point)] += 1 - shares
     return matrix

@@ -37,21 +37,19 @@ if TYPE_CHECKING:
 Registered = TypeVar("Registered", bound="Rule | PreAggregation")
 ENTRY_POINTS = "gossip.aggregators"
 
-_BUILT_IN = {
-    "mean": "means",
-    "median": "coordinates",
-    "trimmed_mean": "coordinates",
-    "meamed": "coordinates",
-    "phocas": "coordinates",
-    "sign_majority": "coordinates",
-    "krum": "distances",
-    "multi_krum": "distances",
-    "suspicion": "reweighting",
-    "suspicion_literal": "reweighting",
-    "zeno": "descent",
-    "zeno_pp": "descent",
+_FAMILIES = {
+    "means": ("mean",),
+    "coordinates": ("median", "trimmed_mean", "meamed", "phocas", "sign_majority"),
+    "distances": ("krum", "multi_krum", "bulyan", "mda"),
+    "selecting": ("monna", "faba", "cge"),
+    "clipped": ("centered_clipping", "self_centered_clipping"),
+    "spectral": ("smea", "caf", "dnc"),
+    "estimators": ("geometric_median", "rfa", "huber", "cauchy"),
+    "reweighting": ("suspicion", "suspicion_literal"),
+    "descent": ("zeno", "zeno_pp", "fltrust"),
 }
-_PRE_AGGREGATIONS = {"nnm": "mixing"}
+_BUILT_IN = {name: home for home, rules in _FAMILIES.items() for name in rules}
+_PRE_AGGREGATIONS = dict.fromkeys(("nnm", "bucketing", "clipping", "arc"), "mixing")
 _registered: dict[str, Rule | PreAggregation] = {}
 
 

@@ -85,10 +85,10 @@ def prepare(path: str, threads: int) -> None:
 
 def rule_of(cell: Cell) -> BoundRule:
     specs = {
-        "rfa": "geometric_median:nu=0.1,steps=8",
+        "rfa": "rfa:nu=0.1,steps=8",
         "centered_clipping": f"centered_clipping:tau={10 / (1 - cell.momentum):.12g},steps=3",
     }
-    return load(f"bucketing:s={cell.bucketing}+{specs[cell.rule]}" if cell.bucketing else specs[cell.rule])
+    return load(f"bucketing:s={cell.bucketing},seed={cell.seed}+{specs[cell.rule]}" if cell.bucketing else specs[cell.rule])
 
 
 def network() -> nn.Module:
@@ -129,7 +129,6 @@ def play(cell: Cell) -> Row:
     parameters = list(model.parameters())
     shards = Shards(data.labels, cell.seed)
     rule = rule_of(cell)
-    needs_previous = "previous" in rule.needs
     d = sum(parameter.numel() for parameter in parameters)
     momenta = torch.zeros(HONEST, d)
     updates = torch.empty(WORKERS, d)
@@ -148,10 +147,8 @@ def play(cell: Cell) -> Row:
             updates[:HONEST] = momenta
             if cell.attack == "ipm":
                 updates[HONEST:] = -0.1 * momenta.mean(dim=0)
-            given = {"previous": previous} if needs_previous else {}
-            if cell.bucketing:
-                given["seed"] = cell.seed * STEPS + epoch * EVERY + step  # buckets are drawn anew in every step
-            previous = rule(updates, f=LIARS, **given)
+            # The last aggregate is what clipping starts from; buckets are drawn anew in every step.
+            previous = rule(updates, f=LIARS, previous=previous, round_id=epoch * EVERY + step)
             with torch.no_grad():
                 sizes = [parameter.numel() for parameter in parameters]
                 for parameter, part in zip(parameters, previous.split(sizes), strict=True):

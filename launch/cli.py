@@ -11,6 +11,7 @@ import typer
 
 from gossip.errors import ConfigError, GossipError
 
+from . import bench
 from .simulate import simulate
 
 app = typer.Typer(
@@ -155,6 +156,7 @@ def demo(
 
 
 app.command()(simulate)
+app.add_typer(bench.app, name="bench")
 
 
 def _flags(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -49,7 +50,10 @@ IMPURE_BUILTINS = {"open", "print", "input", "hash", "id"}
 
 # Packages from outside. Everywhere: what pyproject.toml declares, and no more.
 REQUIRED = {"torch", "zmq", "msgpack", "numpy", "psutil", "pydantic", "pydantic_settings", "typer", "rich", "safetensors"}
-OPTIONAL = {"sklearn": "demo", "matplotlib": "plots"}  # only inside functions, so that the package works without the extra
+OPTIONAL = {"sklearn": "demo", "matplotlib": "plots", "numba": "fast", "llvmlite": "fast"}
+"""Only inside functions, so that the package works without the extra."""
+COMPILED = re.compile(r"gossip\.aggregators\.kernels\.(lanes|compiled_\w+)")
+"""The modules that numba compiles: they are made of it, and only others of them may import them outside of a function."""
 FOREIGN = {"aggregators": {"torch", "numpy"}, "topologies": set[str](), "core": set[str](), "errors": set[str]()}
 
 # Nothing is ever unpickled, and no text is ever run as code.
@@ -137,7 +141,8 @@ def violations(root: Path) -> list[str]:
             found.append(f"{relative}:{lines}: has {lines} lines, {LINES_MAX} are the most: split it, one idea a file")
         for imported in imports(tree, package):
             found += [
-                f"{relative}:{imported.line}: {imported.statement}: {why}" for why in wrong_import(imported, area, package, pure)
+                f"{relative}:{imported.line}: {imported.statement}: {why}"
+                for why in wrong_import(imported, area, package, pure, module)
             ]
         found += [f"{relative}:{line}: {what}" for line, what in unsafe_uses(tree)]
         if pure:
@@ -145,9 +150,12 @@ def violations(root: Path) -> list[str]:
     return found
 
 
-def wrong_import(imported: Imported, area: str, package: str, pure: bool) -> Iterator[str]:
+def wrong_import(imported: Imported, area: str, package: str, pure: bool, module: str) -> Iterator[str]:
     top = imported.module.split(".")[0]
     yield from unsafe_import(imported)
+    leads_to = {imported.module, f"{imported.module}.{imported.name}"}
+    if imported.at_module_level and not COMPILED.fullmatch(module) and any(COMPILED.fullmatch(name) for name in leads_to):
+        yield "that module comes with the extra [fast]: import it inside the function that needs it"
     if top == "gossip":
         target = target_area(imported)
         if target != area and target not in MAY_IMPORT[area]:
@@ -166,6 +174,8 @@ def wrong_import(imported: Imported, area: str, package: str, pure: bool) -> Ite
     elif top in sys.stdlib_module_names:
         if pure and top not in PURE:
             yield f"{area} does no input or output: {top} is not on its list"
+    elif top in OPTIONAL and OPTIONAL[top] == "fast" and COMPILED.fullmatch(module):
+        pass
     elif top in OPTIONAL:
         if imported.at_module_level:
             yield f"{top} comes with the extra [{OPTIONAL[top]}]: import it inside the function that needs it"
@@ -295,6 +305,10 @@ PLANTED = [
     ("aggregators/means.py", "from gossip.core.messages import PeerId", "aggregators may not import from core"),
     ("aggregators/means.py", "from gossip.aggregators.base import rule", "a sibling is imported relatively: from .base"),
     ("aggregators/means.py", "import zmq", "aggregators may not use the package zmq"),
+    ("aggregators/means.py", "def f():\n    import numba", "aggregators may not use numba"),
+    ("aggregators/kernels/fast.py", "import numba", "inside the function"),
+    ("aggregators/kernels/fast.py", "from .compiled_sums import gram", "comes with the extra [fast]"),
+    ("aggregators/kernels/fast.py", "from . import lanes", "comes with the extra [fast]"),
     ("topologies/rings.py", "import torch", "topologies may not use the package torch"),
     ("topologies/rings.py", "import random\nrandom.choice([1])", "random.choice"),
     ("topologies/rings.py", "from gossip.aggregators import mean", "topologies may not import from aggregators"),
@@ -311,6 +325,9 @@ SOUND = {
     "def f(model):\n    import sklearn\n    model.eval()\n",
     "gossip/node.py": "import torch\nfrom gossip.core.peer import Peer\nfrom gossip.aggregators import mean\n",
     "aggregators/means.py": "import torch\nfrom gossip.errors import ConfigError\nfrom .base import rule\n",
+    "aggregators/kernels/lanes.py": "import numba, llvmlite\n",
+    "aggregators/kernels/compiled_sums.py": "import numba\nfrom .lanes import add\n",
+    "aggregators/kernels/fast.py": "def f():\n    from .compiled_sums import gram\n",
     "topologies/rings.py": "from gossip.errors import BadTopology\nfrom .base import topology\n",
     "topologies/random_k.py": "from random import Random\nrandom = Random(1)\nrandom.choice([1])\n",
     "topologies/finding.py": "import importlib.util, sys\nfrom pathlib import Path\n",

@@ -14,7 +14,7 @@ from torch import Tensor
 from gossip.aggregators.base import Rule
 from gossip.aggregators.registry import BoundRule
 
-from .crowds import LEARNING_RATE, bound_rule, crowd, liars, needs_help
+from .crowds import LEARNING_RATE, bound_rule, crowd, in_units, liars, needs_help
 from .promises import (
     check_agreement,
     check_centered,
@@ -103,7 +103,8 @@ def check_aggregator(
     check_dtypes(bound, case)
     if torch.cuda.is_available():
         check_device(bound, case, "cuda")
-    check_order(bound, case, generator)
+    if bound.rule.symmetric:
+        check_order(bound, case, generator)
     check_agreement(bound, case)
     check_equivariance(bound, case, generator)
     check_smallest(bound, f, generator)
@@ -140,7 +141,7 @@ def check_oracle(bound: BoundRule, n: int, f: int, d: int, oracle: Oracle, gener
 
 def check_resilience(bound: BoundRule, n: int, f: int, seed: int, kappa: float | None) -> Report:
     """The worst attack that is found stays below the bound; fewer than f + 1 liars never carry the rule away, and most always do."""
-    follows = bound.rule.translation and bound.rule.scale and not needs_help(bound)
+    follows = bound.rule.translation and bound.rule.scale and not in_units(bound) and not needs_help(bound)
     if not (bound.rule.robust and (follows or kappa is not None)):
         return Report(bound.name, n, f)
     allowed = kappa if kappa is not None else kappa_bounds(bound.name, n, f)

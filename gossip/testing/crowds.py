@@ -60,6 +60,11 @@ def needs_center(bound: BoundRule) -> bool:
     return parameter is not None and parameter.default is parameter.empty
 
 
+def in_units(bound: BoundRule) -> bool:
+    """Whether an option is fixed in units of the updates."""
+    return any(bound.options.get(key) is not None for key in bound.rule.absolute)
+
+
 def needs_help(bound: BoundRule) -> bool:
     """Whether a rule asks for something trusted beside the updates, and so need not follow them when most of them lie."""
     return bound.needs_trainer or needs_center(bound)

@@ -1,0 +1,169 @@
+"""What rules are made of, at the speed of memory: ranks of each coordinate, inner products and weighted sums of rows.
+
+Pure functions over ``Rows``; they know no rule. There are two implementations with the same results: compiled ones (numba, the
+extra ``fast``) for float32 rows on the CPU, and plain ones (torch and numpy) for everything else and where numba is not
+installed. ``backend()`` says which is in use; GOSSIP_KERNELS=plain forces the plain one. Threads: as many as torch may use.
+
+Updates are finite; nothing here looks again. From finite updates no kernel makes a NaN.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from gossip.errors import AggregationError, ConfigError
+
+from . import plain
+from .rows import Rows
+
+__all__ = [
+    "Rows",
+    "backend",
+    "between",
+    "gram",
+    "majority",
+    "mixed",
+    "nearest",
+    "squared_distances_to",
+    "weighted_sum",
+]
+
+Survivors = NDArray[np.float64] | None
+
+
+def backend() -> Literal["fast", "plain"]:
+    """Which kernels float32 rows on the CPU go through.
+
+    Raises: ConfigError: GOSSIP_KERNELS asks for something that is not there.
+    """
+    return _backend(os.environ.get("GOSSIP_KERNELS", ""))
+
+
+@functools.cache
+def _backend(wanted: str) -> Literal["fast", "plain"]:
+    if wanted not in ("", "fast", "plain"):
+        raise ConfigError(f"GOSSIP_KERNELS={wanted!r} is neither 'fast' nor 'plain'")
+    there = importlib.util.find_spec("numba") is not None
+    if wanted == "fast" and not there:
+        raise ConfigError("GOSSIP_KERNELS=fast, but numba is not installed", "pip install 'gossip-train[fast]'")
+    return "fast" if there and wanted != "plain" else "plain"
+
+
+def _kernels(rows: Rows) -> Any:
+    if rows.addresses is None or backend() == "plain":
+        return plain
+    from . import fast
+
+    return fast
+
+
+def between(
+    rows: Rows, low: int, high: int, count_survivors: bool = False, matrix: ArrayLike | None = None
+) -> tuple[Tensor, Survivors]:
+    """The mean of the sorted values low..high of each column: medians and trimmed means.
+
+    Args:
+        low, high: Ranks from 0, both included.
+        count_survivors: Also count in how many columns the value of each row was in that range; ties count.
+        matrix: ``(m, n)`` weights: ranks are taken among the m weighted sums of rows that they make, which are never stored.
+    Returns: ``(d,)`` in the dtype and on the device of the rows; ``(n,)`` float64 counts (``(m,)`` with a matrix), or None.
+    """
+    weights, m = _matrix(rows, matrix)
+    _check(0 <= low <= high < m, f"ranks {low}..{high} of {m} values")
+    aggregate, survived = _kernels(rows).between(rows, low, high, count_survivors, weights)
+    return aggregate, survived
+
+
+def nearest(
+    rows: Rows, count: int, around: tuple[int, int], count_survivors: bool = False, matrix: ArrayLike | None = None
+) -> tuple[Tensor, Survivors]:
+    """The mean of the ``count`` values of each column that are nearest to the mean of its sorted values ``around``.
+
+    Of two equally near the lesser is taken.
+
+    Args:
+        around: The ranks (low, high) whose mean is the center: ``middle(m)`` for the median.
+        count_survivors, matrix: As in ``between``.
+    Returns: As ``between``.
+    """
+    weights, m = _matrix(rows, matrix)
+    _check(1 <= count <= m and 0 <= around[0] <= around[1] < m, f"{count} of {m} values around ranks {around}")
+    aggregate, survived = _kernels(rows).nearest(rows, count, around, count_survivors, weights)
+    return aggregate, survived
+
+
+def majority(rows: Rows, count_survivors: bool = False, matrix: ArrayLike | None = None) -> tuple[Tensor, Survivors]:
+    """1, -1 or 0 in each column: the sign that more rows have. A row survives where it has that sign.
+
+    Args:
+        count_survivors, matrix: As in ``between``.
+    Returns: As ``between``.
+    """
+    weights, _ = _matrix(rows, matrix)
+    aggregate, survived = _kernels(rows).majority(rows, count_survivors, weights)
+    return aggregate, survived
+
+
+def middle(m: int) -> tuple[int, int]:
+    """The ranks of m values whose mean is their median."""
+    return (m - 1) // 2, m // 2
+
+
+def gram(rows: Rows, reference: Tensor | None = None, points: Sequence[Tensor | None] = ()) -> NDArray[np.float64]:
+    """``(m, m)`` inner products of all rows, and after them the points, minus a reference. Finite.
+
+    Args:
+        reference: ``(d,)``; zero by default. Digits are lost as rows are farther from it than from each other.
+        points: ``(d,)`` each, further rows; None is the zero vector.
+    """
+    for vector in (reference, *points):
+        _check(vector is None or vector.shape == (rows.d,), f"a vector that is not of shape ({rows.d},)")
+    found: NDArray[np.float64] = _kernels(rows).gram(rows, reference, points)
+    return found
+
+
+def squared_distances_to(rows: Rows, center: Tensor | None = None) -> NDArray[np.float64]:
+    """``(n,)`` squared Euclidean distances of the rows to ``center`` (``(d,)``), or to zero. Finite."""
+    _check(center is None or center.shape == (rows.d,), f"a center that is not of shape ({rows.d},)")
+    found: NDArray[np.float64] = _kernels(rows).squared_distances_to(rows, center)
+    return found
+
+
+def weighted_sum(rows: Rows, weights: ArrayLike) -> Tensor:
+    """``(d,)`` in the dtype and on the device of the rows: their sum, each times its weight (n numbers). Finite.
+
+    Rows of weight 0 are not read.
+    """
+    factors = np.ascontiguousarray(weights, dtype=np.float64)
+    _check(factors.shape == (rows.n,), f"{factors.shape} weights for {rows.n} rows")
+    result: Tensor = _kernels(rows).weighted_sum(rows, factors)
+    return result
+
+
+def mixed(rows: Rows, matrix: ArrayLike) -> Tensor:
+    """``(m, d)``: the weighted sums of rows that an ``(m, n)`` matrix makes."""
+    factors = np.ascontiguousarray(matrix, dtype=np.float64)
+    _check(factors.ndim == 2 and factors.shape[1] == rows.n, f"a matrix {factors.shape} for {rows.n} rows")
+    result: Tensor = _kernels(rows).mixed(rows, factors)
+    return result
+
+
+def _matrix(rows: Rows, matrix: ArrayLike | None) -> tuple[NDArray[np.float32] | None, int]:
+    if matrix is None:
+        return None, rows.n
+    weights = np.ascontiguousarray(matrix, dtype=np.float32)
+    _check(weights.ndim == 2 and weights.shape[1] == rows.n, f"a matrix {weights.shape} for {rows.n} rows")
+    return weights, len(weights)
+
+
+def _check(fine: bool, what: str) -> None:
+    if not fine:
+        raise AggregationError(f"kernels cannot take {what}")

@@ -1,0 +1,274 @@
+"""Compiled kernels for sums over rows and over columns. Importing this compiles them, or fetches them from the cache on disk.
+
+Products are summed in float32 over at most 2,048 columns and in float64 from there on. Each chunk of columns has a place of
+its own for its sums and the places are added up in order, so a result does not depend on how many threads there were.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import cfunc, njit, types
+
+from .compiled_ranks import mix
+from .lanes import (
+    STEP,
+    add,
+    add_at,
+    address_of,
+    beyond,
+    fetch_soon,
+    fma,
+    hold,
+    load,
+    number,
+    put,
+    put_double,
+    splat,
+    spread,
+    store,
+    sub,
+    take_ticket,
+    total,
+    word,
+)
+
+FLUSH = 2048
+"""Columns after which float32 sums go over into float64."""
+AHEAD = 1024
+"""Bytes by which a weighted sum asks for its rows ahead: what is asked for arrives when it is needed."""
+
+
+@njit
+def _tile(first: int, second: int, stride: int, sums: int) -> None:
+    """Adds the products of four rows with three, over one block, to twelve sums that stay in the registers meanwhile."""
+    x1, x2, x3, y1, y2 = first + stride, first + 2 * stride, first + 3 * stride, second + stride, second + 2 * stride
+    a, b, c = load(sums), load(sums + STEP), load(sums + 2 * STEP)
+    d, e, f = load(sums + 3 * STEP), load(sums + 4 * STEP), load(sums + 5 * STEP)
+    g, h, i = load(sums + 6 * STEP), load(sums + 7 * STEP), load(sums + 8 * STEP)
+    s, t, u = load(sums + 9 * STEP), load(sums + 10 * STEP), load(sums + 11 * STEP)
+    for k in range(0, stride, STEP):
+        p, q, r = load(second + k), load(y1 + k), load(y2 + k)
+        x = load(first + k)
+        a, b, c = fma(x, p, a), fma(x, q, b), fma(x, r, c)
+        x = load(x1 + k)
+        d, e, f = fma(x, p, d), fma(x, q, e), fma(x, r, f)
+        x = load(x2 + k)
+        g, h, i = fma(x, p, g), fma(x, q, h), fma(x, r, i)
+        x = load(x3 + k)
+        s, t, u = fma(x, p, s), fma(x, q, t), fma(x, r, u)
+    store(sums, a)
+    store(sums + STEP, b)
+    store(sums + 2 * STEP, c)
+    store(sums + 3 * STEP, d)
+    store(sums + 4 * STEP, e)
+    store(sums + 5 * STEP, f)
+    store(sums + 6 * STEP, g)
+    store(sums + 7 * STEP, h)
+    store(sums + 8 * STEP, i)
+    store(sums + 9 * STEP, s)
+    store(sums + 10 * STEP, t)
+    store(sums + 11 * STEP, u)
+
+
+@njit
+def _center(row: int, reference: int, at: int, width: int, into: int, stride: int) -> None:
+    """One row's block minus the reference's; an address of 0 is a row of zeros. Lengthened by zeros after ``width`` columns."""
+    zero = splat(np.float32(0.0))
+    whole = width * 4 // STEP * STEP
+    for k in range(0, whole, STEP):
+        value = load(row + at + k) if row else zero
+        store(into + k, sub(value, load(reference + at + k)) if reference else value)
+    if whole < stride:
+        for k in range(whole, stride, STEP):
+            store(into + k, zero)
+        for k in range(whole, 4 * width, 4):
+            value = number(row + at + k) if row else np.float32(0.0)
+            put(into + k, value - number(reference + at + k) if reference else value)
+
+
+@cfunc(types.void(types.voidptr), cache=True)
+def gram(pointer: Any) -> None:
+    """Inner products of all rows minus a reference, of one chunk of columns after the other.
+
+    The job is int64 words: 0 next chunk, 1 columns of a block, 2 rows m, 3 columns d, 4 address of the rows' addresses,
+    5 of the reference (or 0), 6 columns of a chunk, 7 address of float64 (chunks, m, m) of which the upper triangles are filled.
+    """
+    job = address_of(pointer)
+    columns, m, d, rows, reference = word(job + 8), word(job + 16), word(job + 24), word(job + 32), word(job + 40)
+    chunk, out = word(job + 48), word(job + 56)
+    stride = 4 * columns
+    space = np.zeros((m + 4) * columns + 16, np.float32)  # rows beyond m stay zero: tiles reach over the edge
+    block = (space.ctypes.data + 63) // 64 * 64
+    tiles = 0
+    for i in range(0, m, 4):
+        tiles += (m - i + 2) // 3
+    sums = np.empty((tiles * 12, STEP // 4), np.float32)
+    products = np.empty((m + 4, m + 4), np.float64)
+    lines = stride // 64
+    while True:
+        ticket = take_ticket(job)
+        first = ticket * chunk
+        if first >= d:
+            break
+        products[:] = 0.0
+        sums[:] = np.float32(0.0)
+        since = 0
+        last = min(d, first + chunk)
+        for start in range(first, last, columns):
+            width = min(columns, last - start)
+            for row in range(m):
+                _center(word(rows + 8 * row), reference, 4 * start, width, block + stride * row, stride)
+            tile = sums.ctypes.data
+            for i in range(0, m, 4):
+                for row in range(i, min(i + 4, m)):
+                    following = word(rows + 8 * row) + 4 * start + stride
+                    for line in range(lines):
+                        fetch_soon(following + 64 * line)
+                for j in range(i, m, 3):
+                    _tile(block + stride * i, block + stride * j, stride, tile)
+                    tile += 12 * STEP
+            since += width
+            if since >= FLUSH or start + width >= last:
+                since = 0
+                t = 0
+                for i in range(0, m, 4):
+                    for j in range(i, m, 3):
+                        for a in range(4):
+                            for b in range(3):
+                                products[i + a, j + b] += np.float64(total(load(sums.ctypes.data + STEP * t)))
+                                t += 1
+                sums[:] = np.float32(0.0)
+        place = out + 8 * m * m * ticket
+        for i in range(m):
+            for j in range(i, m):
+                put_double(place + 8 * (m * i + j), products[i, j])
+    hold(space)
+
+
+@cfunc(types.void(types.voidptr), cache=True)
+def weighted(pointer: Any) -> None:
+    """The sum of rows, each times its weight, in one pass.
+
+    The job is int64 words: 0 next chunk, 1 how many results were not finite, 2 rows n, 3 columns d, 4 address of the rows'
+    addresses, 5 of n float32 weights, 6 of the result, 7 columns of a chunk.
+    """
+    job = address_of(pointer)
+    n, d, rows, weights = word(job + 16), word(job + 24), word(job + 32), word(job + 40)
+    out, chunk = word(job + 48), word(job + 56)
+    zero = splat(np.float32(0.0))
+    wrong = 0
+    while True:
+        first = take_ticket(job) * chunk
+        if first >= d:
+            break
+        last = min(d, first + chunk)
+        end = first + (last - first) // 32 * 32
+        for k in range(4 * first, 4 * end, 4 * STEP):
+            a = b = c = e = zero
+            for row in range(n):
+                at = word(rows + 8 * row) + k
+                w = spread(weights + 4 * row)
+                a, b = fma(w, load(at), a), fma(w, load(at + STEP), b)
+                c, e = fma(w, load(at + 2 * STEP), c), fma(w, load(at + 3 * STEP), e)
+                fetch_soon(at + AHEAD)
+                fetch_soon(at + AHEAD + 64)
+            wrong += beyond(add(add(a, b), add(c, e)))
+            store(out + k, a)
+            store(out + k + STEP, b)
+            store(out + k + 2 * STEP, c)
+            store(out + k + 3 * STEP, e)
+        for k in range(4 * end, 4 * last, 4):
+            value = np.float32(0.0)
+            for row in range(n):
+                value += number(weights + 4 * row) * number(word(rows + 8 * row) + k)
+            if not np.isfinite(value):
+                wrong += 1
+            put(out + k, value)
+    if wrong:
+        add_at(job + 8, wrong)
+
+
+@cfunc(types.void(types.voidptr), cache=True)
+def mixed(pointer: Any) -> None:
+    """Weighted sums of rows, a whole matrix of them.
+
+    The job is int64 words: 0 next chunk, 1 columns of a block, 2 rows n, 3 rows of the result m, 4 columns d, 5 address of
+    the rows' addresses, 6 of the matrix as ``mix`` takes it, 7 of the result (m, d), 8 columns of a chunk.
+    """
+    job = address_of(pointer)
+    columns, n, m, d = word(job + 8), word(job + 16), word(job + 24), word(job + 32)
+    rows, matrix, out, chunk = word(job + 40), word(job + 48), word(job + 56), word(job + 64)
+    stride = 4 * columns
+    space = np.empty((n + m + 4) * columns + 16, np.float32)
+    block = (space.ctypes.data + 63) // 64 * 64
+    staged = block + stride * (m + 4)
+    addresses = np.empty(n, np.int64)
+    for row in range(n):
+        addresses[row] = staged + stride * row
+    while True:
+        first = take_ticket(job) * chunk
+        if first >= d:
+            break
+        last = min(d, first + chunk)
+        for start in range(first, last, columns):
+            width = min(columns, last - start)
+            if width < columns:
+                for row in range(n):
+                    _center(word(rows + 8 * row), 0, 4 * start, width, staged + stride * row, stride)
+                mix(addresses.ctypes.data, n, 0, matrix, m, block, stride)
+            else:
+                mix(rows, n, 4 * start, matrix, m, block, stride)
+            for row in range(m):
+                target = out + 4 * (d * row + start)
+                whole = 4 * width // STEP * STEP
+                for k in range(0, whole, STEP):
+                    store(target + k, load(block + stride * row + k))
+                for k in range(whole, 4 * width, 4):
+                    put(target + k, number(block + stride * row + k))
+    hold(space)
+    hold(addresses)
+
+
+@cfunc(types.void(types.voidptr), cache=True)
+def squares(pointer: Any) -> None:
+    """Squared distances of rows to a center, of one chunk of columns after the other.
+
+    The job is int64 words: 0 next chunk, 1 columns of a block, 2 rows n, 3 columns d, 4 address of the rows' addresses,
+    5 of the center (or 0), 6 columns of a chunk, 7 address of float64 (chunks, n).
+    """
+    job = address_of(pointer)
+    columns, n, d, rows, center = word(job + 8), word(job + 16), word(job + 24), word(job + 32), word(job + 40)
+    chunk, out = word(job + 48), word(job + 56)
+    zero = splat(np.float32(0.0))
+    found = np.empty(n, np.float64)
+    while True:
+        ticket = take_ticket(job)
+        first = ticket * chunk
+        if first >= d:
+            break
+        last = min(d, first + chunk)
+        found[:] = 0.0
+        for start in range(first, last, columns):
+            width = min(columns, last - start)
+            whole = 4 * width // (2 * STEP) * 2 * STEP
+            for row in range(n):
+                at = word(rows + 8 * row) + 4 * start
+                mid = center + 4 * start
+                a = b = zero
+                for k in range(0, whole, 2 * STEP):
+                    x, y = load(at + k), load(at + k + STEP)
+                    fetch_soon(at + k + 4 * columns)
+                    if center:
+                        x, y = sub(x, load(mid + k)), sub(y, load(mid + k + STEP))
+                    a, b = fma(x, x, a), fma(y, y, b)
+                rest = np.float32(0.0)
+                for k in range(whole, 4 * width, 4):
+                    value = number(at + k)
+                    if center:
+                        value -= number(mid + k)
+                    rest += value * value
+                found[row] += np.float64(total(add(a, b))) + np.float64(rest)
+        for row in range(n):
+            put_double(out + 8 * (n * ticket + row), found[row])

@@ -1,0 +1,164 @@
+"""Hands rows to the compiled kernels. For float32 rows on the CPU only; the results are the plain kernels'."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from . import network, plain
+from .rows import Rows
+from .teams import Compiled, run
+
+COLUMNS = 128  # of a block: with 20 rows it takes a third of the first-level cache
+CHUNK = 8192  # columns that a thread takes at a time
+CHUNKS_MAX = 256  # of kernels that return something for each chunk
+SMALL = 2**15  # elements: below it a second thread costs more than it does
+
+
+def between(
+    rows: Rows, low: int, high: int, count_survivors: bool, matrix: NDArray[np.float32] | None
+) -> tuple[Tensor, plain.Counts | None]:
+    return _ranks(rows, matrix, 0, low, high, 0, (low, high), count_survivors)
+
+
+def nearest(
+    rows: Rows, count: int, around: tuple[int, int], count_survivors: bool, matrix: NDArray[np.float32] | None
+) -> tuple[Tensor, plain.Counts | None]:
+    m = rows.n if matrix is None else len(matrix)
+    return _ranks(rows, matrix, 1, around[0], around[1], count, (0, m - 1), count_survivors)
+
+
+def majority(rows: Rows, count_survivors: bool, matrix: NDArray[np.float32] | None) -> tuple[Tensor, plain.Counts | None]:
+    return _ranks(rows, matrix, 2, 0, 0, 0, (0, 0), count_survivors)
+
+
+def _ranks(
+    rows: Rows,
+    matrix: NDArray[np.float32] | None,
+    mode: int,
+    low: int,
+    high: int,
+    count: int,
+    wanted: tuple[int, int],
+    count_survivors: bool,
+) -> tuple[Tensor, plain.Counts | None]:
+    from .compiled_ranks import ranks
+
+    addresses = _addresses(rows)
+    m = rows.n if matrix is None else len(matrix)
+    weights = _in_fours(matrix) if matrix is not None else None
+    table = network.table(m, *wanted)
+    survived = np.zeros(m, np.int64)
+    aggregate = torch.empty(rows.d)
+    columns = COLUMNS if rows.n <= 32 else COLUMNS // 2
+    job = _job(
+        columns,
+        rows.n,
+        m,
+        rows.d,
+        addresses.ctypes.data,
+        0 if weights is None else weights.ctypes.data,
+        aggregate.data_ptr(),
+        table.ctypes.data,
+        len(table),
+        mode,
+        low,
+        high,
+        count,
+        survived.ctypes.data if count_survivors else 0,
+        CHUNK,
+    )
+    _run(ranks, job, rows, CHUNK)
+    return aggregate, survived.astype(np.float64) if count_survivors else None
+
+
+def gram(rows: Rows, reference: Tensor | None, points: Sequence[Tensor | None]) -> NDArray[np.float64]:
+    from .compiled_sums import gram as kernel
+
+    kept = [None if point is None else _vector(point, rows) for point in points]
+    middle = None if reference is None else _vector(reference, rows)
+    addresses = np.concatenate([_addresses(rows), np.array([0 if p is None else p.data_ptr() for p in kept], dtype=np.int64)])
+    m = len(addresses)
+    chunk, count = _chunks(rows.d)
+    parts = np.zeros((count, m, m))
+    columns = 256 if m <= 24 else 128
+    job = _job(columns, m, rows.d, addresses.ctypes.data, 0 if middle is None else middle.data_ptr(), chunk, parts.ctypes.data)
+    _run(kernel, job, rows, chunk)
+    products: NDArray[np.float64] = parts.sum(axis=0)
+    products += np.triu(products, 1).T
+    return plain.mend(products, rows, reference, points)
+
+
+def squared_distances_to(rows: Rows, center: Tensor | None) -> NDArray[np.float64]:
+    from .compiled_sums import squares
+
+    middle = None if center is None else _vector(center, rows)
+    addresses = _addresses(rows)
+    chunk, count = _chunks(rows.d)
+    parts = np.zeros((count, rows.n))
+    job = _job(512, rows.n, rows.d, addresses.ctypes.data, 0 if middle is None else middle.data_ptr(), chunk, parts.ctypes.data)
+    _run(squares, job, rows, chunk)
+    return plain.mend_squares(parts.sum(axis=0), rows, center)
+
+
+def weighted_sum(rows: Rows, weights: NDArray[np.float64]) -> Tensor:
+    from .compiled_sums import weighted
+
+    used = np.flatnonzero(weights)
+    factors = weights[used].astype(np.float32)
+    sizes = np.abs(weights[used])
+    if len(sizes) and not (sizes.min() > 1e-30 and sizes.max() < 1e30):
+        return plain.exact_weighted_sum(rows, weights)
+    if len(used) == 1 and factors[0] == 1.0:
+        return rows.row(int(used[0])).clone()
+    addresses = _addresses(rows)[used]
+    result = torch.empty(rows.d)
+    job = _job(0, len(used), rows.d, addresses.ctypes.data, factors.ctypes.data, result.data_ptr(), CHUNK)
+    _run(weighted, job, rows, CHUNK)
+    return result if job[1] == 0 else plain.exact_weighted_sum(rows, weights)
+
+
+def mixed(rows: Rows, matrix: NDArray[np.float64]) -> Tensor:
+    from .compiled_sums import mixed as kernel
+
+    addresses, weights = _addresses(rows), _in_fours(matrix.astype(np.float32))
+    result = torch.empty(len(matrix), rows.d)
+    job = _job(COLUMNS, rows.n, len(matrix), rows.d, addresses.ctypes.data, weights.ctypes.data, result.data_ptr(), CHUNK)
+    _run(kernel, job, rows, CHUNK)
+    return result
+
+
+def _run(kernel: Compiled, job: NDArray[np.int64], rows: Rows, chunk: int) -> None:
+    threads = min(torch.get_num_threads(), -(-rows.d // chunk), max(1, rows.n * rows.d // SMALL))
+    run(kernel, job, threads)
+
+
+def _job(*words: int) -> NDArray[np.int64]:
+    return np.array((0, *words), dtype=np.int64)
+
+
+def _chunks(d: int) -> tuple[int, int]:
+    """Columns of a chunk and how many chunks, by d alone: so sums never depend on how many threads there are."""
+    chunk = max(CHUNK, -(-d // CHUNKS_MAX // 2048) * 2048)
+    return chunk, -(-d // chunk)
+
+
+def _addresses(rows: Rows) -> NDArray[np.int64]:
+    assert rows.addresses is not None
+    return rows.addresses
+
+
+def _vector(vector: Tensor, rows: Rows) -> Tensor:
+    return vector.detach().to(rows.device, torch.float32).contiguous()
+
+
+def _in_fours(matrix: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The matrix as ``mix`` reads it: for each four outputs and each row the four weights; filled up with zeros."""
+    m, n = matrix.shape
+    full = np.zeros((-(-m // 4) * 4, n), np.float32)
+    full[:m] = matrix
+    return np.ascontiguousarray(full.reshape(-1, 4, n).transpose(0, 2, 1))

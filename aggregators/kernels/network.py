@@ -1,0 +1,77 @@
+"""Which rows a sorting network compares: Batcher's odd-even merges, without the comparisons that no wanted rank depends on."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+BOTH, LESSER, GREATER, MERGE = 0, 1, 2, 3
+"""What a step does with rows a and b: keeps the lesser in a and the greater in b, or only one of them. Or it merges rows a, b
+with rows c, d: the comparisons (a, c), (b, d), (b, c), for a third less traffic with the cache."""
+RUNS = (16, 8, 4, 2)
+"""Rows that are sorted in the registers while they are read, so that no table is needed for it."""
+
+
+def comparators(n: int) -> Iterator[tuple[int, int, int, int]]:
+    """Batcher's odd-even merge exchange for any n (Knuth, volume 3, 5.2.2, algorithm M), in order: (reach, step, first, second).
+
+    Comparisons of one reach merge sorted runs of that length; those of one step, too, do not touch each other's rows.
+    """
+    reach = 1
+    while reach < n:
+        step = reach
+        while step >= 1:
+            for start in range(step % reach, n - step, 2 * step):
+                for low in range(start, start + min(step, n - start - step)):
+                    merge = low // (2 * reach)
+                    if merge == (low + step) // (2 * reach) and merge * 2 * reach + reach < n:  # else nothing to merge with
+                        yield reach, step, low, low + step
+            step //= 2
+        reach *= 2
+
+
+def runs(n: int) -> Iterator[tuple[int, int]]:
+    """How n rows are read: (first row, length) of each sorted run; the longest first, at most one row is left over."""
+    first = 0
+    for length in RUNS:
+        while first + length <= n:
+            yield first, length
+            first += length
+
+
+@functools.lru_cache(maxsize=256)
+def table(n: int, first: int, last: int) -> NDArray[np.int64]:
+    """The steps that put ranks ``first..last`` of n rows in place when the rows come in sorted ``runs``.
+
+    Returns: one int64 a step: ``kind << 48 | d << 36 | c << 24 | b << 12 | a``.
+    """
+    run_of = [0] * n
+    for begin, length in runs(n):
+        run_of[begin : begin + length] = [length] * length
+    wanted = set(range(first, last + 1))
+    levels: dict[tuple[int, int], dict[int, tuple[int, int]]] = {}
+    for reach, step, low, high in reversed(list(comparators(n))):
+        if low in wanted or high in wanted:
+            if reach >= min(run_of[low], run_of[high]):  # else both are in one run
+                kind = BOTH if low in wanted and high in wanted else LESSER if low in wanted else GREATER
+                levels.setdefault((reach, -step), {})[low] = (high, kind)
+            wanted |= {low, high}
+    return np.array(_fused([levels[key] for key in sorted(levels)]), dtype=np.int64)
+
+
+def _fused(levels: list[dict[int, tuple[int, int]]]) -> list[int]:
+    """The steps of all levels in order, three comparisons of two levels as one merge wherever that is possible."""
+    made: list[int] = []
+    for here, after in itertools.zip_longest(levels, levels[1:], fillvalue={}):
+        lows = {high: low for low, (high, _) in here.items()}
+        for b, (c, _) in sorted(after.items()):
+            if b in here and c in lows:
+                a, (d, _) = lows[c], here.pop(b)
+                del here[a], after[b], lows[c], lows[d]
+                made.append(MERGE << 48 | d << 36 | c << 24 | b << 12 | a)
+        made += [kind << 48 | high << 12 | low for low, (high, kind) in sorted(here.items())]
+    return made

@@ -1,0 +1,250 @@
+"""The kernels without a compiler: torch and numpy on chunks of columns. They take every dtype and device.
+
+float64 is calculated in float64 and everything else in float32. In the order of operations they are the compiled kernels'
+equal, so what is selected is the same bit for bit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import reduce
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from .rows import Rows
+
+FLUSH = 4096  # columns after which float32 sums go over into float64
+HUGE_FACTOR = 1e130  # products of float64 values beyond it could leave float64
+Counts: TypeAlias = NDArray[np.float64]
+_Part: TypeAlias = tuple[Tensor, Tensor | None]
+
+
+def working(dtype: torch.dtype) -> torch.dtype:
+    """float64 for float64, float32 for everything else: half precision is stored, never calculated with."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+# --- ranks of each coordinate ---------------------------------------------------------------------------------------------
+
+
+def between(
+    rows: Rows, low: int, high: int, count_survivors: bool, matrix: NDArray[np.float32] | None
+) -> tuple[Tensor, Counts | None]:
+    """The mean of the sorted values low..high of each column."""
+
+    def part(block: Tensor) -> _Part:
+        ranks = ascending(block)
+        return mean_of(ranks[low : high + 1]), _survived(block, ranks[low], ranks[high], count_survivors)
+
+    return _each_chunk(rows, matrix, part, count_survivors)
+
+
+def nearest(
+    rows: Rows, count: int, around: tuple[int, int], count_survivors: bool, matrix: NDArray[np.float32] | None
+) -> tuple[Tensor, Counts | None]:
+    """The mean of the ``count`` values of each column nearest to the mean of its sorted values ``around``; ties to the lesser."""
+
+    def part(block: Tensor) -> _Part:
+        ranks = ascending(block)
+        center = mean_of(ranks[around[0] : around[1] + 1])
+        taken = list(ranks[:count])
+        # The nearest are neighbours, so of all values whose ranks differ by multiples of ``count`` exactly one is among them.
+        for rank in range(count, len(ranks)):
+            moves = center - ranks[rank - count] > ranks[rank] - center
+            taken[rank % count] = torch.where(moves, ranks[rank], taken[rank % count])
+        if not count_survivors:
+            return mean_of(taken), None
+        return mean_of(taken), _survived(block, reduce(torch.minimum, taken), reduce(torch.maximum, taken), True)
+
+    return _each_chunk(rows, matrix, part, count_survivors)
+
+
+def majority(rows: Rows, count_survivors: bool, matrix: NDArray[np.float32] | None) -> tuple[Tensor, Counts | None]:
+    """1, -1 or 0 for each column: the sign that more rows have."""
+
+    def part(block: Tensor) -> _Part:
+        signs = block.sign()
+        winner = signs.sum(dim=0).sign()
+        return winner, (signs == winner).sum(dim=1, dtype=torch.int64) if count_survivors else None
+
+    return _each_chunk(rows, matrix, part, count_survivors)
+
+
+def ascending(block: Tensor) -> Tensor:
+    """The values of each column of ``(n, c)`` sorted. numpy has the better sort for short rows, and no threads of its own."""
+    if block.device.type != "cpu":
+        return block.sort(dim=0).values
+    columns = np.array(block.numpy().T, order="C")  # a copy even of what is in order already
+    columns.sort(axis=1)
+    return torch.from_numpy(np.ascontiguousarray(columns.T))
+
+
+def mean_of(values: Sequence[Tensor] | Tensor) -> Tensor:
+    """The mean of rows, summed in order; finite when they are."""
+    mean = values[0].clone()
+    for row in values[1:]:
+        mean += row
+    mean *= float(np.float32(1.0 / len(values))) if mean.dtype == torch.float32 else 1.0 / len(values)
+    mean += 0.0  # makes 0 of -0
+    if math.isfinite(float(mean.sum())):
+        return mean
+    exact = sum(row.to(torch.float64) / len(values) for row in values)
+    assert isinstance(exact, Tensor)
+    return torch.where(mean.isfinite(), mean, exact.to(mean.dtype))
+
+
+def _survived(block: Tensor, low: Tensor, high: Tensor, wanted: bool) -> Tensor | None:
+    return torch.eq(block, block.clamp(low, high)).sum(dim=1, dtype=torch.int64) if wanted else None
+
+
+def _each_chunk(
+    rows: Rows, matrix: NDArray[np.float32] | None, part: Callable[[Tensor], _Part], counting: bool
+) -> tuple[Tensor, Counts | None]:
+    """Applies ``part`` to every chunk, several at a time when torch may use several threads and the rows are on the CPU."""
+    work = working(rows.dtype)
+    mixing = None if matrix is None else torch.from_numpy(matrix).to(rows.device, work)
+    aggregate = torch.empty(rows.d, dtype=rows.dtype, device=rows.device)
+    counts = torch.zeros(rows.n if mixing is None else len(mixing), dtype=torch.int64)
+    threads = torch.get_num_threads() if rows.device.type == "cpu" else 1
+    every = rows.blocks()
+
+    def one(job: tuple[slice, Tensor]) -> Tensor | None:
+        columns, block = job
+        result, survived = part(block)
+        aggregate[columns] = result
+        return survived
+
+    def jobs(some: list[slice]) -> Iterator[tuple[slice, Tensor]]:
+        for columns in some:
+            block = rows.block(columns).to(work)
+            yield columns, block if mixing is None else mixing @ block
+
+    if threads == 1 or len(every) == 1:
+        found = [one(job) for job in jobs(every)]
+    else:
+        with ThreadPoolExecutor(threads) as pool:
+            # A few chunks at a time: what waits is in memory already.
+            found = [each for at in range(0, len(every), threads) for each in pool.map(one, jobs(every[at : at + threads]))]
+    for survived in found:
+        if survived is not None:
+            counts += survived.cpu()
+    return aggregate, counts.numpy().astype(np.float64) if counting else None
+
+
+# --- sums over rows and columns -------------------------------------------------------------------------------------------
+
+
+def gram(rows: Rows, reference: Tensor | None, points: Sequence[Tensor | None]) -> NDArray[np.float64]:
+    """Inner products of all rows and points minus the reference; what leaves float32 is found again in float64."""
+    products = _products(rows, reference, points, range(rows.n + len(points)), working(rows.dtype))
+    return mend(products, rows, reference, points)
+
+
+def mend(
+    products: NDArray[np.float64], rows: Rows, reference: Tensor | None, points: Sequence[Tensor | None]
+) -> NDArray[np.float64]:
+    """Finds the products of those rows again in float64 whose own left float32, or all but vanished in it."""
+    squares = products.diagonal()
+    wrong = [
+        at
+        for at in np.flatnonzero(~((squares > 1e-30) & (squares < 1e38))).tolist()
+        if not (squares[at] == 0.0 and _is_reference(rows.row(at) if at < rows.n else points[at - rows.n], reference))
+    ]
+    if wrong and rows.dtype != torch.float64:
+        exact = _products(rows, reference, points, wrong, torch.float64)
+        products[wrong, :] = exact
+        products[:, wrong] = exact.T
+    return products
+
+
+def _is_reference(row: Tensor | None, reference: Tensor | None) -> bool:
+    """Whether a row of products zero is zero, and did not only vanish."""
+    if row is None or reference is None:
+        return row is reference or not bool((row if reference is None else reference).any())
+    return row.data_ptr() == reference.data_ptr() or torch.equal(row, reference.to(row.device, row.dtype))
+
+
+def _products(
+    rows: Rows, reference: Tensor | None, points: Sequence[Tensor | None], these: Sequence[int], work: torch.dtype
+) -> NDArray[np.float64]:
+    """``(these, m)`` float64."""
+    m = rows.n + len(points)
+    whole = len(these) == m
+    found = np.zeros((len(these), m))
+    for columns in rows.blocks():
+        block = rows.block(columns).to(work)
+        if points:
+            zero = torch.zeros_like(block[:1])
+            more = [zero if point is None else point[columns].to(rows.device, work)[None] for point in points]
+            block = torch.cat([block, *more])
+        if reference is not None:
+            block = block - reference[columns].to(rows.device, work)
+        if work == torch.float64:
+            block = block.clamp(-HUGE_FACTOR, HUGE_FACTOR)
+        for part in torch.split(block, FLUSH, dim=1):
+            found += (part if whole else part[list(these)]).mm(part.T).to("cpu", torch.float64).numpy()
+    return found
+
+
+def squared_distances_to(rows: Rows, center: Tensor | None) -> NDArray[np.float64]:
+    """``(n,)``: squared Euclidean distance of each row to a center, or to zero."""
+    work = working(rows.dtype)
+    found = np.zeros(rows.n)
+    for columns in rows.blocks():
+        block = rows.block(columns).to(work)
+        if center is not None:
+            block = block - center[columns].to(rows.device, work)
+        found += torch.linalg.vector_norm(block, dim=1).to("cpu", torch.float64).numpy() ** 2
+    return mend_squares(found, rows, center)
+
+
+def mend_squares(found: NDArray[np.float64], rows: Rows, center: Tensor | None) -> NDArray[np.float64]:
+    """Finds those distances again in float64 that left float32, or all but vanished in it."""
+    for at in np.flatnonzero(~(found > 1e-30) | ~np.isfinite(found) | (found > 1e38)).tolist():
+        found[at] = 0.0
+        for columns in rows.blocks():
+            part = rows.row(at)[columns].to(torch.float64)
+            if center is not None:
+                part = part - center[columns].to(rows.device, torch.float64)
+            part = part.clamp(-HUGE_FACTOR, HUGE_FACTOR)
+            found[at] += float(part.dot(part))
+    return found
+
+
+def weighted_sum(rows: Rows, weights: NDArray[np.float64]) -> Tensor:
+    """The sum of the rows, each times its weight."""
+    sizes = np.abs(weights[weights != 0])
+    extreme = bool(len(sizes)) and not (sizes.min() > 1e-30 and sizes.max() < 1e30)
+    result = _weighted_sum(rows, weights, torch.float64 if extreme else working(rows.dtype))
+    return result if math.isfinite(float(result.sum())) else exact_weighted_sum(rows, weights)
+
+
+def exact_weighted_sum(rows: Rows, weights: NDArray[np.float64]) -> Tensor:
+    """The same by float64, and cut at the greatest number of its dtype: finite whatever the rows are."""
+    return _weighted_sum(rows, weights, torch.float64)
+
+
+def _weighted_sum(rows: Rows, weights: NDArray[np.float64], work: torch.dtype) -> Tensor:
+    greatest = torch.finfo(rows.dtype).max
+    result = torch.empty(rows.d, dtype=rows.dtype, device=rows.device)
+    factors = torch.from_numpy(weights).to(rows.device, work)
+    for columns in rows.blocks():
+        part = factors @ rows.block(columns).to(work)
+        result[columns] = part if work == working(rows.dtype) == rows.dtype else part.clamp(-greatest, greatest).to(rows.dtype)
+    return result
+
+
+def mixed(rows: Rows, matrix: NDArray[np.float64]) -> Tensor:
+    """``(m, d)``: weighted sums of the rows, a whole matrix of them."""
+    work = working(rows.dtype)
+    result = torch.empty(len(matrix), rows.d, dtype=rows.dtype, device=rows.device)
+    factors = torch.from_numpy(matrix).to(rows.device, work)
+    for columns in rows.blocks():
+        result[:, columns] = (factors @ rows.block(columns).to(work)).to(rows.dtype)
+    return result

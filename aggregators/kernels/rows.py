@@ -1,0 +1,128 @@
+"""Vectors of one length that need not lie together, and where they lie."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gossip.errors import AggregationError
+
+CHUNK_ELEMENTS = 2**18
+
+
+class Rows:
+    """n vectors of d coordinates: an (n, d) tensor, or n tensors or arrays that are never stacked as a whole.
+
+    Attributes:
+        n, d: How many rows, how long each.
+        dtype, device: Of all of them.
+        addresses: Where each row begins in memory, int64, when all are float32 on the CPU without gaps; else None.
+    """
+
+    __slots__ = ("_apart", "_together", "addresses", "d", "device", "dtype", "n")
+
+    def __init__(self, together: Tensor | None, apart: tuple[Tensor, ...]) -> None:
+        self._together = together
+        self._apart = apart
+        one = apart[0] if together is None else together
+        self.n = len(apart) if together is None else len(together)
+        self.d = one.shape[-1]
+        self.dtype = one.dtype
+        self.device = one.device
+        self.addresses = self._find_addresses()
+
+    @classmethod
+    def of(cls, updates: Rows | Tensor | Sequence[Tensor | NDArray[Any]] | NDArray[Any]) -> Rows:
+        """Rows of whatever updates came as; nothing is copied.
+
+        Raises: AggregationError: There is none, or they differ in shape, dtype or device, or are not floating point vectors.
+        """
+        if isinstance(updates, Rows):
+            return updates
+        if isinstance(updates, np.ndarray):
+            updates = tensor_of(updates)
+        if isinstance(updates, Tensor):
+            if updates.ndim != 2 or not updates.is_floating_point() or 0 in updates.shape:
+                raise AggregationError(
+                    f"updates are an (n, d) floating point tensor, or n vectors; got {tuple(updates.shape)} {updates.dtype}"
+                )
+            return cls(updates.detach(), ())
+        if not len(updates):
+            raise AggregationError("there are no updates to aggregate")
+        apart = tuple(row.detach() if isinstance(row, Tensor) else tensor_of(np.asarray(row)) for row in updates)
+        first = apart[0]
+        if first.ndim != 1 or not first.is_floating_point() or not len(first):
+            raise AggregationError(f"an update is a floating point vector, got {tuple(first.shape)} {first.dtype}")
+        for at, row in enumerate(apart):
+            if row.shape != first.shape or row.dtype != first.dtype or row.device != first.device:
+                raise AggregationError(
+                    f"all updates must be alike: the first is {tuple(first.shape)} {first.dtype} on {first.device}, "
+                    f"number {at} is {tuple(row.shape)} {row.dtype} on {row.device}"
+                )
+        return cls(None, apart)
+
+    def __len__(self) -> int:
+        return self.n
+
+    def row(self, at: int) -> Tensor:
+        """``(d,)``, not a copy."""
+        return self._apart[at] if self._together is None else self._together[at]
+
+    @property
+    def vectors(self) -> tuple[Tensor, ...]:
+        """Every row, not copied."""
+        return self._apart if self._together is None else self._together.unbind(0)
+
+    def blocks(self) -> list[slice]:
+        """All columns in chunks of nearly equal width: few enough that a chunk of all rows and its copies stay in cache."""
+        count = -(-self.d // max(1024, CHUNK_ELEMENTS // self.n))
+        width = -(-self.d // count)
+        return [slice(start, min(start + width, self.d)) for start in range(0, self.d, width)]
+
+    def block(self, columns: slice = slice(None)) -> Tensor:
+        """``(n, c)``: these columns of all rows; a copy when rows lie apart, else not."""
+        if self._together is not None:
+            return self._together[:, columns]
+        return torch.stack([row[columns] for row in self._apart])
+
+    def chosen(self, rows: Sequence[int]) -> Rows:
+        """Some of the rows, not copied."""
+        return Rows(None, tuple(self.row(at) for at in rows))
+
+    def followed_by(self, more: Sequence[Tensor]) -> Rows:
+        """These rows and more of them, in the same dtype and on the same device."""
+        return Rows(None, (*self.vectors, *(row.detach().to(self.device, self.dtype) for row in more)))
+
+    def _find_addresses(self) -> NDArray[np.int64] | None:
+        if self.dtype != torch.float32 or self.device.type != "cpu":
+            return None
+        if self._together is not None:
+            if self._together.stride(1) != 1 and self.d > 1:
+                return None
+            first, step = self._together.data_ptr(), 4 * self._together.stride(0)
+            return first + step * np.arange(self.n, dtype=np.int64)
+        if any(row.stride(0) != 1 for row in self._apart) and self.d > 1:
+            return None
+        return np.array([row.data_ptr() for row in self._apart], dtype=np.int64)
+
+
+class _Lent:
+    """An array's memory, without the mark that it may only be read: torch has no such mark and would warn. We only read."""
+
+    def __init__(self, array: NDArray[Any]) -> None:
+        self.array = array
+        self.__array_interface__ = {**array.__array_interface__, "data": (array.__array_interface__["data"][0], False)}
+
+
+def tensor_of(array: NDArray[Any]) -> Tensor:
+    """A tensor on the memory of an array, also of one that is read-only."""
+    if array.dtype.kind != "f":
+        raise AggregationError(f"updates are floating point, got an array of {array.dtype}")
+    if not array.dtype.isnative or array.dtype.itemsize > 8 or any(stride < 0 for stride in array.strides):
+        array = array.astype(np.float64 if array.dtype.itemsize > 4 else array.dtype.newbyteorder("="))  # torch has no such array
+    return torch.from_numpy(array if array.flags.writeable else np.asarray(_Lent(array)))

@@ -1,0 +1,54 @@
+"""Runs a compiled kernel on several threads: each takes chunks of one job until none is left.
+
+The threads are those of torch's own OpenMP team where it has one. Threads of our own would have to compete with torch's,
+which after each of its operations go on spinning for a few milliseconds; and waking a team takes microseconds.
+With one thread none of this is touched, so a process that forks or has one thread a peer starts no team.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+
+class Compiled(Protocol):
+    """What ``numba.cfunc`` makes of a kernel."""
+
+    address: int
+    ctypes: Any
+
+
+def run(kernel: Compiled, job: NDArray[np.int64], threads: int) -> None:
+    """Runs ``kernel(job)`` on so many threads at once and returns when all have returned."""
+    where = job.ctypes.data
+    if threads <= 1:
+        kernel.ctypes(where)
+        return
+    parallel = _openmp()
+    if parallel is not None:
+        parallel(kernel.address, where, threads, 0)
+        return
+    with ThreadPoolExecutor(threads) as pool:  # ctypes lets go of the interpreter lock
+        for done in [pool.submit(kernel.ctypes, where) for _ in range(threads)]:
+            done.result()
+
+
+@functools.cache
+def _openmp() -> Any:
+    """``GOMP_parallel(function, data, threads, flags)`` of the OpenMP library that torch is linked to, if it has that entry."""
+    for library in sorted((Path(torch.__file__).parent / "lib").glob("libtorch_cpu.*")):
+        try:
+            parallel = ctypes.CDLL(str(library)).GOMP_parallel  # searched in what the library depends on, too
+        except (OSError, AttributeError):
+            continue
+        parallel.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
+        parallel.restype = None
+        return parallel
+    return None

@@ -1,0 +1,61 @@
+"""Rules that leave out the f updates farthest from a point, and average the rest."""
+
+from __future__ import annotations
+
+from .gram import Decision, Gram, ascending
+from .gram_rules import gram_rule
+
+
+@gram_rule(at_least_centered=lambda f: f + 1, points=("center",))
+def monna(gram: Gram, *, f: int) -> Decision:
+    """The mean of the n - f updates nearest to one's own.
+
+    For gossip: needs a ``center``. With it, f + 1 updates are enough to stay near one's own; what is proved is for f < n/5.
+
+    Args:
+        gram: Of the updates; one's own may be among them.
+        f: Byzantine peers to tolerate.
+    Returns: of equally near updates the earlier ones.
+    Raises: TooFewUpdates: Fewer than f + 1 updates.
+    Source: Farhadkhani, Guerraoui, Gupta, Hoang, Pinot, Stephan 2023, "Robust Collaborative Learning with Linear Gradient
+        Overhead", arXiv:2209.10931.
+    """
+    return Decision(gram.even(ascending(gram.distances_to("center"))[: gram.n - f]))
+
+
+@gram_rule
+def faba(gram: Gram, *, f: int) -> Decision:
+    """f times: leave out the update farthest from the mean of those that are left.
+
+    Tolerates f < n/2, well only small f: the first means are the liars' as much as ours. Needs distances.
+
+    Args:
+        gram: Of the updates.
+        f: Byzantine peers to tolerate.
+    Returns: of equally far updates the later one goes.
+    Raises: TooFewUpdates: Fewer than 2f + 1 updates.
+    Source: Xia, Tao, Hao, Li 2019, "FABA: An Algorithm for Fast Aggregation against Byzantine Attacks", IJCAI.
+    """
+    left = list(range(gram.n))
+    for _ in range(f):
+        apart = gram.distances_to(gram.even(left))[left]
+        left.pop(ascending(apart)[-1])
+    return Decision(gram.even(left))
+
+
+@gram_rule(points=("origin",), about_origin=True, translation=False)
+def cge(gram: Gram, *, f: int) -> Decision:
+    """The mean of the n - f updates of least norm.
+
+    Tolerates f < n/2 that shout; a liar who is no louder than the honest is averaged like them. Needs norms. Meant for gradients,
+    not for parameters.
+
+    Args:
+        gram: Of the updates.
+        f: Byzantine peers to tolerate.
+    Returns: of equal norms the earlier updates.
+    Raises: TooFewUpdates: Fewer than 2f + 1 updates.
+    Source: Gupta, Liu, Vaidya 2021, "Byzantine fault-tolerant distributed machine learning using stochastic gradient descent and
+        norm-based comparative gradient elimination", arXiv:2008.04699.
+    """
+    return Decision(gram.even(ascending(gram.norms())[: gram.n - f]))

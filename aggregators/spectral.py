@@ -1,0 +1,150 @@
+"""Rules that look for the direction in which updates differ most: a lie that pays must be seen there."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+
+from gossip.errors import AggregationError
+
+from .gram import Decision, FloatArray, Gram, ascending
+from .gram_rules import gram_rule
+
+SUBSETS_MAX = 20_000
+"""Subsets that ``smea`` looks at: n = 20, f = 4 are 4,845 of them, n = 25, f = 4 are 12,650."""
+_AT_ONCE = 2048
+_POWER_STEPS = 8
+
+
+@gram_rule
+def smea(gram: Gram, *, f: int) -> Decision:
+    """The mean of the n - f updates whose covariance has the least top eigenvalue.
+
+    Tolerates f < n/2. Needs inner products. Looks at every subset, deterministically: a lower bound from a few power
+    steps says which ones deserve their eigenvalues. Of equal eigenvalues the subset of earlier rows.
+
+    Args:
+        gram: Of the updates.
+        f: Byzantine peers to tolerate.
+    Raises:
+        TooFewUpdates: Fewer than 2f + 1 updates.
+        AggregationError: There are more than ``SUBSETS_MAX`` subsets.
+    Source: Allouah, Guerraoui, Gupta, Pinot, Stephan 2023, "On the Privacy-Robustness-Utility Trilemma in Distributed
+        Learning", arXiv:2302.04787.
+    """
+    count = math.comb(gram.n, f)
+    if count > SUBSETS_MAX:
+        raise AggregationError(
+            f"smea looks at every {gram.n - f} of {gram.n} updates, {count} subsets; {SUBSETS_MAX} are the most",
+            "use caf, which filters along the same direction without a search",
+        )
+    products = gram.products[: gram.n, : gram.n]
+    best, chosen = math.inf, tuple(range(gram.n - f))
+    subsets = itertools.combinations(range(gram.n), gram.n - f)
+    while some := list(itertools.islice(subsets, _AT_ONCE)):
+        rows = np.array(some)
+        centered = _centered(products[rows[:, :, None], rows[:, None, :]])
+        bounds = _power_bounds(centered)
+        for at in np.argsort(bounds, kind="stable"):
+            if bounds[at] >= best:
+                break
+            top = float(np.linalg.eigvalsh(centered[at])[-1])
+            if top < best:
+                best, chosen = top, some[at]
+    return Decision(gram.even(chosen))
+
+
+def _centered(products: FloatArray) -> FloatArray:
+    """Gram matrices of rows minus their mean, a stack of them."""
+    means = products.mean(axis=-1, keepdims=True)
+    return np.asarray(products - means - means.swapaxes(-1, -2) + means.mean(axis=-2, keepdims=True))
+
+
+def _power_bounds(stack: FloatArray) -> FloatArray:
+    """Less than the top eigenvalue of each matrix, a little: Rayleigh's quotient after some power steps, cut by rounding."""
+    squares = stack.diagonal(axis1=1, axis2=2)
+    unit = np.maximum(squares.max(axis=1), np.finfo(np.float64).tiny)
+    stack = stack / unit[:, None, None]  # a huge row must not overflow in its square
+    vectors = stack[np.arange(len(stack)), squares.argmax(axis=1)]
+    quotients = np.zeros(len(stack))
+    for _ in range(_POWER_STEPS):
+        sizes = np.sqrt((vectors**2).sum(axis=1))
+        vectors = vectors / np.where(sizes > 0, sizes, 1.0)[:, None]
+        along = (stack @ vectors[:, :, None])[:, :, 0]
+        quotients = (vectors * along).sum(axis=1)
+        vectors = along
+    return np.asarray(quotients * unit * (1 - 1e-9))
+
+
+@gram_rule
+def caf(gram: Gram, *, f: int) -> Decision:
+    """Weigh updates down along the direction in which they differ most, until 2f of them are gone; the mean that differed least.
+
+    Tolerates f < n/2, and asks for f only to know when to stop: c_i <- c_i (1 - t_i / max t), with t_i the squared projection
+    of x_i - mean on the top eigenvector of the covariance weighted by c, as long as the c add up to more than n - 2f; of all the
+    weighted means that were passed, the one with the least top eigenvalue. Needs inner products. Deterministic: the
+    eigenvector is exact, not one power step from a random start.
+
+    Args:
+        gram: Of the updates.
+        f: Byzantine peers to tolerate.
+    Raises: TooFewUpdates: Fewer than 2f + 1 updates.
+    Source: Allouah, Guerraoui, Stephan 2025, "Towards Trustworthy Federated Learning with Untrusted Participants",
+        arXiv:2505.01874.
+    """
+    kept = np.ones(gram.n)
+    best, answer = math.inf, kept / gram.n
+    while kept.sum() > gram.n - 2 * f:
+        weights = kept / kept.sum()
+        top, along = _top_direction(gram, weights)
+        if top < best:
+            best, answer = top, weights
+        worst = float(along[kept > 0].max())
+        if worst <= 0.0 or top <= 0.0:
+            break
+        kept = np.where(kept > 0, kept * (1 - np.minimum(along / worst, 1.0)), 0.0)
+        if not kept.any():
+            break
+    return Decision(answer)
+
+
+@gram_rule(robust=False)
+def dnc(gram: Gram, *, f: int, c: float = 1.0) -> Decision:
+    """Divide and conquer: the mean without the c f updates that stick out most along the direction in which all differ most.
+
+    Meant for f < n/2 colluders who push one way. Its mean is the plain mean of all, so one liar far away can shield others
+    (the sacrificial anchor): it is not robust in the worst case. Needs inner products.
+    The paper draws some columns at random, several times, and keeps who passes each time, because a singular vector of all
+    columns was dear. The Gram matrix gives that of all columns at no cost, so there is nothing to draw and nothing to
+    repeat; a liar cannot hope for columns that were not drawn, and knows that none is.
+
+    Args:
+        gram: Of the updates.
+        f: Byzantine peers to tolerate.
+        c: How many times f are left out, rounded; at least one stays.
+    Raises:
+        TooFewUpdates: Fewer than 2f + 1 updates.
+        AggregationError: c is negative, or nobody would be left.
+    Source: Shejwalkar, Houmansadr 2021, "Manipulating the Byzantine", NDSS.
+    """
+    leave = round(c * f)
+    if not 0 <= leave < gram.n:
+        raise AggregationError(f"dnc: c={c} would leave out {leave} of {gram.n} updates")
+    _, along = _top_direction(gram, np.full(gram.n, 1.0 / gram.n))
+    return Decision(gram.even(ascending(along)[: gram.n - leave]))
+
+
+def _top_direction(gram: Gram, weights: FloatArray) -> tuple[float, FloatArray]:
+    """The top eigenvalue of the weighted covariance, and each update's squared distance from the mean along its direction."""
+    products = gram.products[: gram.n, : gram.n]
+    along = products @ weights
+    centered = products - along[:, None] - along[None, :] + weights @ along
+    roots = np.sqrt(weights)
+    values, vectors = np.linalg.eigh(roots[:, None] * centered * roots[None, :])
+    top = float(values[-1])
+    if top <= 0:
+        return 0.0, np.zeros(gram.n)
+    projections = centered @ (roots * vectors[:, -1]) / math.sqrt(top)
+    return top, projections**2
