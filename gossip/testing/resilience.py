@@ -18,8 +18,7 @@ from torch import Tensor
 Aggregate = Callable[[Tensor], Tensor]
 FAR = 1e6  # in spreads of the honest: how far away liars stand who want to break a rule
 CARRIED = 1e3  # in the same unit: a rule that ends farther from the honest than this was carried away
-GRID = tuple(10 ** (exponent / 3) for exponent in range(-3, 13))  # strengths, in spreads of the honest
-REFINEMENTS = 8
+WEAKEST, STRONGEST = 0.1, 1e4  # of the strengths that are tried, in spreads of the honest; and FAR
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +56,7 @@ def kappa_bounds(name: str, n: int, f: int) -> float | None:
     return bounds.get(name)
 
 
-def measure(aggregate: Aggregate, n: int, f: int, d: int = 16, seed: int = 0) -> Resilience:
+def measure(aggregate: Aggregate, n: int, f: int, *, d: int = 16, seed: int = 0, strengths: int = 9) -> Resilience:
     """The worst that was found for a rule.
 
     Args:
@@ -65,14 +64,14 @@ def measure(aggregate: Aggregate, n: int, f: int, d: int = 16, seed: int = 0) ->
         n, f: Updates, and how many of them are lies.
         d: Coordinates.
         seed: Of the clouds.
+        strengths: How many are tried of each attack, evenly in the logarithm, and about as many again around the best.
     """
     generator = torch.Generator().manual_seed(seed)
     worst, found_by = 0.0, "nothing"
     for cloud, honest in clouds(n, f, d, generator):
-        mean = honest.mean(dim=0)
-        spread = float((honest - mean).square().sum(dim=1).mean())
+        ratio = _Ratio(aggregate, honest)
         for attack, lies in attacks(honest, f, generator):
-            kappa, strength = _strongest(lambda strength, lies=lies: _ratio(aggregate, lies(strength), honest, mean, spread))  # type: ignore[misc]
+            kappa, strength = strongest(lambda strength, r=ratio, lies=lies: r(lies(strength)), strengths)  # type: ignore[misc]
             if kappa > worst:
                 worst, found_by = kappa, f"{cloud}, {attack} at {strength:.3g} spreads"
     return Resilience(n, f, worst, found_by, breaks_at(aggregate, n, d, seed))
@@ -122,7 +121,7 @@ def attacks(honest: Tensor, f: int, generator: torch.Generator) -> Iterator[tupl
         if length > 0:
             step = aim * (spread / length)
             yield f"all {name}", lambda strength, step=step: (mean + strength * step).repeat(f, 1)  # type: ignore[misc]
-            if f > 1:
+            if f > 1 and name in ("against the mean", "anywhere"):
                 # One stands far out, the others on the mean that it makes.
                 def anchored(strength: float, step: Tensor = step) -> Tensor:
                     far = mean + strength * (len(honest) + 1) * step
@@ -151,18 +150,24 @@ def breaks_at(aggregate: Aggregate, n: int, d: int, seed: int) -> int | None:
     return None
 
 
-def _ratio(aggregate: Aggregate, lies: Tensor, honest: Tensor, mean: Tensor, spread: float) -> float:
-    off = float((aggregate(torch.cat([lies, honest])) - mean).square().sum())
-    return off / spread if math.isfinite(off) else math.inf
+class _Ratio:
+    """|F - m|^2 over the mean of |x_i - m|^2 beside given lies."""
+
+    def __init__(self, aggregate: Aggregate, honest: Tensor) -> None:
+        self.aggregate, self.honest = aggregate, honest
+        self.mean = honest.mean(dim=0)
+        self.spread = float((honest - self.mean).square().sum(dim=1).mean())
+
+    def __call__(self, lies: Tensor) -> float:
+        off = float((self.aggregate(torch.cat([lies, self.honest])) - self.mean).square().sum())
+        return off / self.spread if math.isfinite(off) else math.inf
 
 
-def _strongest(ratio: Callable[[float], float]) -> tuple[float, float]:
+def strongest(ratio: Callable[[float], float], strengths: int) -> tuple[float, float]:
     """The largest value of a function of the strength, and where: on a grid, and around its best point again."""
-    found = [(ratio(strength), strength) for strength in (*GRID, FAR)]
-    best = max(found)
-    width = GRID[1] / GRID[0]
-    for _ in range(REFINEMENTS):
+    width = (STRONGEST / WEAKEST) ** (1 / (strengths - 1))
+    best = max((ratio(strength), strength) for strength in (*(WEAKEST * width**step for step in range(strengths)), FAR))
+    for _ in range(strengths // 2):
         width = math.sqrt(width)
-        found = [best, *((ratio(best[1] * factor), best[1] * factor) for factor in (1 / width, width))]
-        best = max(found)
+        best = max([best, *((ratio(best[1] * factor), best[1] * factor) for factor in (1 / width, width))])
     return best

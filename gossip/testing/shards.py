@@ -32,7 +32,8 @@ def check_long_vectors(bound: BoundRule, n: int, f: int, generator: torch.Genera
     rows = [row.clone() for row in case.updates]
     lying_apart = case.judge(bound, rows).aggregate
     assert near(lying_apart, straight), (
-        f"{bound.name} makes something else of rows that lie apart: {apart(lying_apart, straight)} away from the same rows in one tensor"
+        f"{bound.name} makes something else of rows that lie apart than of the same rows in one tensor: "
+        f"{apart(lying_apart, straight)} away"
     )
 
 
@@ -46,7 +47,8 @@ def check_shards(bound: BoundRule, case: Crowd) -> None:
         if isinstance(bound.rule, GramRule):
             aggregate, weights = _decided(bound, bound.rule, exact, cuts)
             moved = float((weights - whole.weights).abs().max())
-            assert moved <= SAME, (
+            # A last step on the columns says of weights what survived in them, which one shard does not know of another.
+            assert moved <= SAME or bound.rule.last_step is not None, (
                 f"{bound.name} on {count} shards gives other weights than on the whole vector: {moved:.3g} apart"
             )
         elif not bound.whole_vector:
