@@ -27,11 +27,6 @@ if TYPE_CHECKING:
     from .distances import krum as krum
     from .distances import mda as mda
     from .distances import multi_krum as multi_krum
-    from .estimators import cauchy as cauchy
-    from .estimators import geometric_median as geometric_median
-    from .estimators import huber as huber
-    from .estimators import reweighted as reweighted
-    from .estimators import rfa as rfa
     from .gram import Decision as Decision
     from .gram import Gram as Gram
     from .gram_rules import GramRule as GramRule
@@ -46,6 +41,9 @@ if TYPE_CHECKING:
     from .registry import names as names
     from .registry import pre_aggregations as pre_aggregations
     from .registry import register as register
+    from .reweighting import cauchy as cauchy
+    from .reweighting import huber as huber
+    from .reweighting import reweighted as reweighted
     from .reweighting import suspicion as suspicion
     from .reweighting import suspicion_literal as suspicion_literal
     from .selecting import cge as cge
@@ -54,6 +52,8 @@ if TYPE_CHECKING:
     from .spectral import caf as caf
     from .spectral import dnc as dnc
     from .spectral import smea as smea
+    from .weiszfeld import geometric_median as geometric_median
+    from .weiszfeld import rfa as rfa
 
 _HOMES = {
     "base": ("Rule", "Verdict", "rule"),
@@ -62,15 +62,15 @@ _HOMES = {
     "coordinates": ("meamed", "median", "phocas", "sign_majority", "trimmed_mean"),
     "descent": ("fltrust", "zeno", "zeno_pp"),
     "distances": ("bulyan", "krum", "mda", "multi_krum"),
-    "estimators": ("cauchy", "geometric_median", "huber", "reweighted", "rfa"),
     "gram": ("Decision", "Gram"),
     "gram_rules": ("GramRule", "gram_rule"),
     "means": ("mean",),
     "mixing": ("arc", "bucketing", "clipping", "nnm"),
     "registry": ("BoundRule", "load", "names", "pre_aggregations", "register"),
-    "reweighting": ("suspicion", "suspicion_literal"),
+    "reweighting": ("cauchy", "huber", "reweighted", "suspicion", "suspicion_literal"),
     "selecting": ("cge", "faba", "monna"),
     "spectral": ("caf", "dnc", "smea"),
+    "weiszfeld": ("geometric_median", "rfa"),
 }
 __all__ = [
     "BoundRule",

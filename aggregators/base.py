@@ -24,12 +24,14 @@ from torch import Tensor
 
 from gossip.errors import AggregationError, TooFewUpdates
 
-from .arithmetic import distances_to, relative, resolution
+from . import kernels
+from .arithmetic import resolution
 from .columns import Columns, Kept
-from .passes import Rows, Updates
+from .gram import in_typical
+from .kernels import Rows
 
-__all__ = ["Rule", "Updates", "Verdict", "check_rows", "coordinate_rule", "distances_to", "relative", "require", "rule"]
-
+Updates: TypeAlias = "Tensor | Sequence[Tensor] | Sequence[NDArray[Any]] | Rows"
+"""``(n, d)``, or n vectors ``(d,)``, which are never stacked as a whole unless a rule asks for that."""
 AVAILABLE = frozenset({"f", "center", "previous", "evaluate", "gradient", "learning_rate", "round_id"})
 """What a caller may have for a rule that names it. The runtime has no ``previous``: a rule must do without."""
 RowFunction: TypeAlias = Callable[[Sequence[NDArray[np.float32]]], NDArray[np.float32] | None]
@@ -265,8 +267,7 @@ def as_tensor(updates: Updates) -> Tensor:
     """``(n, d)``; stacked where the updates lie apart."""
     if isinstance(updates, Tensor):
         return updates
-    rows = Rows.of(updates)
-    return rows.block(slice(0, rows.d))
+    return Rows.of(updates).block()
 
 
 def require(updates: Tensor, name: str, f: int, at_least: int, **vectors: Tensor | None) -> None:
@@ -310,4 +311,5 @@ def _check_vectors(name: str, d: int, vectors: Mapping[str, Tensor | None]) -> N
 
 def standing_out(updates: Tensor | Rows, aggregate: Tensor) -> Tensor:
     """``(n,)`` float64: distance of each update to the aggregate, in units of the median distance."""
-    return relative(distances_to(updates, aggregate), floor=resolution(aggregate))
+    distances = np.sqrt(kernels.squared_distances_to(Rows.of(updates), aggregate))
+    return torch.from_numpy(in_typical(distances, resolution(aggregate)))

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from gossip.errors import AggregationError
 
-from . import passes
+from . import kernels
 from .arithmetic import working_dtype
-from .passes import Rows
+from .kernels import Rows
 
 
 class Kept(NamedTuple):
@@ -45,11 +45,16 @@ class Columns:
 
     def between(self, low: int, high: int) -> Kept:
         """The mean of the sorted values low..high of each coordinate, both included; low from 0."""
-        return Kept(*passes.between(self.rows, low, high, self.survivors, self.matrix))
+        return Kept(*kernels.between(self.rows, low, high, count_survivors=self.survivors, matrix=self.matrix))
 
     def nearest(self, count: int, low: int, high: int) -> Kept:
         """The mean of the ``count`` values nearest to the mean of the sorted values low..high; of two as near the lesser."""
-        return Kept(*passes.nearest(self.rows, count, (low, high), self.survivors, self.matrix))
+        found = kernels.nearest(self.rows, count, around=(low, high), count_survivors=self.survivors, matrix=self.matrix)
+        return Kept(*found)
+
+    def majority(self) -> Kept:
+        """The sign that more rows have in each coordinate: 1, -1, or 0."""
+        return Kept(*kernels.majority(self.rows, count_survivors=self.survivors, matrix=self.matrix))
 
     def each(self, function: Callable[[Tensor], Any], name: str) -> Kept:
         """What a function ``(n, c) -> (c,)`` makes of the coordinates, a cache block at a time."""

@@ -18,12 +18,12 @@ from torch import Tensor
 
 from gossip.errors import AggregationError
 
-from . import passes
+from . import kernels
 from .base import AVAILABLE, CoordinateRule, Rule, Updates, Verdict, check_rows, named, plain_bound, standing_out
 from .columns import Columns
 from .gram import FloatArray, Gram, in_typical
 from .gram_rules import GIVEN, GramRule, statistics, typical, with_points
-from .passes import Rows
+from .kernels import Rows, middle
 
 
 class PreAggregation:
@@ -235,7 +235,7 @@ class ComposedRule(Rule):
         if isinstance(self.final, CoordinateRule):
             return self._by_columns(rows, gram, matrix, given, options, explained)
         every, part_matrix = with_points(rows, self._vectors(rows, given), matrix)
-        verdict = self.final.explain(passes.mixed(every, part_matrix), **self.last.chosen({**options, **given}))
+        verdict = self.final.explain(kernels.mixed(every, part_matrix), **self.last.chosen({**options, **given}))
         return self._verdict(rows, verdict.aggregate, matrix, verdict.weights.numpy(), verdict.state)
 
     def _vectors(self, rows: Rows, given: Mapping[str, Any]) -> dict[str, Tensor]:
@@ -248,7 +248,7 @@ class ComposedRule(Rule):
             # The median of what the stages before made: only now is it known of what.
             every, part = with_points(rows, points, matrix)
             n = len(part)
-            points["median"] = passes.between(every, (n - 1) // 2, n // 2, matrix=part)[0]
+            points["median"] = kernels.between(every, *middle(n), matrix=part)[0]
             gram = statistics(rows, points)
             matrix = np.concatenate([matrix, np.zeros((n, 1))], axis=1)
         chosen = {

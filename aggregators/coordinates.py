@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from . import passes
+from . import kernels
 from .base import coordinate_rule
 from .columns import Columns, Kept
-from .passes import Rows
+from .kernels import Rows, middle
 
 
 @coordinate_rule()
@@ -23,7 +23,7 @@ def median(columns: Columns, *, f: int = 0) -> Kept:
     Raises: TooFewUpdates: Fewer than 2f + 1 updates.
     Source: Yin, Chen, Ramchandran, Bartlett 2018, arXiv:1803.01498.
     """
-    return columns.between((columns.n - 1) // 2, columns.n // 2)
+    return columns.between(*middle(columns.n))
 
 
 @coordinate_rule()
@@ -54,7 +54,7 @@ def meamed(columns: Columns, *, f: int) -> Kept:
     Raises: TooFewUpdates: Fewer than 2f + 1 updates.
     Source: Xie, Koyejo, Gupta 2018, "Generalized Byzantine-tolerant SGD", arXiv:1802.10116.
     """
-    return columns.nearest(columns.n - f, (columns.n - 1) // 2, columns.n // 2)
+    return columns.nearest(columns.n - f, *middle(columns.n))
 
 
 @coordinate_rule()
@@ -85,13 +85,9 @@ def sign_majority(columns: Columns, *, f: int = 0) -> Kept:
     Raises: TooFewUpdates: Fewer than 2f + 1 updates.
     Source: Bernstein, Zhao, Azizzadenesheli, Anandkumar 2019, "signSGD with majority vote", arXiv:1810.05291.
     """
-    return columns.each(_majority, "sign_majority")
-
-
-def _majority(block: Tensor) -> Tensor:
-    return block.sign().sum(dim=0).sign()
+    return columns.majority()
 
 
 def coordinate_median(updates: Tensor) -> Tensor:
     """``(d,)``: the median of each coordinate and nothing else; a reference that a minority cannot carry away."""
-    return passes.between(Rows.of(updates), (len(updates) - 1) // 2, len(updates) // 2)[0]
+    return kernels.between(Rows.of(updates), *middle(len(updates)))[0]

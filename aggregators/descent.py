@@ -19,10 +19,11 @@ from torch import Tensor
 
 from gossip.errors import AggregationError
 
-from .arithmetic import OUTLYING_MAX, distance_list, weighted_sum
+from . import kernels
 from .base import Verdict, require, rule
-from .gram import Decision, FloatArray, Gram, in_typical
+from .gram import OUTLYING_MAX, Decision, FloatArray, Gram, in_typical
 from .gram_rules import gram_rule
+from .kernels import Rows
 
 
 @rule(at_least=lambda f, b=None: (f if b is None else b) + 1, translation=False, scale=False)
@@ -64,15 +65,15 @@ def zeno(
         raise AggregationError(f"zeno cannot rank updates: the judge's own loss is {here}", "lower the learning rate")
     rho = learning_rate * rho_over_lr / (d if norm == "mean" else 1)
     scores = []
-    for update, size in zip(updates, distance_list(updates), strict=True):
-        # A large size squared may leave float64; the loss of an absurd step may be anything.
-        score = here - float(evaluate(learning_rate * update)) - rho * min(size, 1e150) ** 2
-        scores.append(score if math.isfinite(score) else -math.inf)
+    rows = Rows.of(updates)
+    for update, square in zip(updates, kernels.squared_distances_to(rows).tolist(), strict=True):
+        score = here - float(evaluate(learning_rate * update)) - rho * square
+        scores.append(score if math.isfinite(score) else -math.inf)  # the loss of an absurd step may be anything
     best = sorted(range(n), key=lambda row: (-scores[row], row))[: n - left_out]
     kept = frozenset(row for row in best if math.isfinite(scores[row]))
     weights = [1.0 / len(kept) if row in kept else 0.0 for row in range(n)]
     outlyingness = _shortfall(scores, kept, floor=1e-6 * abs(here))
-    return Verdict(weighted_sum(updates, weights), torch.tensor(weights, dtype=torch.float64), outlyingness)
+    return Verdict(kernels.weighted_sum(rows, weights), torch.tensor(weights, dtype=torch.float64), outlyingness)
 
 
 @gram_rule(at_least=lambda f: f + 1, points=("origin", "gradient"), about_origin=True, translation=False, scale=False)

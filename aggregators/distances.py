@@ -9,6 +9,7 @@ from gossip.errors import AggregationError
 from .columns import Columns, Kept
 from .gram import Decision, FloatArray, Gram, ascending, in_typical
 from .gram_rules import gram_rule
+from .kernels import middle
 
 COVERS_MAX = 200_000
 """Steps of the search behind ``mda``: a few seconds. f up to 20 never comes near it."""
@@ -73,8 +74,7 @@ def _best(gram: Gram, f: int, keep: int) -> Decision:
 
 
 def _middle_of_chosen(columns: Columns, *, f: int) -> Kept:
-    n = columns.n
-    return columns.nearest(n - 2 * f, (n - 1) // 2, n // 2)
+    return columns.nearest(columns.n - 2 * f, *middle(columns.n))
 
 
 @gram_rule(at_least=lambda f: 4 * f + 3, last_step=_middle_of_chosen)

@@ -19,12 +19,12 @@ from torch import Tensor
 
 from gossip.errors import AggregationError
 
-from . import passes
+from . import kernels
 from .arithmetic import HUGE_FACTOR, norm, working_dtype
 from .base import Rule, Updates, Verdict, check_rows, plain_bound
 from .columns import Columns, Kept
 from .gram import POINTS, Decision, FloatArray, Gram, in_typical
-from .passes import Rows
+from .kernels import Rows, middle
 
 SAMPLE_COLUMNS = 1024  # of which the reference is chosen: what it costs is not to be seen beside a pass
 SAMPLE_PIECES = 8
@@ -111,7 +111,7 @@ class GramRule(Rule):
         named = inspect.signature(self.last_step).parameters
         options = {key: value for key, value in options.items() if key in named}
         if matrix is None:
-            picked = Columns(Rows.of([rows.row(int(row)) for row in chosen]), None, survivors)
+            picked = Columns(rows.chosen(chosen.tolist()), None, survivors)
         else:
             every, part = with_points(rows, vectors, matrix)
             picked = Columns(every, np.ascontiguousarray(part[chosen]), survivors)
@@ -158,10 +158,14 @@ class GramRule(Rule):
             elif point == "median" and vectors.get("center") is None:
                 source, part = (rows, None) if matrix is None else with_points(rows, {}, matrix)
                 count = source.n if part is None else len(part)
-                vectors["median"] = passes.between(source, (count - 1) // 2, count // 2, matrix=part)[0]
+                vectors["median"] = kernels.between(source, *middle(count), matrix=part)[0]
             elif point not in self.optional and point in GIVEN and point != "previous":
                 raise AggregationError(f"{self.name} needs {point}, and there is none here")
         return vectors
+
+
+def _points(vectors: Mapping[str, Tensor]) -> list[Tensor | None]:
+    return [None if point == "origin" else vector for point, vector in vectors.items()]
 
 
 def typical(distances: FloatArray, f: int) -> float:
@@ -185,7 +189,7 @@ def with_points(rows: Rows, vectors: Mapping[str, Tensor], matrix: FloatArray) -
     ]
     if not used:
         return rows, np.ascontiguousarray(matrix[:, : rows.n])
-    every = Rows.of([*(rows.row(row) for row in range(rows.n)), *(vector for _, vector in used)])
+    every = rows.followed_by([vector for _, vector in used])
     return every, np.ascontiguousarray(matrix[:, [*range(rows.n), *(at for at, _ in used)]])
 
 
@@ -200,8 +204,8 @@ def combined(rows: Rows, vectors: Mapping[str, Tensor], weights: FloatArray) -> 
     if rows.dtype == torch.float64 and float(np.abs(factors[0, only]).min()) < 1 / HUGE_FACTOR * 1e10:
         # Such a weight belongs to a row so far away that its distance was cut. What counts of it is what was measured.
         every = Rows.of([every.row(int(row)).clamp(-HUGE_FACTOR, HUGE_FACTOR) for row in only])
-        return passes.weighted_sum(every, factors[0, only])
-    return passes.weighted_sum(every, factors[0])
+        return kernels.weighted_sum(every, factors[0, only])
+    return kernels.weighted_sum(every, factors[0])
 
 
 def statistics(rows: Rows, vectors: Mapping[str, Tensor], reference: Tensor | None = None) -> Gram:
@@ -217,7 +221,7 @@ def statistics(rows: Rows, vectors: Mapping[str, Tensor], reference: Tensor | No
         reference = rows.row(_central_row(_sample(rows)))
     # A clone: the rows may be read-only memory of others, and zero minus itself is zero only for the same bits.
     for _ in range(ATTEMPTS):
-        products = passes.gram(rows, reference, list(vectors.values()))
+        products = kernels.gram(rows, reference, _points(vectors))
         if not guessed:
             break
         better = _nearer_row(products, rows.n, _precision(rows))
@@ -230,7 +234,7 @@ def statistics(rows: Rows, vectors: Mapping[str, Tensor], reference: Tensor | No
 
 def plain_statistics(rows: Rows, vectors: Mapping[str, Tensor]) -> Gram:
     """The Gram matrix of the rows as they are: norms and directions keep their digits, distances may not."""
-    products = passes.gram(rows, None, list(vectors.values()))
+    products = kernels.gram(rows, None, _points(vectors))
     length = float(np.sqrt(np.median(products.diagonal()[: rows.n])))
     return Gram(products, rows.n, tuple(vectors), 4 * float(torch.finfo(rows.dtype).eps) * length, _precision(rows))
 

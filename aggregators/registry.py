@@ -44,8 +44,8 @@ _FAMILIES = {
     "selecting": ("monna", "faba", "cge"),
     "clipped": ("centered_clipping", "self_centered_clipping"),
     "spectral": ("smea", "caf", "dnc"),
-    "estimators": ("geometric_median", "rfa", "huber", "cauchy"),
-    "reweighting": ("suspicion", "suspicion_literal"),
+    "weiszfeld": ("geometric_median", "rfa"),
+    "reweighting": ("suspicion", "suspicion_literal", "huber", "cauchy"),
     "descent": ("zeno", "zeno_pp", "fltrust"),
 }
 _BUILT_IN = {name: home for home, rules in _FAMILIES.items() for name in rules}

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
@@ -156,10 +157,10 @@ def mixed(rows: Rows, matrix: ArrayLike) -> Tensor:
     return result
 
 
-def _matrix(rows: Rows, matrix: ArrayLike | None) -> tuple[NDArray[np.float32] | None, int]:
+def _matrix(rows: Rows, matrix: ArrayLike | None) -> tuple[NDArray[Any] | None, int]:
     if matrix is None:
         return None, rows.n
-    weights = np.ascontiguousarray(matrix, dtype=np.float32)
+    weights = np.ascontiguousarray(matrix, dtype=np.float64 if rows.dtype == torch.float64 else np.float32)
     _check(weights.ndim == 2 and weights.shape[1] == rows.n, f"a matrix {weights.shape} for {rows.n} rows")
     return weights, len(weights)
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import cfunc, njit, types
+from numba import njit
 
+from .compiled_cache import kernel
 from .lanes import (
     STEP,
     add,
@@ -40,8 +41,8 @@ from .lanes import (
     word,
 )
 
-BETWEEN, NEAREST, MAJORITY = 0, 1, 2
-"""What becomes of the sorted values of a column."""
+BETWEEN, MAJORITY = 0, 2
+"""Modes: 1 is nearest."""
 
 
 @njit
@@ -140,69 +141,85 @@ def mix(rows: int, n: int, here: int, matrix: int, m: int, into: int, stride: in
 
 
 @njit
-def _mean(block: int, stride: int, low: int, high: int, k: int, share: Any) -> Any:
-    """The mean of ranks low..high at one place of a block; where it leaves float32 on the way, by float64."""
-    mean = load(block + stride * low + k)
-    for rank in range(low + 1, high + 1):
-        mean = add(mean, load(block + stride * rank + k))
-    mean = mul(mean, share)
-    if beyond(mean):
-        found = np.empty(STEP // 4, np.float32)
-        store(found.ctypes.data, mean)
-        for lane in range(STEP // 4):
-            if not np.isfinite(found[lane]):
-                exact = 0.0
-                for rank in range(low, high + 1):
-                    exact += np.float64(number(block + stride * rank + k + 4 * lane)) / (high - low + 1)
-                found[lane] = np.float32(exact)
-        mean = load(found.ctypes.data)
-        hold(found)
-    return mean
+def _means(block: int, stride: int, low: int, high: int, share: Any, into: int) -> None:
+    """The mean of ranks low..high of every column, four vectors at a time."""
+    zero = splat(np.float32(0.0))
+    for k in range(0, stride, 4 * STEP):
+        at = block + stride * low + k
+        a, b, c, d = load(at), load(at + STEP), load(at + 2 * STEP), load(at + 3 * STEP)
+        for _ in range(low, high):
+            at += stride
+            a, b = add(a, load(at)), add(b, load(at + STEP))
+            c, d = add(c, load(at + 2 * STEP)), add(d, load(at + 3 * STEP))
+        # + 0 makes 0 of -0
+        a, b, c, d = add(mul(a, share), zero), add(mul(b, share), zero), add(mul(c, share), zero), add(mul(d, share), zero)
+        store(into + k, a)
+        store(into + k + STEP, b)
+        store(into + k + 2 * STEP, c)
+        store(into + k + 3 * STEP, d)
+        if beyond(add(add(a, b), add(c, d))):
+            for column in range(k, k + 4 * STEP, 4):
+                if not np.isfinite(number(into + column)):
+                    exact = 0.0
+                    for rank in range(low, high + 1):
+                        exact += np.float64(number(block + stride * rank + column)) / (high - low + 1)
+                    put(into + column, np.float32(exact))
 
 
 @njit
-def _nearest(block: int, stride: int, n: int, count: int, k: int, center: Any, share: Any) -> Any:
-    """The mean of the ``count`` sorted values nearest to a center, the least and the greatest of them.
+def _pick(at: int, jump: int, turns: int, center: Any) -> Any:
+    """Of sorted values ``jump`` bytes apart the last one that is nearer to the center than the one before it.
 
-    They are neighbours, so of all values whose ranks differ by multiples of ``count`` exactly one is among them: the last one
-    that is nearer than the one before it. Of two equally near the lesser is taken.
+    The ``count`` values of a column nearest to anything are neighbours, so of all values whose ranks differ by multiples of
+    ``count`` exactly one is among them: this one. Of two equally near the lesser is taken.
     """
-    low = high = mean = load(block + k)
-    for first in range(count):
-        taken = load(block + stride * first + k)
-        before = taken
-        for rank in range(first + count, n, count):
-            after = load(block + stride * rank + k)
-            taken = where_more(sub(center, before), sub(after, center), after, taken)
-            before = after
-        if first == 0:
-            low = high = mean = taken
-        else:
-            low, high, mean = least(low, taken), most(high, taken), add(mean, taken)
-    return mul(mean, share), low, high
+    before = taken = load(at)
+    for _ in range(turns):
+        at += jump
+        after = load(at)
+        taken = where_more(sub(center, before), sub(after, center), after, taken)
+        before = after
+    return taken
 
 
 @njit
-def _exact_nearest(block: int, stride: int, n: int, count: int, k: int, center: Any, mean: Any) -> Any:
-    """The same mean by float64 in the lanes where the other one left float32."""
-    means, centers = np.empty(STEP // 4, np.float32), np.empty(STEP // 4, np.float32)
-    store(means.ctypes.data, mean)
-    store(centers.ctypes.data, center)
-    for lane in range(STEP // 4):
-        if not np.isfinite(means[lane]):
-            column, start = block + k + 4 * lane, 0
-            while start + count < n and centers[lane] - number(column + stride * start) > (
-                number(column + stride * (start + count)) - centers[lane]
-            ):
-                start += 1
-            exact = 0.0
-            for rank in range(start, start + count):
-                exact += np.float64(number(column + stride * rank)) / count
-            means[lane] = np.float32(exact)
-    mean = load(means.ctypes.data)
-    hold(means)
-    hold(centers)
-    return mean
+def _nearest(block: int, stride: int, n: int, count: int, centers: int, share: Any, into: int) -> None:
+    """The mean of the ``count`` sorted values nearest to the centers, four vectors at a time."""
+    zero, jump = splat(np.float32(0.0)), stride * count
+    for k in range(0, stride, 4 * STEP):
+        p, q = load(centers + k), load(centers + k + STEP)
+        r, s = load(centers + k + 2 * STEP), load(centers + k + 3 * STEP)
+        a = b = c = d = zero
+        for first in range(count):
+            at = block + stride * first + k
+            if first + count < n:
+                turns = (n - 1 - first) // count
+                a, b = add(a, _pick(at, jump, turns, p)), add(b, _pick(at + STEP, jump, turns, q))
+                c, d = add(c, _pick(at + 2 * STEP, jump, turns, r)), add(d, _pick(at + 3 * STEP, jump, turns, s))
+            else:
+                a, b = add(a, load(at)), add(b, load(at + STEP))
+                c, d = add(c, load(at + 2 * STEP)), add(d, load(at + 3 * STEP))
+        a, b, c, d = add(mul(a, share), zero), add(mul(b, share), zero), add(mul(c, share), zero), add(mul(d, share), zero)
+        store(into + k, a)
+        store(into + k + STEP, b)
+        store(into + k + 2 * STEP, c)
+        store(into + k + 3 * STEP, d)
+        if beyond(add(add(a, b), add(c, d))):
+            for column in range(k, k + 4 * STEP, 4):
+                if not np.isfinite(number(into + column)):
+                    put(into + column, _exact_nearest(block + column, stride, n, count, number(centers + column)))
+
+
+@njit
+def _exact_nearest(column: int, stride: int, n: int, count: int, center: Any) -> Any:
+    """The same mean of one column by float64."""
+    start = 0
+    while start + count < n and (center - number(column + stride * start) > number(column + stride * (start + count)) - center):
+        start += 1
+    exact = 0.0
+    for rank in range(start, start + count):
+        exact += np.float64(number(column + stride * rank)) / count
+    return np.float32(exact)
 
 
 @njit
@@ -228,9 +245,8 @@ def _block(job: int, rows: int, here: int, out: int, block: int, following: int,
     m, stride = word(job + 24), 4 * word(job + 8)
     mode, low, high, count = word(job + 80), word(job + 88), word(job + 96), word(job + 104)
     counting = word(job + 112) != 0
-    zero = splat(np.float32(0.0))
-    share = splat(np.float32(1.0 / (high - low + 1)))
     if mode == MAJORITY:
+        zero = splat(np.float32(0.0))
         for k in range(0, stride, STEP):
             sign = _votes(rows, m, here, k)
             store(out + k, sign)
@@ -243,20 +259,27 @@ def _block(job: int, rows: int, here: int, out: int, block: int, following: int,
         return
     _read_runs(rows, m, here, block, stride)
     _merge(block, stride, word(job + 64), word(job + 72), word(job + 40), word(job + 16), following)
-    for k in range(0, stride, STEP):
-        mean = _mean(block, stride, low, high, k, share)
-        least_kept, most_kept = load(block + stride * low + k), load(block + stride * high + k)
-        if mode == NEAREST:
-            center = mean
-            mean, least_kept, most_kept = _nearest(block, stride, m, count, k, center, splat(np.float32(1.0 / count)))
-            if beyond(mean):
-                mean = _exact_nearest(block, stride, m, count, k, center, mean)
-        store(out + k, add(mean, zero))  # + 0 makes 0 of -0
+    share = splat(np.float32(1.0 / (high - low + 1)))
+    if mode == BETWEEN:
+        _means(block, stride, low, high, share, out)
         if counting:
+            for k in range(0, stride, STEP):
+                _count(rows, m, here, k, load(block + stride * low + k), load(block + stride * high + k), survived)
+        return
+    centers = block + stride * m
+    _means(block, stride, low, high, share, centers)
+    _nearest(block, stride, m, count, centers, splat(np.float32(1.0 / count)), out)
+    if counting:
+        for k in range(0, stride, STEP):
+            center = load(centers + k)
+            least_kept = most_kept = _pick(block + k, stride * count, (m - 1) // count, center)
+            for first in range(1, count):
+                taken = _pick(block + stride * first + k, stride * count, (m - 1 - first) // count, center)
+                least_kept, most_kept = least(least_kept, taken), most(most_kept, taken)
             _count(rows, m, here, k, least_kept, most_kept, survived)
 
 
-@cfunc(types.void(types.voidptr), cache=True)
+@kernel
 def ranks(pointer: Any) -> None:
     """Aggregates chunks of columns until none is left. Any number of threads may run it on one job.
 
@@ -270,7 +293,7 @@ def ranks(pointer: Any) -> None:
     stride = 4 * columns
     space = np.empty((2 * m + n + 16) * columns, np.float32)
     block = (space.ctypes.data + 63) // 64 * 64
-    mixed = block + stride * m
+    mixed = block + stride * (m + 1)  # after the block one row for its centers
     staged = mixed + stride * (m + 4)
     addresses = np.empty(m + n, np.int64)
     for row in range(m):

@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import cfunc, njit, types
+from numba import njit
 
+from .compiled_cache import kernel
 from .compiled_ranks import mix
 from .lanes import (
     STEP,
@@ -88,7 +89,7 @@ def _center(row: int, reference: int, at: int, width: int, into: int, stride: in
             put(into + k, value - number(reference + at + k) if reference else value)
 
 
-@cfunc(types.void(types.voidptr), cache=True)
+@kernel
 def gram(pointer: Any) -> None:
     """Inner products of all rows minus a reference, of one chunk of columns after the other.
 
@@ -107,6 +108,7 @@ def gram(pointer: Any) -> None:
     sums = np.empty((tiles * 12, STEP // 4), np.float32)
     products = np.empty((m + 4, m + 4), np.float64)
     lines = stride // 64
+    share = (m * lines + tiles - 1) // tiles
     while True:
         ticket = take_ticket(job)
         first = ticket * chunk
@@ -121,12 +123,15 @@ def gram(pointer: Any) -> None:
             for row in range(m):
                 _center(word(rows + 8 * row), reference, 4 * start, width, block + stride * row, stride)
             tile = sums.ctypes.data
+            row, line = 0, 0
             for i in range(0, m, 4):
-                for row in range(i, min(i + 4, m)):
-                    following = word(rows + 8 * row) + 4 * start + stride
-                    for line in range(lines):
-                        fetch_soon(following + 64 * line)
                 for j in range(i, m, 3):
+                    for _ in range(share):
+                        if row < m:
+                            fetch_soon(word(rows + 8 * row) + 4 * start + stride + 64 * line)
+                            line += 1
+                            if line == lines:
+                                row, line = row + 1, 0
                     _tile(block + stride * i, block + stride * j, stride, tile)
                     tile += 12 * STEP
             since += width
@@ -147,7 +152,7 @@ def gram(pointer: Any) -> None:
     hold(space)
 
 
-@cfunc(types.void(types.voidptr), cache=True)
+@kernel
 def weighted(pointer: Any) -> None:
     """The sum of rows, each times its weight, in one pass.
 
@@ -190,7 +195,7 @@ def weighted(pointer: Any) -> None:
         add_at(job + 8, wrong)
 
 
-@cfunc(types.void(types.voidptr), cache=True)
+@kernel
 def mixed(pointer: Any) -> None:
     """Weighted sums of rows, a whole matrix of them.
 
@@ -231,7 +236,39 @@ def mixed(pointer: Any) -> None:
     hold(addresses)
 
 
-@cfunc(types.void(types.voidptr), cache=True)
+@njit
+def _square(row: int, center: int, width: int) -> float:
+    """The sum of the squares of a row, or of a row minus a center (0: none), over ``width`` columns."""
+    zero = splat(np.float32(0.0))
+    a = b = c = d = zero
+    whole = 4 * width // (4 * STEP) * 4 * STEP
+    if center:
+        for k in range(0, whole, 4 * STEP):
+            x, y = sub(load(row + k), load(center + k)), sub(load(row + k + STEP), load(center + k + STEP))
+            a, b = fma(x, x, a), fma(y, y, b)
+            x = sub(load(row + k + 2 * STEP), load(center + k + 2 * STEP))
+            y = sub(load(row + k + 3 * STEP), load(center + k + 3 * STEP))
+            c, d = fma(x, x, c), fma(y, y, d)
+            fetch_soon(row + k + AHEAD)
+            fetch_soon(row + k + AHEAD + 64)
+    else:
+        for k in range(0, whole, 4 * STEP):
+            x, y = load(row + k), load(row + k + STEP)
+            a, b = fma(x, x, a), fma(y, y, b)
+            x, y = load(row + k + 2 * STEP), load(row + k + 3 * STEP)
+            c, d = fma(x, x, c), fma(y, y, d)
+            fetch_soon(row + k + AHEAD)
+            fetch_soon(row + k + AHEAD + 64)
+    rest = np.float32(0.0)
+    for k in range(whole, 4 * width, 4):
+        value = number(row + k)
+        if center:
+            value -= number(center + k)
+        rest += value * value
+    return np.float64(total(add(add(a, b), add(c, d)))) + np.float64(rest)
+
+
+@kernel
 def squares(pointer: Any) -> None:
     """Squared distances of rows to a center, of one chunk of columns after the other.
 
@@ -241,34 +278,16 @@ def squares(pointer: Any) -> None:
     job = address_of(pointer)
     columns, n, d, rows, center = word(job + 8), word(job + 16), word(job + 24), word(job + 32), word(job + 40)
     chunk, out = word(job + 48), word(job + 56)
-    zero = splat(np.float32(0.0))
-    found = np.empty(n, np.float64)
     while True:
         ticket = take_ticket(job)
         first = ticket * chunk
         if first >= d:
             break
         last = min(d, first + chunk)
-        found[:] = 0.0
-        for start in range(first, last, columns):
-            width = min(columns, last - start)
-            whole = 4 * width // (2 * STEP) * 2 * STEP
-            for row in range(n):
-                at = word(rows + 8 * row) + 4 * start
-                mid = center + 4 * start
-                a = b = zero
-                for k in range(0, whole, 2 * STEP):
-                    x, y = load(at + k), load(at + k + STEP)
-                    fetch_soon(at + k + 4 * columns)
-                    if center:
-                        x, y = sub(x, load(mid + k)), sub(y, load(mid + k + STEP))
-                    a, b = fma(x, x, a), fma(y, y, b)
-                rest = np.float32(0.0)
-                for k in range(whole, 4 * width, 4):
-                    value = number(at + k)
-                    if center:
-                        value -= number(mid + k)
-                    rest += value * value
-                found[row] += np.float64(total(add(a, b))) + np.float64(rest)
         for row in range(n):
-            put_double(out + 8 * (n * ticket + row), found[row])
+            found = 0.0
+            at = word(rows + 8 * row)
+            for start in range(first, last, columns):
+                middle = center + 4 * start if center else 0
+                found += _square(at + 4 * start, middle, min(columns, last - start))
+            put_double(out + 8 * (n * ticket + row), found)

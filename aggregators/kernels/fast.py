@@ -100,7 +100,7 @@ def squared_distances_to(rows: Rows, center: Tensor | None) -> NDArray[np.float6
     addresses = _addresses(rows)
     chunk, count = _chunks(rows.d)
     parts = np.zeros((count, rows.n))
-    job = _job(512, rows.n, rows.d, addresses.ctypes.data, 0 if middle is None else middle.data_ptr(), chunk, parts.ctypes.data)
+    job = _job(2048, rows.n, rows.d, addresses.ctypes.data, 0 if middle is None else middle.data_ptr(), chunk, parts.ctypes.data)
     _run(squares, job, rows, chunk)
     return plain.mend_squares(parts.sum(axis=0), rows, center)
 

@@ -44,6 +44,19 @@ def runs(n: int) -> Iterator[tuple[int, int]]:
 
 
 @functools.lru_cache(maxsize=256)
+def comparisons(n: int, first: int, last: int) -> tuple[tuple[int, int, int, int, int], ...]:
+    """Those comparisons that ranks ``first..last`` of n values depend on: (reach, step, first, second, kind)."""
+    wanted = set(range(first, last + 1))
+    kept = []
+    for reach, step, low, high in reversed(list(comparators(n))):
+        if low in wanted or high in wanted:
+            kind = BOTH if low in wanted and high in wanted else LESSER if low in wanted else GREATER
+            kept.append((reach, step, low, high, kind))
+            wanted |= {low, high}
+    return tuple(reversed(kept))
+
+
+@functools.lru_cache(maxsize=256)
 def table(n: int, first: int, last: int) -> NDArray[np.int64]:
     """The steps that put ranks ``first..last`` of n rows in place when the rows come in sorted ``runs``.
 
@@ -52,21 +65,17 @@ def table(n: int, first: int, last: int) -> NDArray[np.int64]:
     run_of = [0] * n
     for begin, length in runs(n):
         run_of[begin : begin + length] = [length] * length
-    wanted = set(range(first, last + 1))
     levels: dict[tuple[int, int], dict[int, tuple[int, int]]] = {}
-    for reach, step, low, high in reversed(list(comparators(n))):
-        if low in wanted or high in wanted:
-            if reach >= min(run_of[low], run_of[high]):  # else both are in one run
-                kind = BOTH if low in wanted and high in wanted else LESSER if low in wanted else GREATER
-                levels.setdefault((reach, -step), {})[low] = (high, kind)
-            wanted |= {low, high}
-    return np.array(_fused([levels[key] for key in sorted(levels)]), dtype=np.int64)
+    for reach, step, low, high, kind in comparisons(n, first, last):
+        if reach >= min(run_of[low], run_of[high]):  # else both are in one run
+            levels.setdefault((reach, -step), {})[low] = (high, kind)
+    return np.array(_fused(list(levels.values())), dtype=np.int64)
 
 
 def _fused(levels: list[dict[int, tuple[int, int]]]) -> list[int]:
     """The steps of all levels in order, three comparisons of two levels as one merge wherever that is possible."""
     made: list[int] = []
-    for here, after in itertools.zip_longest(levels, levels[1:], fillvalue={}):
+    for here, after in itertools.pairwise([*levels, {}]):
         lows = {high: low for low, (high, _) in here.items()}
         for b, (c, _) in sorted(after.items()):
             if b in here and c in lows:

@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from . import network
 from .rows import Rows
 
 FLUSH = 4096  # columns after which float32 sums go over into float64
@@ -39,8 +40,8 @@ def between(
     """The mean of the sorted values low..high of each column."""
 
     def part(block: Tensor) -> _Part:
-        ranks = ascending(block)
-        return mean_of(ranks[low : high + 1]), _survived(block, ranks[low], ranks[high], count_survivors)
+        kept = ranked(block, low, high)
+        return mean_of(kept), _survived(block, kept[0], kept[-1], count_survivors)
 
     return _each_chunk(rows, matrix, part, count_survivors)
 
@@ -51,9 +52,9 @@ def nearest(
     """The mean of the ``count`` values of each column nearest to the mean of its sorted values ``around``; ties to the lesser."""
 
     def part(block: Tensor) -> _Part:
-        ranks = ascending(block)
+        ranks = ranked(block, 0, len(block) - 1)
         center = mean_of(ranks[around[0] : around[1] + 1])
-        taken = list(ranks[:count])
+        taken = ranks[:count]
         # The nearest are neighbours, so of all values whose ranks differ by multiples of ``count`` exactly one is among them.
         for rank in range(count, len(ranks)):
             moves = center - ranks[rank - count] > ranks[rank] - center
@@ -76,16 +77,28 @@ def majority(rows: Rows, count_survivors: bool, matrix: NDArray[np.float32] | No
     return _each_chunk(rows, matrix, part, count_survivors)
 
 
-def ascending(block: Tensor) -> Tensor:
-    """The values of each column of ``(n, c)`` sorted. numpy has the better sort for short rows, and no threads of its own."""
+def ranked(block: Tensor, low: int, high: int) -> list[Tensor]:
+    """Ranks low..high of each column of ``(n, c)``, ascending.
+
+    By comparing whole rows: sorting the few values of a column takes several times as long. By numpy, which starts no threads.
+    """
     if block.device.type != "cpu":
-        return block.sort(dim=0).values
-    columns = np.array(block.numpy().T, order="C")  # a copy even of what is in order already
-    columns.sort(axis=1)
-    return torch.from_numpy(np.ascontiguousarray(columns.T))
+        return list(block.sort(dim=0).values[low : high + 1])
+    rows = list(np.array(block.numpy(), order="C"))
+    spare = np.empty_like(rows[0])
+    for _, _, a, b, kind in network.comparisons(len(rows), low, high):
+        if kind == network.BOTH:
+            np.minimum(rows[a], rows[b], out=spare)
+            np.maximum(rows[a], rows[b], out=rows[b])
+            rows[a], spare = spare, rows[a]
+        elif kind == network.LESSER:
+            np.minimum(rows[a], rows[b], out=rows[a])
+        else:
+            np.maximum(rows[a], rows[b], out=rows[b])
+    return [torch.from_numpy(row) for row in rows[low : high + 1]]
 
 
-def mean_of(values: Sequence[Tensor] | Tensor) -> Tensor:
+def mean_of(values: Sequence[Tensor]) -> Tensor:
     """The mean of rows, summed in order; finite when they are."""
     mean = values[0].clone()
     for row in values[1:]:
@@ -166,7 +179,8 @@ def mend(
 def _is_reference(row: Tensor | None, reference: Tensor | None) -> bool:
     """Whether a row of products zero is zero, and did not only vanish."""
     if row is None or reference is None:
-        return row is reference or not bool((row if reference is None else reference).any())
+        other = reference if row is None else row
+        return other is None or not bool(other.any())
     return row.data_ptr() == reference.data_ptr() or torch.equal(row, reference.to(row.device, row.dtype))
 
 
@@ -206,7 +220,9 @@ def squared_distances_to(rows: Rows, center: Tensor | None) -> NDArray[np.float6
 
 def mend_squares(found: NDArray[np.float64], rows: Rows, center: Tensor | None) -> NDArray[np.float64]:
     """Finds those distances again in float64 that left float32, or all but vanished in it."""
-    for at in np.flatnonzero(~(found > 1e-30) | ~np.isfinite(found) | (found > 1e38)).tolist():
+    for at in np.flatnonzero(~((found > 1e-30) & (found < 1e38))).tolist():
+        if found[at] == 0.0 and _is_reference(rows.row(at), center):
+            continue
         found[at] = 0.0
         for columns in rows.blocks():
             part = rows.row(at)[columns].to(torch.float64)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gossip.errors import AggregationError
 
-CHUNK_ELEMENTS = 2**18
+CHUNK_ELEMENTS = 2**19
 
 
 class Rows:

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from gossip.aggregators import Rule, krum, mean, median, multi_krum, suspicion, suspicion_literal, trimmed_mean
-from gossip.aggregators.arithmetic import distances_to, gram_around, squared_distances
-from gossip.aggregators.sorting import network, ranked
+from gossip.aggregators.gram_rules import statistics
+from gossip.aggregators.kernels import Rows
 from gossip.errors import AggregationError, ConfigError, TooFewUpdates
 
 
@@ -110,20 +110,14 @@ def test_literal_suspicion_is_the_rule_as_written() -> None:
     )
 
 
-@pytest.mark.parametrize("n", range(1, 41))
-def test_the_network_sorts_every_rank_and_makes_no_comparison_it_does_not_need(n: int) -> None:
-    columns = torch.randint(0, 5, (n, 200), generator=torch.Generator().manual_seed(n)).float()
-    expected = columns.sort(dim=0).values
-    assert torch.equal(torch.stack(ranked(columns, 0, n - 1)), expected)
-    middle = ranked(columns, (n - 1) // 2, n // 2)
-    assert torch.equal(torch.stack(middle), expected[(n - 1) // 2 : n // 2 + 1])
-    assert len(network(n, (n - 1) // 2, n // 2)) <= len(network(n, 0, n - 1))
-
-
 def test_the_weight_of_a_trimmed_update_is_the_share_of_its_coordinates_that_survived() -> None:
     x = torch.tensor([[0.0, 9.0], [1.0, 8.0], [2.0, 1.0], [3.0, 2.0], [4.0, 3.0]])
     assert trimmed_mean.explain(x, f=1).weights.tolist() == pytest.approx([0, 1 / 3, 1 / 6, 1 / 3, 1 / 6])
     assert median.explain(x).weights.tolist() == pytest.approx([0, 0, 0.5, 0, 0.5])
+
+
+def squared_distances(x: Tensor) -> np.ndarray:
+    return statistics(Rows.of(x), {}).squared_distances()
 
 
 def test_distances_of_parameters_are_exact_where_inner_products_are_all_rounding() -> None:
@@ -134,7 +128,7 @@ def test_distances_of_parameters_are_exact_where_inner_products_are_all_rounding
     by_products = torch.cdist(x, x).double().square().numpy()
     wrong = np.median(np.abs(np.sqrt(by_products[apart]) / np.sqrt(exact[apart]) - 1))
     assert wrong > 0.1, "the case is hard: by inner products these distances come out wrong"
-    np.testing.assert_allclose(squared_distances(x).numpy()[apart], exact[apart], rtol=1e-5)
+    np.testing.assert_allclose(squared_distances(x)[apart], exact[apart], rtol=1e-5)
     assert torch.equal(krum(x, f=5), x[int(krum_scores_oracle(y, 5).argmin())])
 
 
@@ -142,18 +136,13 @@ def test_distances_of_parameters_are_exact_where_inner_products_are_all_rounding
 def test_distances_neither_overflow_nor_vanish(scale: float) -> None:
     x = cloud(6, 40) * scale
     y = in_numpy(x)
-    center = x.mean(dim=0)
-    np.testing.assert_allclose(distances_to(x, center).numpy(), np.linalg.norm(y - in_numpy(center), axis=1), rtol=1e-5)
-    np.testing.assert_allclose(
-        squared_distances(x).numpy(), ((y[:, None] - y[None]) ** 2).sum(-1), rtol=1e-5, atol=1e-9 * scale**2
-    )
-    around = y - in_numpy(center)
-    np.testing.assert_allclose(gram_around(x, center).numpy(), around @ around.T, rtol=1e-4, atol=1e-4 * scale**2)
+    exact = ((y[:, None] - y[None]) ** 2).sum(-1)
+    np.testing.assert_allclose(squared_distances(x), exact, rtol=1e-5, atol=1e-9 * scale**2)
 
 
-def test_a_row_on_the_center_does_not_hide_that_the_others_vanished_in_float32() -> None:
+def test_a_row_on_the_reference_does_not_hide_that_the_others_vanished_in_float32() -> None:
     x = torch.cat([torch.zeros(1, 3), torch.full((4, 3), 1e-25)])
-    assert gram_around(x, torch.zeros(3)).diagonal()[1] == pytest.approx(3e-50)
+    assert squared_distances(x)[0, 1] == pytest.approx(3e-50)
 
 
 RULES = [mean, median, trimmed_mean, krum, multi_krum, suspicion, suspicion_literal]
