@@ -227,15 +227,8 @@ def main() -> int:
         for bucketing in options.bucketing
     ]
     try:
-        rows = run_all(
-            cells,
-            play,
-            options.into,
-            options.jobs,
-            prepare,
-            *(() if options.only_done else (str(path_of(options.data)), options.threads)),
-            only_done=options.only_done,
-        )
+        given = () if options.only_done else (str(path_of(options.data)), options.threads)
+        rows = run_all(cells, play, options.into, options.jobs, prepare, *given, only_done=options.only_done)
     except NoData as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
