@@ -10,7 +10,7 @@ from .gram import Decision, FloatArray, Gram
 from .gram_rules import gram_rule, typical
 
 
-@gram_rule(points=("previous",), translation=False, absolute=("tau",))
+@gram_rule(points=("previous",), one_look=lambda steps=1, **_: steps == 1, translation=False, absolute=("tau",))
 def centered_clipping(gram: Gram, *, f: int = 0, tau: float | None = None, steps: int = 1) -> Decision:
     """Average the updates after clipping each to a ball around the last aggregate; from there again, ``steps`` times.
 
@@ -39,7 +39,7 @@ def centered_clipping(gram: Gram, *, f: int = 0, tau: float | None = None, steps
     return Decision(weights)
 
 
-@gram_rule(at_least_centered=lambda f: f + 1, points=("center",), absolute=("tau",))
+@gram_rule(at_least_centered=lambda f: f + 1, points=("center",), one_look=True, absolute=("tau",))
 def self_centered_clipping(gram: Gram, *, f: int, tau: float | None = None) -> Decision:
     """One's own update plus the mean of the clipped differences to it, of all updates.
 

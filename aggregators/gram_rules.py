@@ -39,6 +39,7 @@ class GramRule(Rule):
     points: tuple[str, ...] = ()
     optional: frozenset[str] = frozenset()
     about_origin = False
+    one_look: Callable[..., bool] | bool = False
     last_step: Callable[..., Kept] | None = None
     """For a rule whose aggregate is more than a weighted sum: ``(Columns of the chosen updates, *, f, ...) -> Kept``."""
 
@@ -62,6 +63,8 @@ class GramRule(Rule):
 
     def decide(self, gram: Gram, **options: Any) -> Decision:
         """A function of nothing but its arguments. Raises TooFewUpdates or AggregationError."""
+        if not self.about_origin:  # there distances are all rounding, and nobody's twin is known
+            gram = gram.with_equal_twins()
         result = self.function(gram, **options)
         decision = result if isinstance(result, Decision) else Decision(np.asarray(result, dtype=np.float64))
         weights = gram.full(decision.weights)
@@ -118,11 +121,17 @@ class GramRule(Rule):
         return self.last_step(picked, **options)
 
     def __call__(self, updates: Updates, **options: Any) -> Tensor:
-        rows, vectors, _, decision, named = self._decided(updates, options)
-        return self.finish(rows, vectors, decision.weights, None, named).aggregate
+        rows, vectors, named = self._prepared(updates, options)
+        if self.one_look is True or (self.one_look and self.one_look(**named)):
+            gram = distances_alone(rows, vectors)
+        else:
+            gram = self._gram(rows, vectors, None)
+        return self.finish(rows, vectors, self.decide(gram, **named).weights, None, named).aggregate
 
     def explain(self, updates: Updates, **options: Any) -> Verdict:
-        rows, vectors, gram, decision, named = self._decided(updates, options)
+        rows, vectors, named = self._prepared(updates, options)
+        gram = self._gram(rows, vectors, None)
+        decision = self.decide(gram, **named)
         kept = self.finish(rows, vectors, decision.weights, None, named, survivors=True)
         shares = decision.shares
         assert shares is not None
@@ -132,17 +141,14 @@ class GramRule(Rule):
             shares[np.flatnonzero(decision.weights[: gram.n])] = kept.survived / kept.survived.sum()
         return Verdict(kept.aggregate, torch.from_numpy(shares), torch.from_numpy(decision.outlyingness), decision.state)
 
-    def _decided(
-        self, updates: Updates, options: Mapping[str, Any]
-    ) -> tuple[Rows, Mapping[str, Tensor], Gram, Decision, Mapping[str, Any]]:
+    def _prepared(self, updates: Updates, options: Mapping[str, Any]) -> tuple[Rows, dict[str, Tensor], Mapping[str, Any]]:
+        """The rows, the rule's points by name, and the other options."""
         given = {key: options[key] for key in GIVEN if key in options and key in self.points}
         named = {key: value for key, value in options.items() if key not in given}
         f = int(named.get("f", 0))
         least = self.least(f, centered=given.get("center") is not None, options=named)
         rows = check_rows(updates, self.name, f, least, **{key: v for key, v in given.items() if isinstance(v, Tensor)})
-        vectors = self._vectors(rows, given, None)
-        gram = self._gram(rows, vectors, None)
-        return rows, vectors, gram, self.decide(gram, **named), named
+        return rows, self._vectors(rows, given, None), named
 
     def _vectors(self, rows: Rows, given: Mapping[str, Any], matrix: FloatArray | None) -> dict[str, Tensor]:
         """The points of this rule by name, in its order."""
@@ -239,6 +245,13 @@ def plain_statistics(rows: Rows, vectors: Mapping[str, Tensor]) -> Gram:
     return Gram(products, rows.n, tuple(vectors), 4 * float(torch.finfo(rows.dtype).eps) * length, _precision(rows))
 
 
+def distances_alone(rows: Rows, vectors: Mapping[str, Tensor]) -> Gram:
+    """For weights that depend on the distances to the one point alone: those, and zero for all other products."""
+    ((point, vector),) = vectors.items()
+    squares = kernels.squared_distances_to(rows, None if point == "origin" else vector)
+    return Gram(np.diag([*squares, 0.0]), rows.n, (point,), 0.0, _precision(rows))
+
+
 def _precision(rows: Rows) -> float:
     return 4 * float(torch.finfo(working_dtype(rows.row(0))).eps)
 
@@ -258,7 +271,8 @@ def _sample(rows: Rows) -> FloatArray:
 
 def _central_row(sample: FloatArray) -> int:
     """The row whose median distance to the others is least; of equals the first."""
-    apart = Gram(sample @ sample.T, len(sample)).squared_distances()
+    columns = torch.from_numpy(sample)  # numpy's product would wake threads that compete with torch's
+    apart = Gram((columns @ columns.T).numpy(), len(sample)).squared_distances()
     return int(np.argmin(np.median(apart, axis=1)))
 
 
@@ -285,6 +299,7 @@ def gram_rule(
     robust: bool = True,
     absolute: Sequence[str] = (),
     about_origin: bool = False,
+    one_look: Callable[..., bool] | bool = False,
 ) -> Callable[[Callable[..., Any]], GramRule]: ...
 def gram_rule(
     function: Callable[..., Any] | None = None,
@@ -299,12 +314,15 @@ def gram_rule(
     robust: bool = True,
     absolute: Sequence[str] = (),
     about_origin: bool = False,
+    one_look: Callable[..., bool] | bool = False,
 ) -> Any:
     """Makes a function ``(gram: Gram, *, f, ...)`` that returns weights or a ``Decision`` a rule.
 
     Args:
         name, at_least, at_least_centered, translation, scale, robust: As for ``rule``. The bound is checked before every call.
         absolute: Options in units of the updates: where one is given, the rule promises scale equivariance no more.
+        one_look: Its weights depend on nothing but the distances to its one point, or a function of the options that says
+            whether. Called for the aggregate alone, such a rule does without the inner products.
         about_origin: It looks at lengths and directions, not at distances: nothing is subtracted from the updates.
         points: Of ``POINTS``; with ``?`` behind it one that may be missing (``gram.has``). All but origin and median are
             arguments of the rule.
@@ -337,6 +355,7 @@ def gram_rule(
         )
         made.points, made.optional, made.last_step = plain, optional, last_step
         made.absolute, made.about_origin = frozenset(absolute), about_origin
+        made.one_look = one_look
         return made
 
     return decorate(function) if function is not None else decorate

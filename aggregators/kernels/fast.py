@@ -109,10 +109,10 @@ def weighted_sum(rows: Rows, weights: NDArray[np.float64]) -> Tensor:
     from .compiled_sums import weighted
 
     used = np.flatnonzero(weights)
-    factors = weights[used].astype(np.float32)
     sizes = np.abs(weights[used])
     if len(sizes) and not (sizes.min() > 1e-30 and sizes.max() < 1e30):
         return plain.exact_weighted_sum(rows, weights)
+    factors = weights[used].astype(np.float32)
     if len(used) == 1 and factors[0] == 1.0:
         return rows.row(int(used[0])).clone()
     addresses = _addresses(rows)[used]

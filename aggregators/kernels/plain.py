@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import reduce
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -20,10 +20,11 @@ from torch import Tensor
 from . import network
 from .rows import Rows
 
+RANK_ELEMENTS = 2**21  # of a chunk whose ranks are taken: long operations, so that threads need not wait for each other
 FLUSH = 4096  # columns after which float32 sums go over into float64
 HUGE_FACTOR = 1e130  # products of float64 values beyond it could leave float64
 Counts: TypeAlias = NDArray[np.float64]
-_Part: TypeAlias = tuple[Tensor, Tensor | None]
+_Part: TypeAlias = tuple[Any, Any]
 
 
 def working(dtype: torch.dtype) -> torch.dtype:
@@ -32,6 +33,8 @@ def working(dtype: torch.dtype) -> torch.dtype:
 
 
 # --- ranks of each coordinate ---------------------------------------------------------------------------------------------
+#
+# On the CPU by numpy, elsewhere by torch: numpy starts no threads of its own, so several chunks can be worked on at once.
 
 
 def between(
@@ -39,9 +42,9 @@ def between(
 ) -> tuple[Tensor, Counts | None]:
     """The mean of the sorted values low..high of each column."""
 
-    def part(block: Tensor) -> _Part:
+    def part(block: Any) -> _Part:
         kept = ranked(block, low, high)
-        return mean_of(kept), _survived(block, kept[0], kept[-1], count_survivors)
+        return mean_of(kept), _survived(block, kept[0], kept[-1]) if count_survivors else None
 
     return _each_chunk(rows, matrix, part, count_survivors)
 
@@ -51,17 +54,18 @@ def nearest(
 ) -> tuple[Tensor, Counts | None]:
     """The mean of the ``count`` values of each column nearest to the mean of its sorted values ``around``; ties to the lesser."""
 
-    def part(block: Tensor) -> _Part:
+    def part(block: Any) -> _Part:
+        library = _library(block)
         ranks = ranked(block, 0, len(block) - 1)
         center = mean_of(ranks[around[0] : around[1] + 1])
         taken = ranks[:count]
         # The nearest are neighbours, so of all values whose ranks differ by multiples of ``count`` exactly one is among them.
         for rank in range(count, len(ranks)):
             moves = center - ranks[rank - count] > ranks[rank] - center
-            taken[rank % count] = torch.where(moves, ranks[rank], taken[rank % count])
+            taken[rank % count] = library.where(moves, ranks[rank], taken[rank % count])
         if not count_survivors:
             return mean_of(taken), None
-        return mean_of(taken), _survived(block, reduce(torch.minimum, taken), reduce(torch.maximum, taken), True)
+        return mean_of(taken), _survived(block, reduce(library.minimum, taken), reduce(library.maximum, taken))
 
     return _each_chunk(rows, matrix, part, count_survivors)
 
@@ -69,22 +73,23 @@ def nearest(
 def majority(rows: Rows, count_survivors: bool, matrix: NDArray[np.float32] | None) -> tuple[Tensor, Counts | None]:
     """1, -1 or 0 for each column: the sign that more rows have."""
 
-    def part(block: Tensor) -> _Part:
-        signs = block.sign()
-        winner = signs.sum(dim=0).sign()
-        return winner, (signs == winner).sum(dim=1, dtype=torch.int64) if count_survivors else None
+    def part(block: Any) -> _Part:
+        library = _library(block)
+        signs = library.sign(block)
+        winner = library.sign(signs.sum(0))
+        return winner, (signs == winner).sum(1) if count_survivors else None
 
     return _each_chunk(rows, matrix, part, count_survivors)
 
 
-def ranked(block: Tensor, low: int, high: int) -> list[Tensor]:
+def ranked(block: Any, low: int, high: int) -> list[Any]:
     """Ranks low..high of each column of ``(n, c)``, ascending.
 
-    By comparing whole rows: sorting the few values of a column takes several times as long. By numpy, which starts no threads.
+    By comparing whole rows: sorting the few values of a column takes several times as long.
     """
-    if block.device.type != "cpu":
+    if isinstance(block, Tensor):
         return list(block.sort(dim=0).values[low : high + 1])
-    rows = list(np.array(block.numpy(), order="C"))
+    rows = list(np.array(block, order="C"))
     spare = np.empty_like(rows[0])
     for _, _, a, b, kind in network.comparisons(len(rows), low, high):
         if kind == network.BOTH:
@@ -95,42 +100,51 @@ def ranked(block: Tensor, low: int, high: int) -> list[Tensor]:
             np.minimum(rows[a], rows[b], out=rows[a])
         else:
             np.maximum(rows[a], rows[b], out=rows[b])
-    return [torch.from_numpy(row) for row in rows[low : high + 1]]
+    return rows[low : high + 1]
 
 
-def mean_of(values: Sequence[Tensor]) -> Tensor:
+def mean_of(values: Sequence[Any]) -> Any:
     """The mean of rows, summed in order; finite when they are."""
-    mean = values[0].clone()
+    share = 1.0 / len(values)
+    mean = values[0] + 0.0  # a copy, with 0 for -0
     for row in values[1:]:
         mean += row
-    mean *= float(np.float32(1.0 / len(values))) if mean.dtype == torch.float32 else 1.0 / len(values)
-    mean += 0.0  # makes 0 of -0
+    mean *= float(np.float32(share)) if mean.itemsize == 4 else share
+    mean += 0.0
     if math.isfinite(float(mean.sum())):
         return mean
-    exact = sum(row.to(torch.float64) / len(values) for row in values)
-    assert isinstance(exact, Tensor)
-    return torch.where(mean.isfinite(), mean, exact.to(mean.dtype))
+    library = _library(mean)
+    double = [row.to(torch.float64) if isinstance(row, Tensor) else row.astype(np.float64) for row in values]
+    exact: Any = sum(row / len(values) for row in double)
+    exact = exact.to(mean.dtype) if isinstance(exact, Tensor) else exact.astype(mean.dtype)
+    return library.where(library.isfinite(mean), mean, exact)
 
 
-def _survived(block: Tensor, low: Tensor, high: Tensor, wanted: bool) -> Tensor | None:
-    return torch.eq(block, block.clamp(low, high)).sum(dim=1, dtype=torch.int64) if wanted else None
+def _library(block: Any) -> Any:
+    return torch if isinstance(block, Tensor) else np
+
+
+def _survived(block: Any, low: Any, high: Any) -> Any:
+    return ((block >= low) & (block <= high)).sum(1)
 
 
 def _each_chunk(
-    rows: Rows, matrix: NDArray[np.float32] | None, part: Callable[[Tensor], _Part], counting: bool
+    rows: Rows, matrix: NDArray[np.float32] | None, part: Callable[[Any], _Part], counting: bool
 ) -> tuple[Tensor, Counts | None]:
     """Applies ``part`` to every chunk, several at a time when torch may use several threads and the rows are on the CPU."""
     work = working(rows.dtype)
+    on_cpu = rows.device.type == "cpu"
     mixing = None if matrix is None else torch.from_numpy(matrix).to(rows.device, work)
     aggregate = torch.empty(rows.d, dtype=rows.dtype, device=rows.device)
-    counts = torch.zeros(rows.n if mixing is None else len(mixing), dtype=torch.int64)
-    threads = torch.get_num_threads() if rows.device.type == "cpu" else 1
-    every = rows.blocks()
+    counts = np.zeros(rows.n if mixing is None else len(mixing), np.float64)
+    threads = torch.get_num_threads() if on_cpu else 1
+    every = rows.blocks(RANK_ELEMENTS, threads)
 
-    def one(job: tuple[slice, Tensor]) -> Tensor | None:
+    def one(job: tuple[slice, Tensor]) -> Any:
         columns, block = job
-        result, survived = part(block)
-        aggregate[columns] = result
+        with np.errstate(over="ignore", invalid="ignore"):
+            result, survived = part(block.numpy() if on_cpu else block)
+        aggregate[columns] = torch.from_numpy(result) if on_cpu else result
         return survived
 
     def jobs(some: list[slice]) -> Iterator[tuple[slice, Tensor]]:
@@ -144,10 +158,10 @@ def _each_chunk(
         with ThreadPoolExecutor(threads) as pool:
             # A few chunks at a time: what waits is in memory already.
             found = [each for at in range(0, len(every), threads) for each in pool.map(one, jobs(every[at : at + threads]))]
-    for survived in found:
-        if survived is not None:
-            counts += survived.cpu()
-    return aggregate, counts.numpy().astype(np.float64) if counting else None
+    if counting:
+        for survived in found:
+            counts += survived if on_cpu else survived.cpu().numpy()
+    return aggregate, counts if counting else None
 
 
 # --- sums over rows and columns -------------------------------------------------------------------------------------------

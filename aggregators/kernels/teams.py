@@ -2,13 +2,15 @@
 
 The threads are those of torch's own OpenMP team where it has one. Threads of our own would have to compete with torch's,
 which after each of its operations go on spinning for a few milliseconds; and waking a team takes microseconds.
-With one thread none of this is touched, so a process that forks or has one thread a peer starts no team.
+With one thread none of this is touched, so where every peer has one thread there is no team. A team does not live on in a
+forked process, where OpenMP would wait for it for ever: there the threads are our own.
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
+import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,6 +18,8 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from numpy.typing import NDArray
+
+_PROCESS = os.getpid()
 
 
 class Compiled(Protocol):
@@ -32,7 +36,7 @@ def run(kernel: Compiled, job: NDArray[np.int64], threads: int) -> None:
         kernel.ctypes(where)
         return
     parallel = _openmp()
-    if parallel is not None:
+    if parallel is not None and os.getpid() == _PROCESS:
         parallel(kernel.address, where, threads, 0)
         return
     with ThreadPoolExecutor(threads) as pool:  # ctypes lets go of the interpreter lock

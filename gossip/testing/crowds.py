@@ -32,7 +32,7 @@ class Crowd:
     def judge(self, rule: BoundRule, updates: Any = None, center: Tensor | None = None) -> Verdict:
         """The verdict of a rule. One that cannot do without a center gets ``center``, or the honest direction."""
         updates = self.updates if updates is None else updates
-        if center is None and needs_center(rule):
+        if center is None and rule.needs_center:
             center = self.gradient
         like = updates if isinstance(updates, Tensor) else updates[0]
         return rule.explain(
@@ -55,11 +55,6 @@ def bound_rule(candidate: Rule | BoundRule | Callable[..., Any] | str) -> BoundR
     return BoundRule(made.name, made)
 
 
-def needs_center(bound: BoundRule) -> bool:
-    parameter = bound.rule.parameters.get("center")
-    return parameter is not None and parameter.default is parameter.empty
-
-
 def in_units(bound: BoundRule) -> bool:
     """Whether an option is fixed in units of the updates."""
     return any(bound.options.get(key) is not None for key in bound.rule.absolute)
@@ -67,7 +62,7 @@ def in_units(bound: BoundRule) -> bool:
 
 def needs_help(bound: BoundRule) -> bool:
     """Whether a rule asks for something trusted beside the updates, and so need not follow them when most of them lie."""
-    return bound.needs_trainer or needs_center(bound)
+    return bound.needs_trainer or bound.needs_center
 
 
 def crowd(n: int, d: int, f: int, generator: torch.Generator, dtype: torch.dtype = torch.float32) -> Crowd:

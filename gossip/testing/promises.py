@@ -7,7 +7,7 @@ from torch import Tensor
 
 from gossip.aggregators.registry import BoundRule
 
-from .crowds import Crowd, apart, crowd, in_units, liars, near, needs_center
+from .crowds import Crowd, apart, crowd, in_units, liars, near
 
 SPREADS = 4.0  # how far from the honest mean, in distances of the farthest honest update, a robust rule may be carried
 OUTLYING = 3.0  # what the runtime counts as evidence of lying
@@ -84,7 +84,7 @@ def check_agreement(bound: BoundRule, case: Crowd) -> None:
 
 
 def check_equivariance(bound: BoundRule, case: Crowd, generator: torch.Generator) -> None:
-    center = case.gradient if needs_center(bound) else None
+    center = case.gradient if bound.needs_center else None
     before = case.judge(bound).aggregate
     if bound.rule.scale and not in_units(bound):
         for factor in (1e-12, 0.25, 1e12):

@@ -1,0 +1,97 @@
+"""``gossip bench aggregators``: what it prints, and what it says about what it cannot time."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from gossip.errors import ConfigError
+from gossip.launch import bench_aggregators, bench_byzfl
+from gossip.launch.cli import app
+
+SMALL = ["bench", "aggregators", "--n", "7", "--d", "200", "--repetitions", "2"]
+
+
+def invoke(*words: str) -> str:
+    result = CliRunner().invoke(app, [*SMALL, *words], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_the_table_has_a_row_for_each_rule_and_says_where_it_was_measured() -> None:
+    text = invoke("--rules", "median krum", "--rules", "nnm+trimmed_mean", "--no-byzfl")
+    assert text.startswith(f"torch {torch.__version__}")
+    assert "kernels: " in text
+    assert "n = 7, d = 200, f = 1" in text
+    for rule in ("median", "krum", "nnm+trimmed_mean"):
+        assert rule in text
+
+
+def test_json_is_all_that_is_printed_and_holds_every_number() -> None:
+    found = json.loads(invoke("--rules", "mean trimmed_mean", "--f", "2", "--no-byzfl", "--json"))
+    (table,) = found["tables"]
+    assert (table["n"], table["d"], table["f"]) == (7, 200, 2)
+    assert table["pass_ms"] > 0
+    assert [cell["rule"] for cell in table["cells"]] == ["mean", "trimmed_mean"]
+    for cell in table["cells"]:
+        assert cell["ms"] > 0
+        assert cell["passes"] > 0
+        assert cell["byzfl_ms"] is cell["ratio"] is None
+
+
+def test_a_rule_that_cannot_take_so_few_updates_says_so_and_the_others_are_timed() -> None:
+    (table,) = json.loads(invoke("--rules", "krum median", "--f", "3", "--no-byzfl", "--json"))["tables"]
+    krum, median = table["cells"]
+    assert krum["ms"] is None
+    assert "needs 9 updates" in krum["note"]
+    assert median["ms"] > 0
+
+
+def test_threads_are_set_and_explanations_are_timed() -> None:
+    before = torch.get_num_threads()
+    try:
+        assert ", 2 threads," in invoke("--rules", "median krum", "--threads", "2", "--explain", "--no-byzfl")
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_every_rule_of_the_default_table_can_be_timed() -> None:
+    (table,) = json.loads(invoke("--no-byzfl", "--json"))["tables"]
+    assert [cell["rule"] for cell in table["cells"]] == list(bench_aggregators.RULES)
+    assert not [cell for cell in table["cells"] if cell["ms"] is None]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--n", "7", "--n", "8", "--d", "5"], "2 numbers of updates"),
+        (["--rules", "medain"], "median"),
+        (["--n", "1000000", "--d", "1000000"], "do not fit"),
+    ],
+)
+def test_what_cannot_be_measured_is_said_before_anything_starts(words: list[str], told: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        CliRunner().invoke(
+            app,
+            ["bench", "aggregators", *(["--d", "5", "--n", "7"] if "--n" not in words else []), *words],
+            catch_exceptions=False,
+        )
+    assert told in f"{caught.value} {caught.value.hint}"
+
+
+@pytest.mark.skipif(bench_byzfl.module() is None, reason="byzfl is not installed")
+def test_byzfl_is_timed_beside_and_computes_the_same() -> None:
+    x = torch.randn(12, 300, generator=torch.Generator().manual_seed(0))
+    from gossip.aggregators import load
+
+    for spec in ("mean", "median", "trimmed_mean", "meamed"):
+        call, why = bench_byzfl.call(spec, x, 2)
+        assert call is not None, why
+        torch.testing.assert_close(call(), load(spec)(x, f=2))
+    (table,) = json.loads(invoke("--rules", "median phocas", "--json"))["tables"]
+    median, phocas = table["cells"]
+    assert median["ratio"] == pytest.approx(median["byzfl_ms"] / median["ms"])
+    assert phocas["byzfl_ms"] is None
