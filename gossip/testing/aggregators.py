@@ -114,8 +114,8 @@ def check_aggregator(
         check_liars(bound, case, name, lies)
     if "center" in bound.rule.parameters:
         check_centered(bound, d, f, generator)
-    check_long_vectors(bound, n, f, generator)
     check_shards(bound, case)
+    check_long_vectors(bound, n, f, generator)
     if oracle is not None:
         check_oracle(bound, n, f, d, oracle, generator)
     return check_resilience(bound, n, f, seed, kappa, strengths)
