@@ -11,11 +11,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
-Aggregate = Callable[[Tensor], Tensor]
+Aggregate: TypeAlias = Callable[[Tensor], Tensor]
+Lies: TypeAlias = Callable[[float], Tensor]
 FAR = 1e6  # in spreads of the honest: how far away liars stand who want to break a rule
 CARRIED = 1e3  # in the same unit: a rule that ends farther from the honest than this was carried away
 WEAKEST, STRONGEST = 0.1, 1e4  # of the strengths that are tried, in spreads of the honest; and FAR
@@ -69,9 +71,9 @@ def measure(aggregate: Aggregate, n: int, f: int, *, d: int = 16, seed: int = 0,
     generator = torch.Generator().manual_seed(seed)
     worst, found_by = 0.0, "nothing"
     for cloud, honest in clouds(n, f, d, generator):
-        ratio = _Ratio(aggregate, honest)
+        beside = _Ratio(aggregate, honest)
         for attack, lies in attacks(honest, f, generator):
-            kappa, strength = strongest(lambda strength, r=ratio, lies=lies: r(lies(strength)), strengths)  # type: ignore[misc]
+            kappa, strength = strongest(beside.of(lies), strengths)
             if kappa > worst:
                 worst, found_by = kappa, f"{cloud}, {attack} at {strength:.3g} spreads"
     return Resilience(n, f, worst, found_by, breaks_at(aggregate, n, d, seed))
@@ -99,9 +101,10 @@ def clouds(n: int, f: int, d: int, generator: torch.Generator) -> Iterator[tuple
         yield "two points", points
 
 
-def attacks(honest: Tensor, f: int, generator: torch.Generator) -> Iterator[tuple[str, Callable[[float], Tensor]]]:
+def attacks(honest: Tensor, f: int, generator: torch.Generator) -> Iterator[tuple[str, Lies]]:
     """Names, and functions of a strength in spreads of the honest to rows ``(f, d)``."""
     if f == 0:
+        yield "nobody", _copies(honest[0], 0)
         return
     mean = honest.mean(dim=0)
     around = honest - mean
@@ -120,19 +123,27 @@ def attacks(honest: Tensor, f: int, generator: torch.Generator) -> Iterator[tupl
         length = float(aim.norm())
         if length > 0:
             step = aim * (spread / length)
-            yield f"all {name}", lambda strength, step=step: (mean + strength * step).repeat(f, 1)  # type: ignore[misc]
+            yield f"all {name}", _together(mean, step, f)
             if f > 1 and name in ("against the mean", "anywhere"):
-                # One stands far out, the others on the mean that it makes.
-                def anchored(strength: float, step: Tensor = step) -> Tensor:
-                    far = mean + strength * (len(honest) + 1) * step
-                    return torch.cat([far[None], (mean + strength * step).repeat(f - 1, 1)])
-
-                yield f"an anchor {name}", anchored
+                yield f"an anchor {name}", _anchored(mean, step, f, len(honest))
     each = torch.randn(f, len(mean), generator=generator, dtype=torch.float64)
     each *= spread / each.norm(dim=1, keepdim=True)
     yield "each another way", lambda strength: mean + strength * each
-    for name, row in (("the nearest", int(lengths.argmin())), ("the farthest", int(lengths.argmax()))):
-        yield f"copies of {name}", lambda strength, row=row: honest[row].repeat(f, 1)  # type: ignore[misc]
+    yield "copies of the nearest", _copies(honest[int(lengths.argmin())], f)
+    yield "copies of the farthest", _copies(honest[int(lengths.argmax())], f)
+
+
+def _together(mean: Tensor, step: Tensor, f: int) -> Lies:
+    return lambda strength: (mean + strength * step).repeat(f, 1)
+
+
+def _anchored(mean: Tensor, step: Tensor, f: int, honest: int) -> Lies:
+    """One stands far out, the others on the mean that it makes."""
+    return lambda strength: torch.cat([(mean + strength * (honest + 1) * step)[None], (mean + strength * step).repeat(f - 1, 1)])
+
+
+def _copies(row: Tensor, f: int) -> Lies:
+    return lambda strength: row.repeat(f, 1)
 
 
 def breaks_at(aggregate: Aggregate, n: int, d: int, seed: int) -> int | None:
@@ -157,6 +168,10 @@ class _Ratio:
         self.aggregate, self.honest = aggregate, honest
         self.mean = honest.mean(dim=0)
         self.spread = float((honest - self.mean).square().sum(dim=1).mean())
+
+    def of(self, lies: Lies) -> Callable[[float], float]:
+        """As a function of the strength."""
+        return lambda strength: self(lies(strength))
 
     def __call__(self, lies: Tensor) -> float:
         off = float((self.aggregate(torch.cat([lies, self.honest])) - self.mean).square().sum())
