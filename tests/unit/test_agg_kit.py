@@ -139,13 +139,13 @@ def test_a_center_that_is_ignored_does_not_protect() -> None:
 # --- long vectors, shards, oracles, resilience --------------------------------------------------------------------------------
 
 
-@rule
+@rule(at_least=lambda f: 2 * f + 3)
 def by_chunks(updates: Tensor, *, f: int) -> Tensor:
     """Chooses another row for every 20,000 coordinates."""
     return torch.cat([krum(part, f=f) for part in updates.split(20_000, dim=1)])
 
 
-@rule(coordinatewise=True)
+@rule(coordinatewise=True, at_least=lambda f: 2 * f + 3)
 def not_by_coordinates(updates: Tensor, *, f: int) -> Tensor:
     return krum(updates, f=f)
 
