@@ -225,7 +225,7 @@ class ComposedRule(Rule):
             given["gradient"] = given["gradient"]()
         gram = self._gatherer.statistics(rows, None, None, **given)
         matrix = np.eye(gram.n, len(gram.products))
-        seen = gram
+        seen = gram.with_equal_twins()
         for part, stage in self.pre:
             made = part.matrix(seen, **stage.chosen(options))
             matrix = _product(made, matrix, seen.n)

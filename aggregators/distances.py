@@ -51,7 +51,7 @@ def multi_krum(gram: Gram, *, f: int, m: int | None = None) -> Decision:
     Raises:
         TooFewUpdates: Fewer than 2f + 3 updates.
         AggregationError: m is not in 1..n.
-    Source: as ``krum``.
+    Source: Blanchard, El Mhamdi, Guerraoui, Stainer 2017, as ``krum``.
     """
     keep = gram.n - f if m is None else m
     if not 1 <= keep <= gram.n:
