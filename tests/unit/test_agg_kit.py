@@ -16,9 +16,13 @@ from gossip.aggregators.gram import Gram
 from gossip.testing import check_aggregator
 
 
+SUBSETS = ("mda", "smea")  # they look at every subset of n - f updates: 4,845 of 20, in each of hundreds of cases
+
+
 @pytest.mark.parametrize(("n", "f"), [(8, 2), (20, 4), (7, 0)])
 @pytest.mark.parametrize("name", names())
 def test_our_rules_keep_their_promises(name: str, n: int, f: int) -> None:
+    n = min(n, 12) if name in SUBSETS else n
     check_aggregator(name, n=max(n, load(name).at_least(f)), f=f, strengths=2)
 
 
