@@ -40,6 +40,8 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	# What tests compare our rules with; without what it needs for plots and training (torchvision among it, which wants a torch of its own).
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps byzfl
 	@touch $@
 
 demo: $(INSTALLED)  ## eight peers, two liars, a killed server; ARGS is passed on to `gossip demo`

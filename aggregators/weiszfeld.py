@@ -72,7 +72,8 @@ def rfa(gram: Gram, *, f: int = 0, nu: float = 0.1, steps: int = 8) -> Decision:
 
 
 def _weiszfeld(gram: Gram, weights: FloatArray, nu: float) -> FloatArray:
-    inverse = 1.0 / np.maximum(gram.distances_to(weights), nu)
+    apart = np.maximum(gram.distances_to(weights), nu)
+    inverse = apart.min() / apart  # 1 at most: of equal updates apart is next to nothing, and 1 / apart more than there is
     return gram.full(inverse / inverse.sum())
 
 

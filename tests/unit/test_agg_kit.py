@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from gossip.aggregators import Rule, Verdict, krum, load, names, rule, trimmed_mean
+from gossip.aggregators import GramRule, Rule, Verdict, gram_rule, krum, load, median, names, rule, trimmed_mean
+from gossip.aggregators.gram import Gram
 from gossip.testing import check_aggregator
+
+
+SUBSETS = ("mda", "smea")  # they look at every subset of n - f updates: 4,845 of 20, in each of hundreds of cases
 
 
 @pytest.mark.parametrize(("n", "f"), [(8, 2), (20, 4), (7, 0)])
 @pytest.mark.parametrize("name", names())
 def test_our_rules_keep_their_promises(name: str, n: int, f: int) -> None:
-    check_aggregator(name, n=max(n, load(name).at_least(f)), f=f)
+    n = min(n, 12) if name in SUBSETS else n
+    check_aggregator(name, n=max(n, load(name).at_least(f)), f=f, strengths=2)
 
 
 def test_a_plain_function_can_be_checked() -> None:
@@ -131,3 +138,114 @@ def test_a_center_that_is_ignored_does_not_protect() -> None:
 
     with pytest.raises(AssertionError, match="away from its trusted center"):
         check_aggregator(median_of)
+
+
+# --- long vectors, shards, oracles, resilience --------------------------------------------------------------------------------
+
+
+@rule(at_least=lambda f: 2 * f + 3)
+def by_chunks(updates: Tensor, *, f: int) -> Tensor:
+    """Chooses another row for every 20,000 coordinates."""
+    return torch.cat([krum(part, f=f) for part in updates.split(20_000, dim=1)])
+
+
+@rule(coordinatewise=True, at_least=lambda f: 2 * f + 3)
+def not_by_coordinates(updates: Tensor, *, f: int) -> Tensor:
+    return krum(updates, f=f)
+
+
+@rule
+def generous(updates: Tensor, *, f: int) -> Tensor:
+    """The farthest row that is not absurdly far: nobody far away gets in, but whoever stays below the limit is followed."""
+    apart = (updates - median(updates)).to(torch.float64).norm(dim=1)
+    apart[apart > 8 * apart.median()] = -1.0
+    return updates[int(apart.argmax())].clone()
+
+
+@rule
+def the_last(updates: Tensor, *, f: int) -> Tensor:
+    return updates[-1].clone()
+
+
+the_last.symmetric = False  # or else it would be told by that
+
+
+def middle_values(updates: Tensor, *, f: int) -> Tensor:
+    return updates.sort(dim=0).values[f : len(updates) - f].mean(dim=0)
+
+
+class Apart(Rule):
+    """Loses a row when they are not one tensor."""
+
+    def explain(self, updates: Any, **options: Any) -> Verdict:
+        return super().explain(updates if isinstance(updates, Tensor) else updates[1:], **options)
+
+
+class Forgetful(GramRule):
+    """Its shards do not say how large they are."""
+
+    def statistics(self, *arguments: Any, **named: Any) -> Gram:
+        gram = super().statistics(*arguments, **named)
+        return replace(gram, products=gram.products / gram.products.trace())
+
+
+def nearest(gram: Gram, *, f: int) -> np.ndarray:
+    sums = gram.squared_distances().sum(axis=1)
+    if not sums.all():
+        return gram.even(range(gram.n))
+    return (1 / sums) / (1 / sums).sum()
+
+
+def forgetful() -> GramRule:
+    made = gram_rule(name="forgetful", robust=False)(nearest)
+    made.__class__ = Forgetful
+    return made
+
+
+WEAK: list[tuple[Any, str]] = [
+    (by_chunks, "depends on the order of 50000 coordinates"),
+    (Apart(middle_values, "apart", lambda f: 2 * f + 1, True), "makes something else of rows that lie apart"),
+    (not_by_coordinates, "not_by_coordinates on 3 shards is .* away"),
+    (forgetful(), "forgetful on 3 shards gives other weights than on the whole vector"),
+    (generous, r"generous is not \(2, 16\)-robust among 11: kappa is at least .*, found by"),
+    (the_last, "6 of 11 liars do not carry the_last away"),
+]
+
+
+@pytest.mark.parametrize(("broken", "words"), WEAK, ids=[words for _, words in WEAK])
+def test_the_kit_finds_what_only_shows_in_long_vectors_in_shards_or_under_the_worst_attack(broken: Any, words: str) -> None:
+    with pytest.raises(AssertionError, match=words):
+        check_aggregator(broken)
+
+
+def slow_trimmed_mean(updates: np.ndarray, f: int) -> np.ndarray:
+    return np.sort(updates, axis=0)[f : len(updates) - f].mean(axis=0)
+
+
+def test_a_rule_is_held_to_an_oracle() -> None:
+    check_aggregator(trimmed_mean, oracle=slow_trimmed_mean, strengths=2)
+    with pytest.raises(AssertionError, match=r"trimmed_mean is .* away from its oracle on 11 updates, f=2, isotropic"):
+        check_aggregator(trimmed_mean, oracle=lambda updates, f: slow_trimmed_mean(updates, f - 1), strengths=2)
+
+
+def test_a_rule_is_held_to_the_kappa_that_is_claimed_of_it() -> None:
+    with pytest.raises(AssertionError, match=r"krum is not \(2, 0.5\)-robust among 11"):
+        check_aggregator(krum, kappa=0.5, strengths=2)
+
+
+@pytest.mark.parametrize("name", ["median", "trimmed_mean", "krum", "multi_krum", "nnm+trimmed_mean"])
+def test_the_worst_attack_found_is_at_least_as_bad_as_one_that_no_rule_escapes(name: str) -> None:
+    """Whatever the rule, kappa is f / (n - 2f) or more; a search that finds less does not search."""
+    report = check_aggregator(name, n=11, f=2)
+    assert report.kappa is not None
+    assert report.kappa >= 2 / 7 - 1e-9
+    assert report.kappa_bound is not None
+    assert report.kappa <= report.kappa_bound
+
+
+def test_a_report_says_how_many_liars_it_takes() -> None:
+    trimmed = check_aggregator(trimmed_mean, n=11, f=2, strengths=2)
+    assert trimmed.breaks_at == 3, "one more than it was told of"
+    assert check_aggregator(median, n=11, f=2, strengths=2).breaks_at == 6
+    assert "carried away by 3 liars" in str(trimmed)
+    assert "makes none" in str(check_aggregator("mean"))

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gossip.aggregators import Rule, krum, mean, median, multi_krum, suspicion, suspicion_literal, trimmed_mean
+from gossip.aggregators import Rule, geometric_median, krum, mean, median, multi_krum, suspicion, suspicion_literal, trimmed_mean
 from gossip.aggregators.gram_rules import statistics
 from gossip.aggregators.kernels import Rows
 from gossip.errors import AggregationError, ConfigError, TooFewUpdates
@@ -189,3 +189,9 @@ def test_updates_that_differ_by_rounding_alone_accuse_nobody() -> None:
     x[3, 5] = torch.nextafter(x[3, 5], torch.tensor(1.0))
     for rule in (median, trimmed_mean, krum, multi_krum, suspicion):
         assert float(rule.explain(x, f=2).outlyingness.max()) < 3, rule
+
+
+def test_the_geometric_median_of_updates_most_of_which_are_the_same_is_that_one() -> None:
+    x = torch.zeros(8, 16, dtype=torch.float64)
+    x[6:, 0] = 1.0
+    assert float(geometric_median(x, f=2).abs().max()) < 1e-12

@@ -1,0 +1,99 @@
+"""What rules are tried on: honest updates, and what liars put beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gossip.aggregators.base import Rule, Verdict, rule
+from gossip.aggregators.registry import BoundRule, load
+
+LEARNING_RATE = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Crowd:
+    """A case: honest updates around one direction, and what a rule may ask for beside them."""
+
+    updates: Tensor  # (n, d)
+    f: int
+    gradient: Tensor  # (d,), the direction
+
+    def evaluate(self, step: Tensor) -> float:
+        """A loss with gradient ``gradient`` at x and curvature 1 all around, at x - step."""
+        step = step.to(torch.float64)
+        gradient = self.gradient.to(torch.float64)
+        return float(1000.0 - gradient @ step + 0.5 * (step @ step))
+
+    def judge(self, rule: BoundRule, updates: Any = None, center: Tensor | None = None) -> Verdict:
+        """The verdict of a rule. One that cannot do without a center gets ``center``, or the honest direction."""
+        updates = self.updates if updates is None else updates
+        if center is None and rule.needs_center:
+            center = self.gradient
+        like = updates if isinstance(updates, Tensor) else updates[0]
+        return rule.explain(
+            updates,
+            f=self.f,
+            center=None if center is None else center.to(like),
+            learning_rate=LEARNING_RATE,
+            evaluate=self.evaluate,
+            gradient=self.gradient.to(like),
+        )
+
+
+def bound_rule(candidate: Rule | BoundRule | Callable[..., Any] | str) -> BoundRule:
+    """What ``check_aggregator`` takes, as a node would run it."""
+    if isinstance(candidate, str):
+        return load(candidate)
+    if isinstance(candidate, BoundRule):
+        return candidate
+    made = candidate if isinstance(candidate, Rule) else rule(candidate)
+    return BoundRule(made.name, made)
+
+
+def in_units(bound: BoundRule) -> bool:
+    """Whether an option is fixed in units of the updates."""
+    return any(bound.options.get(key) is not None for key in bound.rule.absolute)
+
+
+def needs_help(bound: BoundRule) -> bool:
+    """Whether a rule asks for something trusted beside the updates, and so need not follow them when most of them lie."""
+    return bound.needs_trainer or bound.needs_center
+
+
+def crowd(n: int, d: int, f: int, generator: torch.Generator, dtype: torch.dtype = torch.float32) -> Crowd:
+    gradient = torch.randn(d, generator=generator)
+    noise = 0.5 * torch.randn(n, d, generator=generator)
+    return Crowd((gradient + noise).to(dtype), f, gradient)
+
+
+def liars(case: Crowd, generator: torch.Generator) -> Iterator[tuple[str, Tensor]]:
+    """Names and rows ``(f, d)`` of what f liars send."""
+    honest, f = case.updates, case.f
+    if f == 0:
+        return
+    direction = torch.randn(f, honest.shape[1], generator=generator)
+    yield "sign_flip*10", -10 * honest[:f]
+    yield "scale*1000", 1000 * honest[:f]
+    yield "gaussian*200", 200 * direction
+    for size in (1e3, 1e12, 1e30):
+        yield f"apart at {size:g}", size * direction
+        yield f"together at {size:g}", size * direction[:1].repeat(f, 1)
+    # One far away, the others on the mean that it makes: what breaks rules that start from the mean.
+    far = 1e6 * direction[:1]
+    mean = (honest[f:].sum(dim=0, keepdim=True) + far) / (len(honest) - f + 1)
+    yield "sacrificial anchor", torch.cat([far, mean.repeat(f - 1, 1)])
+
+
+def near(left: Tensor, right: Tensor, tolerance: float = 1e-4) -> bool:
+    """Whether every coordinate is within ``tolerance`` of the largest."""
+    scale = max(float(right.abs().max()), 1e-30)
+    return bool(((left.to(torch.float64) - right.to(torch.float64)).abs() <= tolerance * scale).all())
+
+
+def apart(left: Tensor, right: Tensor) -> str:
+    return f"{float((left.to(torch.float64) - right.to(torch.float64)).abs().max()):.3g}"

@@ -1,0 +1,188 @@
+"""How far f liars can carry a rule: the worst that was found, against what theory allows.
+
+A rule F is (f, kappa)-robust when for any n - f honest updates, with mean m, and whatever the f others are,
+|F - m|^2 <= kappa * mean of |x_i - m|^2 over the honest (Allouah et al. 2023, arXiv:2302.01772). Here the honest are clouds of
+several shapes, the others families of attacks whose strength is searched for along a line. What is found is a lower bound of
+kappa: above the declared bound it refutes it. No rule can have kappa below f / (n - 2f), and ``two points`` shows that.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+Aggregate: TypeAlias = Callable[[Tensor], Tensor]
+Lies: TypeAlias = Callable[[float], Tensor]
+FAR = 1e6  # in spreads of the honest: how far away liars stand who want to break a rule
+CARRIED = 1e3  # in the same unit: a rule that ends farther from the honest than this was carried away
+WEAKEST, STRONGEST = 0.1, 1e4  # of the strengths that are tried, in spreads of the honest; and FAR
+
+
+@dataclass(frozen=True, slots=True)
+class Resilience:
+    """What was measured with n updates, f of them lies.
+
+    Attributes:
+        kappa: The largest ratio found.
+        found_by: Cloud, attack and strength that it was found with.
+        breaks_at: The least number of liars that carried the rule away, when told of f; None if even n - 1 did not.
+    """
+
+    n: int
+    f: int
+    kappa: float
+    found_by: str
+    breaks_at: int | None
+
+
+def kappa_bounds(name: str, n: int, f: int) -> float | None:
+    """What theory promises of a built-in rule, or of one after nearest-neighbour mixing; None: there is no bound known."""
+    if n <= 2 * f:
+        return None
+    ratio = f / (n - 2 * f)
+    bounds = {
+        "median": 4 * (1 + ratio) ** 2,
+        "trimmed_mean": 6 * ratio * (1 + ratio),
+        "krum": 6 * (1 + ratio),
+        "geometric_median": 4 * (1 + ratio) ** 2,
+    }
+    first, _, rest = name.partition("+")
+    if first == "nnm" and rest:
+        after = kappa_bounds(rest, n, f)
+        return None if after is None else 8 * f / (n - f) * (after + 1)
+    return bounds.get(name)
+
+
+def measure(aggregate: Aggregate, n: int, f: int, *, d: int = 16, seed: int = 0, strengths: int = 9) -> Resilience:
+    """The worst that was found for a rule.
+
+    Args:
+        aggregate: ``(n, d)`` float64 to ``(d,)``: the rule, told of f.
+        n, f: Updates, and how many of them are lies.
+        d: Coordinates.
+        seed: Of the clouds.
+        strengths: How many are tried of each attack, evenly in the logarithm, and about as many again around the best.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    worst, found_by = 0.0, "nothing"
+    for cloud, honest in clouds(n, f, d, generator):
+        beside = _Ratio(aggregate, honest)
+        for attack, lies in attacks(honest, f, generator):
+            kappa, strength = strongest(beside.of(lies), strengths)
+            if kappa > worst:
+                worst, found_by = kappa, f"{cloud}, {attack} at {strength:.3g} spreads"
+    return Resilience(n, f, worst, found_by, breaks_at(aggregate, n, d, seed))
+
+
+def clouds(n: int, f: int, d: int, generator: torch.Generator) -> Iterator[tuple[str, Tensor]]:
+    """Names and rows ``(n - f, d)`` float64 of honest updates."""
+    count = n - f
+
+    def noise(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    direction = noise(d)
+    yield "isotropic", direction + noise(count, d)
+    widths = torch.ones(d, dtype=torch.float64)
+    widths[0] = 30.0
+    yield "anisotropic", direction + widths * noise(count, d)
+    yield "heavy tails", direction + noise(count, d) / noise(count, 2).square().mean(dim=1, keepdim=True).sqrt()
+    if count >= 3:
+        sides = torch.where(torch.arange(count) % 2 == 0, 3.0, -3.0).to(torch.float64)
+        yield "two clusters", direction + sides[:, None] * noise(d) + 0.1 * noise(count, d)
+    if f > 0 and count > f:
+        points = torch.zeros(count, d, dtype=torch.float64)
+        points[:f, 0] = 1.0
+        yield "two points", points
+
+
+def attacks(honest: Tensor, f: int, generator: torch.Generator) -> Iterator[tuple[str, Lies]]:
+    """Names, and functions of a strength in spreads of the honest to rows ``(f, d)``."""
+    if f == 0:
+        yield "nobody", _copies(honest[0], 0)
+        return
+    mean = honest.mean(dim=0)
+    around = honest - mean
+    spread = float(around.square().sum(dim=1).mean().sqrt())
+    lengths = around.norm(dim=1)
+    principal = torch.linalg.svd(around, full_matrices=False).Vh[0]
+    aims = {
+        "against the mean": -mean,
+        "along the deviation": -around.std(dim=0, correction=0),
+        "along the widest axis": principal,
+        "towards the farthest": around[int(lengths.argmax())],
+        "away from the farthest": -around[int(lengths.argmax())],
+        "anywhere": torch.randn(mean.shape, generator=generator, dtype=torch.float64),
+    }
+    for name, aim in aims.items():
+        length = float(aim.norm())
+        if length > 0:
+            step = aim * (spread / length)
+            yield f"all {name}", _together(mean, step, f)
+            if f > 1 and name in ("against the mean", "anywhere"):
+                yield f"an anchor {name}", _anchored(mean, step, f, len(honest))
+    each = torch.randn(f, len(mean), generator=generator, dtype=torch.float64)
+    each *= spread / each.norm(dim=1, keepdim=True)
+    yield "each another way", lambda strength: mean + strength * each
+    yield "copies of the nearest", _copies(honest[int(lengths.argmin())], f)
+    yield "copies of the farthest", _copies(honest[int(lengths.argmax())], f)
+
+
+def _together(mean: Tensor, step: Tensor, f: int) -> Lies:
+    return lambda strength: (mean + strength * step).repeat(f, 1)
+
+
+def _anchored(mean: Tensor, step: Tensor, f: int, honest: int) -> Lies:
+    """One stands far out, the others on the mean that it makes."""
+    return lambda strength: torch.cat([(mean + strength * (honest + 1) * step)[None], (mean + strength * step).repeat(f - 1, 1)])
+
+
+def _copies(row: Tensor, f: int) -> Lies:
+    return lambda strength: row.repeat(f, 1)
+
+
+def breaks_at(aggregate: Aggregate, n: int, d: int, seed: int) -> int | None:
+    """The least number of liars, all at one place far away, that carry a rule away which was told of fewer; None if none do."""
+    generator = torch.Generator().manual_seed(seed)
+    rows = torch.randn(n, d, generator=generator, dtype=torch.float64)
+    direction = torch.randn(d, generator=generator, dtype=torch.float64)
+    for liars in range(1, n):
+        honest = rows[liars:]
+        mean = honest.mean(dim=0)
+        spread = float(rows.square().sum(dim=1).mean().sqrt())
+        lies = (mean + FAR * spread / float(direction.norm()) * direction).repeat(liars, 1)
+        if float((aggregate(torch.cat([lies, honest])) - mean).norm()) > CARRIED * spread:
+            return liars
+    return None
+
+
+class _Ratio:
+    """|F - m|^2 over the mean of |x_i - m|^2 beside given lies."""
+
+    def __init__(self, aggregate: Aggregate, honest: Tensor) -> None:
+        self.aggregate, self.honest = aggregate, honest
+        self.mean = honest.mean(dim=0)
+        self.spread = float((honest - self.mean).square().sum(dim=1).mean())
+
+    def of(self, lies: Lies) -> Callable[[float], float]:
+        """As a function of the strength."""
+        return lambda strength: self(lies(strength))
+
+    def __call__(self, lies: Tensor) -> float:
+        off = float((self.aggregate(torch.cat([lies, self.honest])) - self.mean).square().sum())
+        return off / self.spread if math.isfinite(off) else math.inf
+
+
+def strongest(ratio: Callable[[float], float], strengths: int) -> tuple[float, float]:
+    """The largest value of a function of the strength, and where: on a grid, and around its best point again."""
+    width = (STRONGEST / WEAKEST) ** (1 / (strengths - 1))
+    best = max((ratio(strength), strength) for strength in (*(WEAKEST * width**step for step in range(strengths)), FAR))
+    for _ in range(strengths // 2):
+        width = math.sqrt(width)
+        best = max([best, *((ratio(best[1] * factor), best[1] * factor) for factor in (1 / width, width))])
+    return best

@@ -1,0 +1,86 @@
+"""A vector may be long, lie in pieces, or be cut in shards: does a rule make the same of it?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gossip.aggregators.gram import Gram
+from gossip.aggregators.gram_rules import GramRule
+from gossip.aggregators.registry import BoundRule
+
+from .crowds import LEARNING_RATE, Crowd, apart, crowd, near
+
+SHARDS = (1, 3, 8)
+WIDE = 50_000  # coordinates: several of the blocks that rules work on
+SAME = 1e-6  # relative, of an aggregate put together from shards
+
+
+def check_long_vectors(bound: BoundRule, n: int, f: int, generator: torch.Generator) -> None:
+    """The order of the coordinates does not matter, nor in which block one falls, nor whether the rows are one tensor."""
+    case = crowd(n, WIDE, f, generator)
+    straight = case.judge(bound).aggregate
+    order = torch.randperm(WIDE, generator=generator)
+    turned = Crowd(case.updates[:, order], f, case.gradient[order])
+    mixed = turned.judge(bound).aggregate
+    assert near(mixed, straight[order]), (
+        f"{bound.name} depends on the order of {WIDE} coordinates: {apart(mixed, straight[order])} apart; "
+        "a rule that works on chunks must make the same of each, wherever it starts"
+    )
+    rows = [row.clone() for row in case.updates]
+    lying_apart = case.judge(bound, rows).aggregate
+    assert near(lying_apart, straight), (
+        f"{bound.name} makes something else of rows that lie apart than of the same rows in one tensor: "
+        f"{apart(lying_apart, straight)} away"
+    )
+
+
+def check_shards(bound: BoundRule, case: Crowd) -> None:
+    """Cut in 1, 3 and 8 shards the decisions are the same, and the aggregate within rounding."""
+    updates = case.updates.to(torch.float64)
+    exact = Crowd(updates, case.f, case.gradient)
+    whole = exact.judge(bound)
+    for count in SHARDS:
+        cuts = [piece for piece in torch.arange(updates.shape[1]).tensor_split(count) if len(piece)]
+        if isinstance(bound.rule, GramRule):
+            aggregate, weights = _decided(bound, bound.rule, exact, cuts)
+            moved = float((weights - whole.weights).abs().max())
+            # A last step on the columns says of weights what survived in them, which one shard does not know of another.
+            assert moved <= SAME or bound.rule.last_step is not None, (
+                f"{bound.name} on {count} shards gives other weights than on the whole vector: {moved:.3g} apart"
+            )
+        elif not bound.whole_vector:
+            parts = [Crowd(updates[:, piece], case.f, case.gradient[piece]).judge(bound).aggregate for piece in cuts]
+            aggregate = torch.cat(parts)
+        else:
+            return  # it takes whole vectors and says so
+        assert near(aggregate, whole.aggregate, SAME), (
+            f"{bound.name} on {count} shards is {apart(aggregate, whole.aggregate)} away from what it makes of the whole vector"
+        )
+
+
+def _decided(bound: BoundRule, rule: GramRule, case: Crowd, cuts: list[Tensor]) -> tuple[Tensor, Tensor]:
+    """The aggregate and the weights by statistics of each shard, one decision, and a combination in each shard."""
+    vectors: dict[str, Tensor] = {"gradient": case.gradient.to(torch.float64), "center": case.gradient.to(torch.float64)}
+    named = {point: vectors[point] for point in vectors if point in rule.points and _wanted(rule, point)}
+    plain: dict[str, Any] = {"f": case.f, "learning_rate": LEARNING_RATE}
+    options = {key: value for key, value in plain.items() if key in rule.needs} | dict(bound.options)
+    gram: Gram | None = None
+    for piece in cuts:
+        part = rule.statistics(case.updates[:, piece], **{point: vector[piece] for point, vector in named.items()})
+        gram = part if gram is None else gram + part
+    assert gram is not None
+    decision = rule.decide(gram, **options)
+    pieces = [
+        rule.combine(case.updates[:, piece], decision, **{**options, **{point: vector[piece] for point, vector in named.items()}})
+        for piece in cuts
+    ]
+    assert decision.shares is not None
+    return torch.cat(pieces), torch.from_numpy(decision.shares)
+
+
+def _wanted(rule: GramRule, point: str) -> bool:
+    """A center that may be left out is left out, as ``Crowd.judge`` does."""
+    return point != "center" or point not in rule.optional
