@@ -69,7 +69,8 @@ def _decided(bound: BoundRule, rule: GramRule, case: Crowd, cuts: list[Tensor]) 
     options = {key: value for key, value in plain.items() if key in rule.needs} | dict(bound.options)
     gram: Gram | None = None
     for piece in cuts:
-        part = rule.statistics(case.updates[:, piece], **{point: vector[piece] for point, vector in named.items()})
+        points: dict[str, Any] = {point: vector[piece] for point, vector in named.items()}
+        part = rule.statistics(case.updates[:, piece], **points)
         gram = part if gram is None else gram + part
     assert gram is not None
     decision = rule.decide(gram, **options)

@@ -15,7 +15,6 @@ from gossip.aggregators import GramRule, Rule, Verdict, gram_rule, krum, load, m
 from gossip.aggregators.gram import Gram
 from gossip.testing import check_aggregator
 
-
 SUBSETS = ("mda", "smea")  # they look at every subset of n - f updates: 4,845 of 20, in each of hundreds of cases
 
 
