@@ -92,6 +92,15 @@ class Gram:
         np.fill_diagonal(apart, 0.0)
         return apart
 
+    def with_equal_twins(self) -> Gram:
+        """The same, with the products of an earlier row for each later one that is equal to it: twins tie to the last bit."""
+        squares = self.squared_distances()
+        first = (squares == 0).argmax(axis=1)
+        if (first == np.arange(self.n)).all():
+            return self
+        order = [*first, *range(self.n, len(self.products))]
+        return Gram(self.products[np.ix_(order, order)], self.n, self.points, self.resolution, self.precision)
+
     def distances_to(self, what: ArrayLike | str) -> FloatArray:
         """``(n,)``: distance of each update to a point, by name, or to a weighted sum of updates and points."""
         weights = self.only(what) if isinstance(what, str) else self.full(what)

@@ -63,6 +63,8 @@ class GramRule(Rule):
 
     def decide(self, gram: Gram, **options: Any) -> Decision:
         """A function of nothing but its arguments. Raises TooFewUpdates or AggregationError."""
+        if not self.about_origin:  # there distances are all rounding, and nobody's twin is known
+            gram = gram.with_equal_twins()
         result = self.function(gram, **options)
         decision = result if isinstance(result, Decision) else Decision(np.asarray(result, dtype=np.float64))
         weights = gram.full(decision.weights)

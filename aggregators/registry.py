@@ -78,6 +78,12 @@ class BoundRule:
         return self.rule.needs_trainer
 
     @property
+    def needs_center(self) -> bool:
+        """Whether it cannot do without an own update, which only gossip topologies have."""
+        center = self.rule.parameters.get("center")
+        return center is not None and center.default is inspect.Parameter.empty
+
+    @property
     def whole_vector(self) -> bool:
         return self.rule.whole_vector
 
@@ -120,8 +126,9 @@ class BoundRule:
         return f"<rule {self.spec or self.name}>"
 
 
+CENTER_HINT = "only gossip topologies have an own update to start from; use one of them, or another rule"
 _WHERE_FROM = {
-    "center": "only gossip topologies have an own update to start from; use one of them, or another rule",
+    "center": CENTER_HINT,
     "evaluate": "the trainer has no loss to evaluate: give one to peer.prepare, or use a rule that needs none",
     "gradient": "the trainer has no loss to evaluate: give one to peer.prepare, or use a rule that needs none",
 }

@@ -14,6 +14,8 @@ from .gram_rules import gram_rule
 
 SUBSETS_MAX = 20_000
 """Subsets that ``smea`` looks at: n = 20, f = 4 are 4,845 of them, n = 25, f = 4 are 12,650."""
+TIE = 1e-9
+"""Relative difference of eigenvalues that rounding alone may make, and of a weight to none."""
 _AT_ONCE = 2048
 _POWER_STEPS = 8
 
@@ -51,8 +53,8 @@ def smea(gram: Gram, *, f: int) -> Decision:
             if bounds[at] >= best:
                 break
             top = float(np.linalg.eigvalsh(centered[at])[-1])
-            if top < best:
-                best, chosen = top, some[at]
+            if top < best * (1 - TIE) or (top <= best * (1 + TIE) and some[at] < chosen):
+                best, chosen = min(top, best), some[at]
     return Decision(gram.even(chosen))
 
 
@@ -75,7 +77,7 @@ def _power_bounds(stack: FloatArray) -> FloatArray:
         along = (stack @ vectors[:, :, None])[:, :, 0]
         quotients = (vectors * along).sum(axis=1)
         vectors = along
-    return np.asarray(quotients * unit * (1 - 1e-9))
+    return np.asarray(quotients * unit * (1 - 2 * TIE))
 
 
 @gram_rule
@@ -104,7 +106,8 @@ def caf(gram: Gram, *, f: int) -> Decision:
         worst = float(along[kept > 0].max())
         if worst <= 0.0 or top <= 0.0:
             break
-        kept = np.where(kept > 0, kept * (1 - np.minimum(along / worst, 1.0)), 0.0)
+        left = 1 - np.minimum(along / worst, 1.0)
+        kept = np.where(left > TIE, kept * left, 0.0)
         if not kept.any():
             break
     return Decision(answer)

@@ -83,7 +83,7 @@ class Reducer:
                 n = len(work.rows)
                 payload = Payload(quick, quick.nbytes, True, digest_of(quick.data))
                 return Aggregated(work.ticket, payload, (1.0 / n,) * n, (1.0,) * n)
-        options: dict[str, Any] = {"f": work.f}
+        options: dict[str, Any] = {"f": work.f, "round_id": work.round_id}
         own = work.rows[work.own].payload.data if work.own is not None else None
         stacked = rows.stack(work, own if work.mix else None)
         if self._centered and own is not None and "center" in self._rule.needs:

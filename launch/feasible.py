@@ -89,6 +89,8 @@ def make_run_folder(path: Path) -> None:
 def _describe(aggregator: str, topology: str, peers: int) -> dict[str, object]:
     """What the rule is called, the least number of updates for f = 0, 1, ..., and how many it gets at least in a round."""
     rule, who = registry.load(aggregator), topologies.load(topology)
+    if rule.needs_center and who.rolling:
+        raise ConfigError(f"rule {rule.name} starts from the own update, and {topology} has none", registry.CENTER_HINT)
     plan = who(topologies.Roster(tuple(range(peers))), 0, 0)
     rows = peers if plan.pushes is None else min(1 + len(plan.sources(peer)) for peer in range(peers))
     return {"name": rule.name, "least": [rule.at_least(f, centered=not who.rolling) for f in range(peers + 1)], "rows": rows}

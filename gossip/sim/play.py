@@ -268,6 +268,11 @@ def reducer_of(aggregator: str, f: int) -> tuple[Reducer, int]:
     rule = aggregators.load(aggregator)
     if rule.needs_trainer:
         raise ConfigError(f"{rule.name} asks the trainer for its loss, and simulated trainers have none", "gossip demo runs it")
+    if rule.needs_center:
+        raise ConfigError(
+            f"{rule.name} starts from the own update, which simulated trainers do not name",
+            "gossip demo --topology random-k runs it",
+        )
 
     def reduce(rows: Sequence[Values], samples: Sequence[int], tolerated: int) -> Values | Judged:
         try:

@@ -93,8 +93,7 @@ def _bound(candidate: Rule | BoundRule | Callable[..., Any] | str) -> BoundRule:
 
 
 def _needs_center(bound: BoundRule) -> bool:
-    parameter = bound.rule.parameters.get("center")
-    return parameter is not None and parameter.default is parameter.empty
+    return bound.needs_center
 
 
 def _in_units(bound: BoundRule) -> bool:

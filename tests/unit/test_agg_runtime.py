@@ -1,0 +1,134 @@
+"""Every rule where it runs: in the node, on the trainer's bench, in the simulator; and a rule of one's own in all of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from gossip.aggregators import load, names, pre_aggregations
+from gossip.core.events import Aggregate, Aggregated, Payload, Row
+from gossip.errors import ConfigError, UnknownName
+from gossip.launch import feasible
+from gossip.node_reduce import Reducer
+from gossip.node_worker import Worker
+from gossip.sim import play
+from gossip.sim.schedule import Schedule
+from gossip.testing import check_aggregator
+from gossip.training import control
+from gossip.training.judging import Bench
+from gossip.training.layout import Layout
+
+N, D, F = 11, 40, 2
+COMPOSED = [f"{name}+{last}" for name in pre_aggregations() for last in ("mean", "median", "multi_krum")]
+TEN_LINES = """import numpy as np
+from gossip.aggregators import Gram, gram_rule, rule
+
+@rule
+def midrange(updates, *, f):
+    kept = updates.sort(dim=0).values[f : len(updates) - f]
+    return (kept[0] + kept[-1]) / 2
+
+@gram_rule
+def central(gram: Gram, *, f, k: int = 3):
+    return gram.even(np.median(gram.squared_distances(), axis=1).argsort()[:k])
+"""
+
+
+def reduced(spec: str, updates: np.ndarray, *, own: int | None = None, mix: bool = False, round_id: int = 4) -> Aggregated:
+    """What the node answers the core."""
+    told: list[Aggregated] = []
+    worker = Worker()
+    try:
+        rows = tuple(Row(peer, Payload(row, row.nbytes), 32) for peer, row in enumerate(updates))
+        for row in rows:
+            row.payload.data.setflags(write=False)  # as they come from the network
+        reducer = Reducer(load(spec), worker, told.append, centered=own is not None)
+        reducer.reduce(Aggregate(7, round_id, 0, rows, F, own, mix))
+    finally:
+        worker.close()
+    return told[0]
+
+
+def cloud(n: int = N, seed: int = 0) -> np.ndarray:
+    """Liars first."""
+    generator = np.random.default_rng(seed)
+    x = (1 + 0.3 * generator.standard_normal((n, D))).astype(np.float32)
+    x[:F] = -20 * x[:F]
+    return x
+
+
+@pytest.mark.parametrize("spec", [*names(), *COMPOSED])
+def test_every_rule_runs_in_the_node_as_peers_come_and_go(spec: str) -> None:
+    rule = load(spec)
+    if rule.needs_trainer:
+        return  # the bench has those
+    for n in (13, 11, 17, 12):
+        found = reduced(spec, cloud(n), own=n - 1 if rule.needs_center else None)
+        need = rule.at_least(F, centered=rule.needs_center)
+        if n < need:
+            assert found.payload is None
+            assert f"needs {need} updates" in found.reason
+            continue
+        assert found.payload is not None, found.reason
+        again = reduced(spec, cloud(n), own=n - 1 if rule.needs_center else None)
+        assert found.payload.digest == again.payload.digest, "the same bits, whoever serves"
+        assert len(found.weights) == len(found.outlyingness) == n
+        if rule.rule.robust:
+            assert np.linalg.norm(found.payload.data - 1) < np.sqrt(D), spec
+
+
+@pytest.mark.parametrize("spec", [name for name in names() if load(name).needs_trainer] + ["bucketing:s=2+zeno", "nnm+fltrust"])
+def test_rules_that_need_the_loss_run_on_the_trainers_bench(spec: str) -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Linear(5, 3)
+    x = torch.randn(64, 5)
+    bench = Bench(model, Layout(model, torch.optim.SGD(model.parameters(), 0.1)), lambda: model(x).square().mean(), b"seed")
+    gradient = torch.cat([part.flatten() for part in torch.autograd.grad(model(x).square().mean(), [*model.parameters()])])
+    rows = torch.cat([-10 * gradient.repeat(2, 1), gradient.repeat(4, 1), torch.zeros(1, 18)]).numpy()
+    said = bench.answer(load(spec), control.Judge(1, 6, 0, 2, -1, False), rows, 0.1)
+    assert said.reason == ""
+    assert float(torch.from_numpy(rows[6]) @ gradient) > 0, "the aggregate descends"
+
+
+@pytest.mark.parametrize("spec", ["monna", "self_centered_clipping", "nnm+monna"])
+def test_a_rule_that_starts_from_the_own_update_is_refused_where_there_is_none(spec: str) -> None:
+    assert "there is none here" in reduced(spec, cloud()).reason
+    with pytest.raises(ConfigError, match="starts from the own update, and rolling has none"):
+        feasible._describe(spec, "rolling", 8)
+    with pytest.raises(ConfigError, match="simulated trainers do not name"):
+        play.reducer_of(spec, 1)
+    assert feasible._describe(spec, "full", 8)["name"] == spec
+    assert reduced(spec, cloud(), own=N - 1, mix=True).payload is not None
+
+
+def test_the_round_reaches_a_rule_that_draws() -> None:
+    rounds = [reduced("bucketing:s=2+krum", cloud(17), round_id=round_id) for round_id in (1, 1, 2, 3, 4)]
+    assert rounds[0].payload.digest == rounds[1].payload.digest
+    assert len({found.payload.digest for found in rounds}) > 1
+
+
+def test_a_composition_is_checked_before_anything_starts() -> None:
+    feasible.check_names("rolling", "nnm+trimmed-mean")
+    feasible.check_names("rolling", "bucketing:s=2+my_rules.py:mine")
+    with pytest.raises(UnknownName, match=r"unknown pre-aggregation 'nmm'\. Did you mean 'nnm'"):
+        feasible.check_names("rolling", "nmm+krum")
+    with pytest.raises(UnknownName, match="Did you mean 'krum'"):
+        feasible.check_names("rolling", "nnm+krun")
+    assert feasible._describe("bucketing:s=2+krum", "rolling", 16)["least"][:3] == [5, 9, 13]
+
+
+@pytest.mark.parametrize("name", ["midrange", "central", "central:k=2"])
+def test_ten_lines_of_ones_own_run_everywhere(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len(TEN_LINES.splitlines()) <= 11
+    (tmp_path / "my_rules.py").write_text(TEN_LINES)
+    monkeypatch.chdir(tmp_path)
+    spec = f"my_rules.py:{name}"
+    check_aggregator(spec)
+    check_aggregator(f"nnm+{spec}")
+    assert reduced(spec, cloud()).payload is not None
+    assert feasible._describe(spec, "rolling", 8)["rows"] == 8
+    schedule = Schedule(3, peers=5, aggregator=spec, active_s=2.0, duration_s=2.0)
+    assert play.run(schedule).violation is None
