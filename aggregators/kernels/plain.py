@@ -199,8 +199,13 @@ def _products(
             block = block - reference[columns].to(rows.device, work)
         if work == torch.float64:
             block = block.clamp(-HUGE_FACTOR, HUGE_FACTOR)
-        for part in torch.split(block, FLUSH, dim=1):
-            found += (part if whole else part[list(these)]).mm(part.T).to("cpu", torch.float64).numpy()
+        some = block if whole else block[list(these)]
+        pieces = block.shape[1] // FLUSH  # all of them in one call: each call wakes torch's threads
+        if pieces:
+            left, right = (x[:, : pieces * FLUSH].reshape(len(x), pieces, FLUSH).transpose(0, 1) for x in (some, block))
+            found += torch.bmm(left, right.transpose(1, 2)).to("cpu", torch.float64).numpy().sum(axis=0)
+        rest = slice(pieces * FLUSH, block.shape[1])
+        found += some[:, rest].mm(block[:, rest].T).to("cpu", torch.float64).numpy()
     return found
 
 
