@@ -24,7 +24,7 @@ from torch import Tensor
 
 from gossip.errors import AggregationError, ConfigError
 
-from . import plain
+from . import network, plain
 from .rows import Rows
 
 __all__ = [
@@ -76,8 +76,9 @@ def prepare(n: int, d: int) -> None:
         log.debug("kernels are ready: modules=%s,%s", compiled_ranks.__name__, compiled_sums.__name__)
 
 
-def _kernels(rows: Rows) -> Any:
-    if rows.addresses is None or backend() == "plain" or not _worth_compiling(rows.n * rows.d):
+def _kernels(rows: Rows, values: int = 1) -> Any:
+    """For ``rows``, and for the ranks of so many values of each column."""
+    if rows.addresses is None or backend() == "plain" or not _worth_compiling(rows.n * rows.d) or values > network.ROWS_MAX:
         return plain
     from . import fast
 
@@ -102,7 +103,7 @@ def between(
     """
     weights, m = _matrix(rows, matrix)
     _check(0 <= low <= high < m, f"ranks {low}..{high} of {m} values")
-    aggregate, survived = _kernels(rows).between(rows, low, high, count_survivors, weights)
+    aggregate, survived = _kernels(rows, m).between(rows, low, high, count_survivors, weights)
     return aggregate, survived
 
 
@@ -120,7 +121,7 @@ def nearest(
     """
     weights, m = _matrix(rows, matrix)
     _check(1 <= count <= m and 0 <= around[0] <= around[1] < m, f"{count} of {m} values around ranks {around}")
-    aggregate, survived = _kernels(rows).nearest(rows, count, around, count_survivors, weights)
+    aggregate, survived = _kernels(rows, m).nearest(rows, count, around, count_survivors, weights)
     return aggregate, survived
 
 

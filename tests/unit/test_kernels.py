@@ -111,6 +111,15 @@ def test_a_network_puts_the_wanted_ranks_in_place(n: int) -> None:
         np.testing.assert_array_equal(y[low : high + 1], np.sort(x, axis=0)[low : high + 1])
 
 
+def test_more_rows_than_a_table_can_speak_of_are_ranked_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, low, high = Rows.of(cloud(20, 300)), 4, 15
+    expected = between(rows, low, high)[0]
+    monkeypatch.setattr(networks, "ROWS_MAX", 19)
+    monkeypatch.setattr(networks, "table", None)
+    assert torch.equal(between(rows, low, high)[0], expected)
+    assert nearest(rows, 16, middle(20))[0].isfinite().all()
+
+
 def test_both_implementations_select_the_same_bits(monkeypatch: pytest.MonkeyPatch, backend: str) -> None:
     for n, d in SIZES:
         x = cloud(n, d)
