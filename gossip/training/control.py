@@ -24,6 +24,7 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from gossip.core.record import record
+from gossip.errors import ConfigError, Refused, SwarmError
 
 UPDATE_SLOTS = 4
 RESULT_SLOTS = 4
@@ -169,6 +170,21 @@ class Restore:
 class Halted:
     reason: str
     exit_code: int
+
+
+def error_of(halted: Halted) -> BaseException:
+    """What a halt of the node means to the user's script."""
+    match halted.exit_code:
+        case 0 | 130 | 143:
+            return SystemExit(halted.exit_code)
+        case 2:
+            return ConfigError(halted.reason)
+        case 6:
+            return Refused(halted.reason)
+        case code:
+            error = SwarmError(halted.reason)
+            error.exit_code = code
+            return error
 
 
 FromTrainer: TypeAlias = Prepare | Shard | Contribute | Applied | Judged | Snapshot | Restored | Log | Close

@@ -19,7 +19,7 @@ import torch
 
 from gossip.aggregators.registry import BoundRule
 from gossip.aggregators.senders import Memory, Sender
-from gossip.errors import ConfigError, GossipError, LocalError, NodeLost, Refused, SwarmError
+from gossip.errors import ConfigError, GossipError, LocalError, NodeLost
 
 from . import control
 from .arena import Arena, allocate_bytes, map_bytes, map_rows
@@ -233,7 +233,7 @@ class Exchange:
         while not done():
             self._interrupt()
             if self._halted is not None:
-                raise _halt_error(self._halted)
+                raise control.error_of(self._halted)
             if self._prepared:
                 # Who waits for the swarm is not stalled. Otherwise a slow round would make everybody skip everybody else.
                 self._arena.note_progress(self.round_id)
@@ -442,18 +442,3 @@ class Exchange:
     @property
     def halted(self) -> control.Halted | None:
         return self._halted
-
-
-def _halt_error(halted: control.Halted) -> BaseException:
-    """What a halt of the node means to the user's script."""
-    match halted.exit_code:
-        case 0 | 130 | 143:
-            return SystemExit(halted.exit_code)
-        case 2:
-            return ConfigError(halted.reason)
-        case 6:
-            return Refused(halted.reason)
-        case code:
-            error = SwarmError(halted.reason)
-            error.exit_code = code
-            return error
