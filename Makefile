@@ -25,7 +25,7 @@ SOURCES := gossip aggregators topologies launch tests examples benchmarks
 export OMP_NUM_THREADS ?= 1
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: help venv demo test simulate lint format types pyright membership bench package clean mutants
+.PHONY: help venv demo test simulate lint format types pyright membership bench robustness package clean mutants
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -81,6 +81,9 @@ membership: $(INSTALLED)  ## memberships of up to 1,000 peers: false deaths, det
 
 bench: $(INSTALLED)  ## steps per second against PyTorch DDP over gloo
 	$(BIN)/python benchmarks/ddp.py $(ARGS)
+
+robustness: $(INSTALLED)  ## every rule under every attack, into docs/robustness.md (an hour of processor time; Ctrl-C and go on)
+	$(BIN)/gossip bench robustness --rounds 50 --seeds 2 --jobs $(JOBS) --out docs/robustness.md $(ARGS)
 
 package: $(INSTALLED)  ## sdist and wheel into dist/
 	rm -rf dist build

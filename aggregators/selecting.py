@@ -43,7 +43,7 @@ def faba(gram: Gram, *, f: int) -> Decision:
     return Decision(gram.even(left))
 
 
-@gram_rule(points=("origin",), about_origin=True, translation=False)
+@gram_rule(points=("origin",), translation=False)
 def cge(gram: Gram, *, f: int) -> Decision:
     """The mean of the n - f updates of least norm.
 

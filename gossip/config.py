@@ -20,6 +20,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, field_validator
 
 from gossip import faults as fault_plans
+from gossip.aggregators import senders
 from gossip.core.settings import CoreSettings, GossipSettings, MembershipSettings, RoundSettings, TrustSettings
 from gossip.errors import ConfigError, UnknownName
 from gossip.faults import FaultPlan
@@ -45,6 +46,7 @@ class RunConfig(BaseModel):
     f: int | None = Field(
         default=None, ge=0, description="Byzantine peers to tolerate; what rule and peers allow, at most a quarter"
     )
+    sender: str = Field(default="", max_length=200, description="what peers make of their updates before they send them")
     seed: int = Field(default=0, ge=0, lt=2**63, description="of servers, data order and attacks")
     rounds: int | None = Field(default=None, ge=1, le=2**40, description="rounds to train; the script decides when empty")
     run_dir: str = Field(default="", description="folder of the run; runs/NAME when empty")
@@ -80,6 +82,12 @@ class RunConfig(BaseModel):
             loopback = False
         if not loopback:
             raise ValueError("peers have no keys yet, so they listen on a loopback address only, such as 127.0.0.1")
+        return value
+
+    @field_validator("sender")
+    @classmethod
+    def _known_sender(cls, value: str) -> str:
+        senders.load(value)
         return value
 
     @field_validator("faults", mode="before")

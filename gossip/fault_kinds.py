@@ -92,13 +92,27 @@ class Attack:
 
 ATTACKS: Mapping[str, Attack] = {
     "sign_flip": Attack("sends the negated update", "times", 1.0),
-    "bit_flip": Attack("flips one bit in each number"),
+    "bit_flip": Attack("flips four bits in a tenth of the numbers"),
     "gaussian": Attack("sends noise", "standard deviation", 200.0),
     "scale": Attack("sends the update, scaled", "times", 1000.0),
     "nan": Attack("sends NaN"),
+    "inf": Attack("sends infinity"),
     "label_flip": Attack("trains on wrong labels"),
     "stale": Attack("replays an old update", "rounds old", 10.0),
     "zero": Attack("sends zeros"),
+    "random_direction": Attack("sends a direction drawn once", "lengths of its update", 1.0),
+    "ipm": Attack("sends the mean of the others, negated", "epsilon", 0.1),
+    "alie": Attack("stands a little beside the mean of the others", "standard deviations", 1.5),
+    "min_max": Attack("stands as far from the others as they do from each other"),
+    "min_sum": Attack("the same, in the sum of squares"),
+    "sacrificial_anchor": Attack("one goes far away, the others onto the mean that it makes", "norms of the mean", 1000.0),
+    "optimal_alie": Attack("alie, as strong as the rule bears it least", "rounds between searches", 10.0),
+    "optimal_ipm": Attack("ipm, as strong as the rule bears it least", "rounds between searches", 10.0),
+    "adaptive": Attack("searches for what hurts the rule most", "rounds between searches", 10.0),
+    "mimic": Attack("copies an honest update"),
+    "negated_copies": Attack("sends the first liar's update, negated", "times", 1.0),
+    "dissensus": Attack("pushes each neighbour away from the others", "epsilon", 1.0),
+    "equivocation": Attack("tells every other neighbour the opposite", "times", 1.0),
 }
 KINDS: tuple[str, ...] = ("crash", "restart", "hang", "slow", *ATTACKS)
 STRENGTH_MAX = 1e12

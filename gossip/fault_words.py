@@ -111,8 +111,9 @@ def liar(attack: str, peers: tuple[int, ...], strength: float, where: str) -> Li
     """A liar whose strength makes sense for the attack. Raises: BadFault."""
     if not math.isfinite(strength) or not 0 < strength <= STRENGTH_MAX:
         raise BadFault(f"{where}: strength {strength:g} is not above 0 and at most {STRENGTH_MAX:g}", usage_of(attack))
-    if attack == "stale" and strength != int(strength):
-        raise BadFault(f"{where}: an update is a whole number of rounds old, not {strength:g}", usage_of(attack))
+    if attack in ("stale", "adaptive", "optimal_alie", "optimal_ipm") and strength != int(strength):
+        what = "an update is a whole number of rounds old" if attack == "stale" else "it searches every whole number of rounds"
+        raise BadFault(f"{where}: {what}, not {strength:g}", usage_of(attack))
     return Liar(attack, peers, strength)
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gossip.aggregators.attacks import KINDS as LIES
 from gossip.errors import BadFault
 
 from .fault_kinds import ATTACKS, KINDS, Attack, Crash, Hang, Liar, RealFault, Restart, Slow, Victim
@@ -80,6 +81,31 @@ class FaultPlan:
                 raise BadFault(
                     f"fault {number} ({fault}): only the simulator can do {kind_of(fault)!r}",
                     f"gossip simulate --faults PLAN.toml; real processes can do: {', '.join(KINDS)}",
+                )
+            if isinstance(fault, Liar) and fault.attack in LIES and not LIES[fault.attack].lonely:
+                raise BadFault(f"fault {number} ({fault}): {LIES[fault.attack].refusal}", "or gossip simulate --faults PLAN.toml")
+        return self
+
+    def fits(self, topology: str, rolling: bool, aggregator: str, asks_loss: bool = False) -> FaultPlan:
+        """The plan itself.
+
+        Args:
+            topology, aggregator: As errors name them.
+            rolling: Whether the topology has a server.
+            asks_loss: Whether the rule asks the trainer for the loss.
+        Raises: BadFault: A lie that needs neighbours meets a server, or one that tries itself on the rule cannot.
+        """
+        for fault in self.faults:
+            lie = LIES.get(fault.attack) if isinstance(fault, Liar) else None
+            if lie is not None and lie.shape == "apart" and rolling:
+                raise BadFault(
+                    f"fault {fault}: it tells each neighbour something else, and in {topology} rounds there is one server",
+                    "--topology random-k",
+                )
+            if lie is not None and lie.tries and asks_loss:
+                raise BadFault(
+                    f"fault {fault}: it tries itself on the rule, and {aggregator} asks the trainer for its loss",
+                    "`gossip bench robustness` shows it; here take alie, ipm or min_max",
                 )
         return self
 

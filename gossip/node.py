@@ -36,7 +36,7 @@ from .config import RunConfig
 from .node_clock import Alarms, Oversleep
 from .node_faults import Saboteur
 from .node_files import Journal, write_error
-from .node_lies import Tongue
+from .node_lies import Tongue, rule_of
 from .node_reduce import Judge, Reducer
 from .node_spec import CoreMaker, NodeSpec, TransportMaker, in_memory, over_zeromq, real_core
 from .node_trainer import TrainerLink, pid_behind
@@ -141,11 +141,14 @@ class Node:
         own_control, own_bulk = self.transport.control, self.transport.bulk
         self.core = self._make_core(spec, settings, topology, own_control, own_bulk)
         self._reducer = Reducer(rule, self._worker, self._inbox.append, centered=not topology.rolling)
+        self._tongue = Tongue(
+            plan, spec.peer, config.seed, config.peers, rule_of(rule, settings.f, centered=not topology.rolling)
+        )
         self.trainer = TrainerLink(
             self._channel,
             self._worker,
             self._journal,
-            Tongue(plan, spec.peer, config.seed),
+            self._tongue,
             emit=self._inbox.append,
             judged=lambda said: self._judge.judged(said),
             in_flight=self.transport.in_flight,
@@ -269,6 +272,8 @@ class Node:
                 self._linked.add(arrival.peer)
             elif isinstance(arrival, events.LinkDown):
                 self._linked.discard(arrival.peer)
+            elif self._tongue.tells_each:
+                self._tongue.heard(arrival.sender, arrival.message, arrival.payload)
             self._handle(arrival, now)
 
     def _receive(self, now: float, everything: bool) -> None:
@@ -317,7 +322,9 @@ class Node:
     def _carry_out(self, effect: Effect) -> None:
         match effect:
             case events.Send(peer, message, payload):
-                self.transport.send(peer, message, payload)
+                self.transport.send(
+                    peer, message, self._tongue.tell(peer, message, payload) if self._tongue.tells_each else payload
+                )
             case events.SetTimer(token, at):
                 self._alarms.set(token, at)
             case events.CancelTimer(token):

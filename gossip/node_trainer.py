@@ -101,6 +101,7 @@ class TrainerLink:
 
     def apply(self, effect: events.Apply) -> None:
         """Queues a round. Raises LocalError when the trainer is so far behind that the memory for it is used up."""
+        self._tongue.saw(effect)
         nbytes = _apply_bytes(effect)
         if self._backlog_rounds >= BACKLOG_ROUNDS or (self._backlog_rounds > 1 and self._backlog_bytes + nbytes > BACKLOG_BYTES):
             raise LocalError(

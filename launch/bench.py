@@ -5,11 +5,8 @@ from __future__ import annotations
 import typer
 
 from .bench_aggregators import aggregators
+from .bench_robustness import robustness
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Measure rules: their speed.")
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Measure rules: their speed, and what they bear.")
 app.command()(aggregators)
-
-
-@app.callback()
-def _bench() -> None:
-    """Makes a command of the group even when it is the only one."""
+app.command()(robustness)

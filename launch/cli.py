@@ -30,6 +30,10 @@ Topology = Annotated[
 Aggregator = Annotated[
     str | None, typer.Option(help="How updates become one: a rule's name, or file.py:rule.", show_default=False)
 ]
+Sender = Annotated[
+    str | None,
+    typer.Option(help="What peers make of their updates first: momentum:beta=0.9, clip:10, joined by +.", show_default=False),
+]
 Byzantine = Annotated[int | None, typer.Option("-f", "--byzantine", help="Lying peers to tolerate.", show_default=False)]
 Fault = Annotated[
     list[str] | None, typer.Option(help="Inject a fault: crash:3@50, sign_flip:5,6*10. Repeatable.", show_default=False)
@@ -74,6 +78,7 @@ def run(
     peers: Peers = None,
     topology: Topology = None,
     aggregator: Aggregator = None,
+    sender: Sender = None,
     byzantine: Byzantine = None,
     fault: Fault = None,
     faults: Faults = None,
@@ -98,6 +103,7 @@ def run(
     from .supervisor import script_command
 
     flags = _flags(peers, topology, aggregator, byzantine, fault, faults, rounds, seed, run_dir, name, quorum)
+    flags["sender"] = sender
     flags.update(start_timeout_s=start_timeout, round_timeout_s=round_timeout, record=record or None)
     resolved = resolve(flags, config)
     if show:
@@ -128,6 +134,7 @@ def demo(
     peers: Peers = None,
     topology: Topology = None,
     aggregator: Aggregator = None,
+    sender: Sender = None,
     byzantine: Byzantine = None,
     fault: Fault = None,
     faults: Faults = None,
@@ -148,6 +155,7 @@ def demo(
     from .demo import Demo
 
     flags = _flags(peers, topology, aggregator, byzantine, fault, faults, rounds, seed, run_dir, name, quorum)
+    flags["sender"] = sender
     prepared = Demo.prepare(flags, config, plot=plot, compare=not only, as_json=as_json)
     if show:
         prepared.show_config()

@@ -29,7 +29,9 @@ def check_names(topology: str, aggregator: str) -> None:
 def check_rule(resolved: Resolved) -> Resolved:
     """The config with its ``f`` set.
 
-    Raises: TooFewUpdates: The rule cannot tolerate f among so many peers. ConfigError: The rule cannot be had.
+    Raises:
+        TooFewUpdates: The rule cannot tolerate f among so many peers.
+        ConfigError: The rule cannot be had, or a fault of the plan does not go with rule or topology.
     """
     config = resolved.config
     if config.f is not None and config.f >= config.peers:
@@ -43,6 +45,7 @@ def check_rule(resolved: Resolved) -> Resolved:
         raise ConfigError(f"aggregator {config.aggregator!r} cannot be loaded: {last}") from None
     if "error" in answer:
         raise ConfigError(answer["error"], answer["hint"])
+    config.plan.fits(config.topology, answer["rolling"], answer["name"], answer["asks_loss"])
     least: list[int] = answer["least"]
     rows: int = answer["rows"]
     if config.f is not None:
@@ -93,7 +96,8 @@ def _describe(aggregator: str, topology: str, peers: int) -> dict[str, object]:
         raise ConfigError(f"rule {rule.name} starts from the own update, and {topology} has none", registry.CENTER_HINT)
     plan = who(topologies.Roster(tuple(range(peers))), 0, 0)
     rows = peers if plan.pushes is None else min(1 + len(plan.sources(peer)) for peer in range(peers))
-    return {"name": rule.name, "least": [rule.at_least(f, centered=not who.rolling) for f in range(peers + 1)], "rows": rows}
+    least = [rule.at_least(f, centered=not who.rolling) for f in range(peers + 1)]
+    return {"name": rule.name, "least": least, "rows": rows, "rolling": who.rolling, "asks_loss": rule.needs_trainer}
 
 
 if __name__ == "__main__":

@@ -2,7 +2,8 @@
 
 Pure functions over ``Rows``; they know no rule. There are two implementations with the same results: compiled ones (numba, the
 extra ``fast``) for float32 rows on the CPU, and plain ones (torch and numpy) for everything else and where numba is not
-installed. ``backend()`` says which is in use; GOSSIP_KERNELS=plain forces the plain one. Threads: as many as torch may use.
+installed; a few small rows go through them, too. ``backend()`` says which is in use; GOSSIP_KERNELS=plain forces the plain one,
+GOSSIP_KERNELS=fast the compiled one. Threads: as many as torch may use.
 
 Updates are finite; nothing here looks again. From finite updates no kernel makes a NaN.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import logging
 import os
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -31,12 +33,17 @@ __all__ = [
     "between",
     "gram",
     "majority",
+    "middle",
     "mixed",
     "nearest",
+    "prepare",
     "squared_distances_to",
     "weighted_sum",
 ]
 
+log = logging.getLogger(__name__)
+SMALL = 2**18
+"""Numbers below which updates go through the plain kernels: a millisecond or two, while loading numba takes half a second."""
 Survivors = NDArray[np.float64] | None
 
 
@@ -58,12 +65,28 @@ def _backend(wanted: str) -> Literal["fast", "plain"]:
     return "fast" if there and wanted != "plain" else "plain"
 
 
+def prepare(n: int, d: int) -> None:
+    """Loads the kernels that n float32 updates of d coordinates will need, and compiles them if this machine never has.
+
+    To be called where there is time; otherwise the first rule that is called takes it: less than a second, or 6 to 13.
+    """
+    if backend() == "fast" and _worth_compiling(n * d):
+        from . import compiled_ranks, compiled_sums
+
+        log.debug("kernels are ready: modules=%s,%s", compiled_ranks.__name__, compiled_sums.__name__)
+
+
 def _kernels(rows: Rows) -> Any:
-    if rows.addresses is None or backend() == "plain":
+    if rows.addresses is None or backend() == "plain" or not _worth_compiling(rows.n * rows.d):
         return plain
     from . import fast
 
     return fast
+
+
+def _worth_compiling(elements: int) -> bool:
+    """By size alone: the same updates always go through the same kernels."""
+    return elements >= SMALL or os.environ.get("GOSSIP_KERNELS") == "fast"
 
 
 def between(

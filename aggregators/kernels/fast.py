@@ -16,7 +16,7 @@ from .teams import Compiled, run
 COLUMNS = 128  # of a block: with 20 rows it takes a third of the first-level cache
 CHUNK = 8192  # columns that a thread takes at a time
 CHUNKS_MAX = 256  # of kernels that return something for each chunk
-SMALL = 2**15  # elements: below it a second thread costs more than it does
+ALONE = 2**15  # numbers: below it a second thread costs more than it does
 
 
 def between(
@@ -133,7 +133,7 @@ def mixed(rows: Rows, matrix: NDArray[np.float64]) -> Tensor:
 
 
 def _run(kernel: Compiled, job: NDArray[np.int64], rows: Rows, chunk: int) -> None:
-    threads = min(torch.get_num_threads(), -(-rows.d // chunk), max(1, rows.n * rows.d // SMALL))
+    threads = min(torch.get_num_threads(), -(-rows.d // chunk), max(1, rows.n * rows.d // ALONE))
     run(kernel, job, threads)
 
 

@@ -7,8 +7,7 @@ equal, so what is selected is the same bit for bit.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Any, TypeAlias
 
@@ -20,7 +19,7 @@ from torch import Tensor
 from . import network
 from .rows import Rows
 
-RANK_ELEMENTS = 2**21  # of a chunk whose ranks are taken: long operations, so that threads need not wait for each other
+RANK_ELEMENTS = 2**20  # of a chunk whose ranks are taken: it and its copy are in the third-level cache
 FLUSH = 4096  # columns after which float32 sums go over into float64
 HUGE_FACTOR = 1e130  # products of float64 values beyond it could leave float64
 Counts: TypeAlias = NDArray[np.float64]
@@ -34,7 +33,7 @@ def working(dtype: torch.dtype) -> torch.dtype:
 
 # --- ranks of each coordinate ---------------------------------------------------------------------------------------------
 #
-# On the CPU by numpy, elsewhere by torch: numpy starts no threads of its own, so several chunks can be worked on at once.
+# On the CPU by numpy, elsewhere by torch: these are many short operations, over which torch would call its threads each time.
 
 
 def between(
@@ -131,35 +130,20 @@ def _survived(block: Any, low: Any, high: Any) -> Any:
 def _each_chunk(
     rows: Rows, matrix: NDArray[np.float32] | None, part: Callable[[Any], _Part], counting: bool
 ) -> tuple[Tensor, Counts | None]:
-    """Applies ``part`` to every chunk, several at a time when torch may use several threads and the rows are on the CPU."""
+    """Applies ``part`` to one chunk after the other. Threads would wait for the interpreter lock longer than they calculate."""
     work = working(rows.dtype)
     on_cpu = rows.device.type == "cpu"
     mixing = None if matrix is None else torch.from_numpy(matrix).to(rows.device, work)
     aggregate = torch.empty(rows.d, dtype=rows.dtype, device=rows.device)
     counts = np.zeros(rows.n if mixing is None else len(mixing), np.float64)
-    threads = torch.get_num_threads() if on_cpu else 1
-    every = rows.blocks(RANK_ELEMENTS, threads)
-
-    def one(job: tuple[slice, Tensor]) -> Any:
-        columns, block = job
+    for columns in rows.blocks(RANK_ELEMENTS):
+        block = rows.block(columns).to(work)
+        if mixing is not None:
+            block = mixing @ block
         with np.errstate(over="ignore", invalid="ignore"):
             result, survived = part(block.numpy() if on_cpu else block)
         aggregate[columns] = torch.from_numpy(result) if on_cpu else result
-        return survived
-
-    def jobs(some: list[slice]) -> Iterator[tuple[slice, Tensor]]:
-        for columns in some:
-            block = rows.block(columns).to(work)
-            yield columns, block if mixing is None else mixing @ block
-
-    if threads == 1 or len(every) == 1:
-        found = [one(job) for job in jobs(every)]
-    else:
-        with ThreadPoolExecutor(threads) as pool:
-            # A few chunks at a time: what waits is in memory already.
-            found = [each for at in range(0, len(every), threads) for each in pool.map(one, jobs(every[at : at + threads]))]
-    if counting:
-        for survived in found:
+        if survived is not None:
             counts += survived if on_cpu else survived.cpu().numpy()
     return aggregate, counts if counting else None
 
@@ -215,8 +199,13 @@ def _products(
             block = block - reference[columns].to(rows.device, work)
         if work == torch.float64:
             block = block.clamp(-HUGE_FACTOR, HUGE_FACTOR)
-        for part in torch.split(block, FLUSH, dim=1):
-            found += (part if whole else part[list(these)]).mm(part.T).to("cpu", torch.float64).numpy()
+        some = block if whole else block[list(these)]
+        pieces = block.shape[1] // FLUSH  # all of them in one call: each call wakes torch's threads
+        if pieces:
+            left, right = (x[:, : pieces * FLUSH].reshape(len(x), pieces, FLUSH).transpose(0, 1) for x in (some, block))
+            found += torch.bmm(left, right.transpose(1, 2)).to("cpu", torch.float64).numpy().sum(axis=0)
+        rest = slice(pieces * FLUSH, block.shape[1])
+        found += some[:, rest].mm(block[:, rest].T).to("cpu", torch.float64).numpy()
     return found
 
 

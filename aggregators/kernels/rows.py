@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gossip.errors import AggregationError
 
-CHUNK_ELEMENTS = 2**19
+CHUNK_ELEMENTS = 2**19  # of (n, columns): a chunk and its copies stay in cache
 
 
 class Rows:
@@ -78,16 +78,9 @@ class Rows:
         """Every row, not copied."""
         return self._apart if self._together is None else self._together.unbind(0)
 
-    def blocks(self, elements: int = CHUNK_ELEMENTS, times: int = 1) -> list[slice]:
-        """All columns in chunks of nearly equal width: so few that all rows of a chunk and their copies stay in cache.
-
-        Args:
-            elements: How many numbers a chunk may have at most, if that is more than 1,024 columns.
-            times: If there are several chunks there are a multiple of so many.
-        """
+    def blocks(self, elements: int = CHUNK_ELEMENTS) -> list[slice]:
+        """All columns in chunks of nearly equal width, of so many numbers at most, if that is more than 1,024 columns."""
         count = -(-self.d // max(1024, elements // self.n))
-        if count > 1:
-            count = -(-count // times) * times
         width = -(-self.d // count)
         return [slice(start, min(start + width, self.d)) for start in range(0, self.d, width)]
 

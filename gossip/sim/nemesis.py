@@ -46,7 +46,7 @@ from .liars import Liars
 from .network import Link, LinkModel
 from .observer import Observer
 from .schedule import Schedule
-from .toy_lies import ToyLie
+from .toy_lies import Apart, ToyLie
 from .toy_trainer import ToyTrainer
 
 if TYPE_CHECKING:
@@ -97,10 +97,7 @@ class Nemesis(Observer):
         self.struck: Counter[str] = Counter()
         self.cuts_seen: dict[tuple[Link, ...], bool] = {}
         self.lies: dict[PeerId, ToyLie] = {
-            peer: ToyLie(fault, peer, schedule.seed)
-            for fault in schedule.faults
-            if isinstance(fault, Liar)
-            for peer in fault.peers
+            peer: ToyLie(fault, peer, schedule) for fault in schedule.faults if isinstance(fault, Liar) for peer in fault.peers
         }
         self._slow = {fault.peer: fault for fault in schedule.faults if isinstance(fault, Slow)}
         self._at_round: list[Blow] = []  # waits for its victim, or whoever serves, to come to the round
@@ -129,6 +126,9 @@ class Nemesis(Observer):
                     liars.setdefault(peer, []).append(fault.lie)
         if liars:
             swarm.outgoing = self._liars = Liars(swarm, liars)
+        apart = {peer: lie for peer, lie in self.lies.items() if lie.tells_each}
+        if apart:
+            swarm.outgoing = Apart(apart, swarm.outgoing)
         if any(
             isinstance(f, CrashMidway | ServerFault) or getattr(f, "peer", 0) == "server" or _has_round(f)
             for f in self.schedule.faults

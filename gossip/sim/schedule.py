@@ -91,7 +91,8 @@ class Schedule:
             raise ConfigError(f"shards = {list(self.shards)}: at least one, each with at least one element")
         if not topologies.load(self.topology).rolling and len(self.shards) > 1:
             raise ConfigError(f"shards = {list(self.shards)}: {self.topology} exchanges whole vectors", "shards = [8]")
-        FaultPlan(self.faults).checked(self.peers)
+        rolling = topologies.load(self.topology).rolling
+        FaultPlan(self.faults).checked(self.peers).fits(self.topology, rolling, self.aggregator)
         return self
 
 

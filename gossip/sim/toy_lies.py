@@ -1,14 +1,28 @@
-"""What a liar of the fault plan says in the simulator instead of its update: the attacks of real runs, on toy vectors."""
+"""What a liar of the fault plan says in the simulator instead of its update: the attacks of real runs, on toy vectors.
+
+What real liars can only guess, simulated ones know: they share the seed from which every peer draws its noise.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gossip.faults import Liar
+from gossip.aggregators.attacks import KINDS, Attack, make
+from gossip.core.events import Payload
+from gossip.core.messages import Envelope, PeerId, Push
+from gossip.fault_kinds import ATTACKS
+from gossip.faults import FaultPlan, Liar
 
-from .toy_trainer import Vector
+from .toy_trainer import NOISE, STEP_SIZE, Vector, noise_of, payload_of
+from .wire import Letter, Outgoing
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from .schedule import Schedule
 
 Lie = Callable[[Vector, int], Vector]
 
@@ -16,12 +30,25 @@ Lie = Callable[[Vector, int], Vector]
 class ToyLie:
     """``lie(update, round_id) -> what is said``, and how often it was told."""
 
-    def __init__(self, liar: Liar, peer: int, seed: int) -> None:
-        self.liar, self.peer, self.seed = liar, peer, seed
+    def __init__(self, liar: Liar, peer: PeerId, schedule: Schedule) -> None:
+        self.liar, self.peer, self.seed = liar, peer, schedule.seed
         self.told = 0
         self._old: list[Vector] = []
+        liars = FaultPlan(schedule.faults).liars
+        self._honest = [other for other in range(schedule.peers) if other not in liars]
+        self._alike = sorted(other for other, lie in liars.items() if lie.attack == liar.attack)
+        self._aggregator, self._liars = schedule.aggregator, len(liars)
+        self._attack: Attack | None = None
+        self._rule: Callable[[Tensor], Tensor] | None = None
+
+    @property
+    def tells_each(self) -> bool:
+        """Whether it tells each neighbour something else (``Apart``), and the trainer the truth."""
+        return self.liar.attack in KINDS and KINDS[self.liar.attack].shape == "apart"
 
     def __call__(self, update: Vector, round_id: int) -> Vector:
+        if self.tells_each:
+            return update
         self.told += 1
         strength = self.liar.strength
         match self.liar.attack:
@@ -38,10 +65,76 @@ class ToyLie:
                 return update * np.float32(strength)
             case "nan":
                 return np.full_like(update, np.nan)
+            case "inf":
+                return np.copysign(np.float32(np.inf), update)
             case "zero":
                 return np.zeros_like(update)
             case "stale":
                 self._old = [*self._old[-int(strength) :], update.copy()]
                 return self._old[0]
-            case other:
-                raise AssertionError(f"no toy lie for the attack {other!r}")
+            case _:
+                return self._of_crew(update, round_id)
+
+    def tell(self, update: Vector, receiver: PeerId, theirs: Vector | None, others: Iterable[Vector]) -> Vector:
+        """What one neighbour is told."""
+        import torch
+
+        self.told += 1
+        known = None if theirs is None else torch.tensor(theirs)
+        lie = self._ready().tell(torch.tensor(update), receiver, known, [torch.tensor(other) for other in others])
+        said: Vector = lie.numpy()
+        return said
+
+    def _of_crew(self, update: Vector, round_id: int) -> Vector:
+        """Attacks of the library. The update of who stands where we do follows from our own: the noise is known."""
+        import torch
+
+        attack = self._ready()
+        if KINDS[attack.name].shape == "alone":
+            return attack(torch.tensor(update), round_id).numpy()
+        own = np.array(noise_of(f"{self.seed}/{self.peer}/{round_id}", len(update)))
+
+        def updates_of(peers: Iterable[PeerId]) -> Tensor:
+            noises = np.array([noise_of(f"{self.seed}/{peer}/{round_id}", len(update)) for peer in peers])
+            return torch.tensor((update + STEP_SIZE * NOISE * (noises - own)).astype(np.float32))
+
+        honest = updates_of(self._honest or self._alike)
+        lies = attack.collude(honest, len(self._alike), rule=self._rule, own=updates_of(self._alike), round_id=round_id)
+        said: Vector = lies[self._alike.index(self.peer)].numpy()
+        return said
+
+    def _ready(self) -> Attack:
+        if self._attack is None:
+            import torch
+
+            from gossip.aggregators import load
+
+            torch.set_num_threads(1)
+            strength = self.liar.strength if ATTACKS[self.liar.attack].unit else None
+            self._attack = make(self.liar.attack, strength, self.seed)
+            bound, liars = load(self._aggregator), self._liars
+
+            def tried(updates: Tensor) -> Tensor:
+                return bound(updates, f=liars)
+
+            self._rule = tried
+        return self._attack
+
+
+class Apart:
+    """What ``Swarm.outgoing`` is set to when liars tell each neighbour something else. They know what everybody said last."""
+
+    def __init__(self, lies: Mapping[PeerId, ToyLie], then: Outgoing | None) -> None:
+        self._lies, self._then = lies, then
+        self._said: dict[tuple[str, PeerId], Any] = {}
+
+    def __call__(self, sender: PeerId, to: PeerId, envelope: Envelope, payload: Payload | None) -> Iterable[Letter]:
+        message = envelope.message
+        if isinstance(message, Push) and payload is not None:
+            if sender in self._lies:
+                others = [vector for (what, peer), vector in sorted(self._said.items()) if what == message.what and peer != to]
+                lie = self._lies[sender].tell(payload.data, to, self._said.get((message.what, to)), others)
+                payload = payload_of(lie)
+            else:
+                self._said[message.what, sender] = payload.data
+        return [(to, envelope, payload)] if self._then is None else self._then(sender, to, envelope, payload)

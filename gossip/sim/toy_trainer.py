@@ -20,7 +20,8 @@ from gossip.core.events import Effect, Event, Payload
 from gossip.core.messages import DIGEST_BYTES, PeerId
 
 Vector = NDArray[np.float32]
-
+STEP_SIZE = 0.1
+NOISE = 0.05
 
 Values = Sequence[float]
 """A vector to reckon with. For eight numbers Python is several times as fast as numpy."""
@@ -137,8 +138,8 @@ class ToyTrainer:
         compute_s: tuple[float, float] = (0.005, 0.015),
         rule_s: float = 0.0001,
         slowness: float = 1.0,
-        step_size: float = 0.1,
-        noise: float = 0.05,
+        step_size: float = STEP_SIZE,
+        noise: float = NOISE,
         lie: Callable[[Vector, int], Vector] | None = None,
         reducer: Reducer = weighted_mean,
         samples_total: int | None = None,

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from gossip.aggregators.registry import BoundRule
+from gossip.aggregators.senders import Memory, Sender
 from gossip.errors import ConfigError, GossipError, LocalError, NodeLost, Refused, SwarmError
 
 from . import control
@@ -45,6 +46,7 @@ class Exchange:
         round_id: The next round to run on the parameters as they are.
         peers, alive: Size of the roster, and who of it is alive, as of the last ``Go``.
         restarts: How often the node was started again.
+        sender_memory: This peer's own, such as its momentum. It is no part of the swarm's state: who joins begins without one.
     """
 
     def __init__(
@@ -54,13 +56,17 @@ class Exchange:
         peer: int,
         incarnation: int,
         interrupt: Callable[[], None],
+        sender: Sender | None = None,
     ) -> None:
         """Talks to the node of ``connection``.
 
         Args:
             start: Starts another when that one dies; its incarnation will be ``incarnation + 1``.
             interrupt: Called about twice a second in every wait, and may raise.
+            sender: What is made of an update before it leaves.
         """
+        self._sender = sender
+        self.sender_memory: Memory | None = None
         self._channel, self._node = connection
         self._start, self._peer, self._incarnation, self._interrupt = start, peer, incarnation, interrupt
         self.go: control.Go | None = None
@@ -175,6 +181,8 @@ class Exchange:
         try:
             if samples:
                 self._layout.flatten_gradients(self._updates[go.slot])
+                if self._sender:
+                    self._transform(self._sender, self._updates[go.slot])
             if before_send is not None:
                 before_send()
             self._offer(go, go.slot, samples, loss)
@@ -185,6 +193,11 @@ class Exchange:
             # A halt after our round was applied is for the next call to tell: this one has done its work.
             self._serve(lambda: self._may_go or self._halted is not None)
         self._left_at = time.monotonic()
+
+    def _transform(self, sender: Sender, update: torch.Tensor) -> None:
+        sent, self.sender_memory = sender(update, self.sender_memory)
+        if sent is not update:
+            update.copy_(sent)
 
     def _offer(self, go: control.Go, filled: int, samples: int, loss: float | None) -> None:
         """Sends what is in update slot ``filled``, as an answer to ``go``."""

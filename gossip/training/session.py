@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from gossip.aggregators.senders import load as load_sender
 from gossip.errors import ConfigError, GossipError
 from gossip.faults import Slow
 
@@ -66,7 +67,9 @@ class Session:
         lie = self._config.plan.liars.get(place.peer)
         self._flips_labels = lie is not None and lie.attack == "label_flip"
         self._termination = termination
-        self._exchange = Exchange(start, connection, place.peer, place.incarnation, self._look_around)
+        self._exchange = Exchange(
+            start, connection, place.peer, place.incarnation, self._look_around, load_sender(self._config.sender)
+        )
         # A forked child, say of a DataLoader, must not keep the node believing that we live.
         os.register_at_fork(after_in_child=self._forked)
         atexit.register(self.close)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from gossip.aggregators import GramRule, load, names
+from gossip.aggregators.gram_rules import SAMPLE_COLUMNS, SAMPLE_PIECES
 from gossip.errors import AggregationError
 
 RULES = [name for name in names() if isinstance(load(name).rule, GramRule)]
@@ -95,14 +96,14 @@ def test_shards_of_other_updates_do_not_add_up() -> None:
 def test_a_reference_that_lies_in_the_sampled_columns_alone_costs_no_digits() -> None:
     # The liar agrees with all where a reference is looked for, and is far away everywhere else.
     x = torch.randn(9, 100_000, generator=torch.Generator().manual_seed(1)).mul_(1e-3)
-    liar = x[4]
     honest = torch.cat([x[:4], x[5:]]).to(torch.float64)
     middle = honest.mean(dim=0).to(torch.float32)
     found = x.clone()
     found[4] = middle + 1e3
-    for start in range(0, 100_000, 100_000 // 7 - 200):
-        found[4, start : start + 400] = middle[start : start + 400]
-    assert liar.shape == middle.shape
+    width = SAMPLE_COLUMNS // SAMPLE_PIECES
+    for piece in range(SAMPLE_PIECES):
+        start = piece * (100_000 - width) // (SAMPLE_PIECES - 1)
+        found[4, start : start + width] = middle[start : start + width]
     exact = torch.cdist(honest, honest).square().numpy()
     squares = gram_rule_of("krum").statistics(found).squared_distances()
     kept = [0, 1, 2, 3, 5, 6, 7, 8]

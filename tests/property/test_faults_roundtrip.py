@@ -33,7 +33,7 @@ fault = st.one_of(
 def test_any_plan_survives_toml_and_words(plan_faults: list[Fault]) -> None:
     plan = FaultPlan(tuple(plan_faults))
     assert faults.from_toml(plan.to_toml()) == plan
-    assert faults.parse(plan.specs) == plan
+    assert faults.parse([str(each) for each in plan]) == plan
 
 
 @given(st.text(max_size=30))

@@ -166,6 +166,27 @@ def test_weights_and_outlyingness_of_a_composition_are_told_of_the_updates_thems
         assert float(verdict.weights[4]) < 0.02
 
 
+def test_points_that_a_later_stage_pulls_to_count_in_the_final_weights() -> None:
+    seen = []
+
+    @pre_aggregation(points=("origin",))
+    def shrink(gram: Gram, *, f: int) -> np.ndarray:
+        matrix = np.zeros((gram.n, gram.n + 1))
+        matrix[:, : gram.n], matrix[:, gram.n] = np.diag(np.linspace(0.2, 0.9, gram.n)), 1 - np.linspace(0.2, 0.9, gram.n)
+        return matrix
+
+    @gram_rule(points=("origin",))
+    def look(gram: Gram, *, f: int) -> np.ndarray:
+        seen.append(gram.norms())
+        return gram.even(range(gram.n))
+
+    x = updates().to(torch.float64)
+    compose(nnm, shrink, shrink, look)(x, f=2)
+    squares = ((x[:, None] - x) ** 2).sum(-1)
+    mixed = torch.stack([x[row.argsort()[:7]].mean(dim=0) for row in squares])
+    np.testing.assert_allclose(seen[0], np.linspace(0.2, 0.9, 9) ** 2 * mixed.norm(dim=1).numpy(), rtol=1e-9)
+
+
 def test_a_matrix_whose_rows_do_not_add_up_is_refused() -> None:
     @pre_aggregation
     def doubled(gram: Gram) -> np.ndarray:

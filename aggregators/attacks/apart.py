@@ -1,0 +1,35 @@
+"""What a liar tells different neighbours in a gossip round: there is no server to compare it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .kinds import POSITIVE, attack
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+
+@attack(shape="apart", strength=1.0, meaning="factor of the two opposite updates", allowed=POSITIVE)
+def equivocation(update: Tensor, *, strength: float, receiver: int) -> Tensor:
+    """Tells peers of even number its update, and those of odd number the opposite."""
+    return update * (strength if receiver % 2 == 0 else -strength)
+
+
+@attack(shape="apart", strength=1.0, meaning="epsilon, in distances of the receiver from the others", allowed=POSITIVE)
+def dissensus(update: Tensor, *, strength: float, theirs: Tensor | None, others: Sequence[Tensor]) -> Tensor:
+    """Pushes each receiver away from its neighbours: ``x_i - epsilon * mean of (x_j - x_i)`` over the others.
+
+    Args:
+        theirs: What the receiver said last, x_i; of one that was not heard yet, the own vector stands for it.
+        others: What the others said last, x_j. Nobody was heard: the own vector is told.
+    Source: He, Karimireddy, Jaggi 2022, "Byzantine-Robust Decentralized Learning via ClippedGossip", arXiv:2202.01545, with equal
+    mixing weights.
+    """
+    here = update if theirs is None else theirs
+    if not others:
+        return here.clone()
+    pull = sum((other - here for other in others[1:]), others[0] - here) / len(others)
+    return here - strength * pull

@@ -1,0 +1,71 @@
+"""What colluding liars know: the honest updates of the round, their own, how many they are, and perhaps the rule."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gossip.errors import ConfigError
+
+from .kinds import Aggregator
+
+
+@dataclass(frozen=True, slots=True)
+class Crowd:
+    """One round as omniscient liars see it.
+
+    Attributes:
+        honest: ``(h, d)``, float32 or float64.
+        own: ``(f, d)``, what the liars would have sent.
+        generator: Of this round, the same for all liars.
+        direction: Of the whole run, likewise.
+        rule: What will be made of the updates; None when the liars do not know.
+        memory: Kept from one round to the next.
+    """
+
+    honest: Tensor
+    own: Tensor
+    generator: torch.Generator
+    direction: torch.Generator
+    rule: Aggregator | None = None
+    memory: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def f(self) -> int:
+        return len(self.own)
+
+    @property
+    def h(self) -> int:
+        return len(self.honest)
+
+    def mean(self) -> Tensor:
+        """``(d,)``."""
+        return self.honest.mean(dim=0)
+
+    def deviation(self) -> Tensor:
+        """``(d,)``: standard deviation of each coordinate over the honest (divided by h - 1); zeros when there is only one."""
+        return self.honest.std(dim=0) if self.h > 1 else torch.zeros_like(self.honest[0])
+
+    def all_alike(self, lie: Tensor) -> Tensor:
+        """``(f, d)``: everybody sends the same."""
+        return lie.repeat(self.f, 1)
+
+    def damage(self, lies: Tensor) -> float:
+        """How far the lies carry the rule's result from the honest mean; infinite when it is not finite.
+
+        Raises: ConfigError: The rule is not known.
+        """
+        if self.rule is None:
+            raise ConfigError("this attack tries itself on the rule, and was not told which", "give collude(..., rule=...)")
+        moved = torch.linalg.vector_norm((self.rule(torch.cat([self.honest, lies])) - self.mean()).to(torch.float64))
+        return float(moved) if math.isfinite(float(moved)) else math.inf
+
+
+def unit(vector: Tensor) -> Tensor:
+    """Of length 1; zeros stay zeros."""
+    size = torch.linalg.vector_norm(vector)
+    return vector / size if float(size) > 0 else vector

@@ -1,0 +1,54 @@
+"""What one liar in a real run can guess of the honest updates: from its own, and from what the swarm made of each round."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+RESIDUALS_MAX = 8
+WAITING_MAX = 16
+
+
+class Guess:
+    """An estimate of the honest updates of the next round.
+
+    Every replica has the result of the last round: it stands for the honest mean. What the liar would honestly have sent, less
+    what the swarm made of that round, is one honest deviation; the last ``RESIDUALS_MAX`` of them stand for the others'.
+    Liars on different machines so agree on the mean, and nearly on the deviation, without a word between them.
+    """
+
+    def __init__(self) -> None:
+        self.result: Tensor | None = None
+        self._own: dict[int, Tensor] = {}  # updates whose round is not over
+        self._residuals: deque[Tensor] = deque(maxlen=RESIDUALS_MAX)
+        self._round = -1  # of the result
+
+    def sends(self, update: Tensor, round_id: int) -> None:
+        """The honest update of a round, ``(d,)``."""
+        self._own[round_id] = update.clone()
+        while len(self._own) > WAITING_MAX:
+            del self._own[min(self._own)]
+
+    def saw(self, result: Tensor, round_id: int) -> None:
+        """What became of a round, ``(d,)``; kept, so it must be the guess's own."""
+        own = self._own.pop(round_id, None)
+        if own is not None:
+            self._residuals.append(own - result)
+        if round_id > self._round:
+            self.result, self._round = result, round_id
+        for past in [past for past in self._own if past < round_id]:
+            del self._own[past]
+
+    def honest(self, update: Tensor, count: int) -> Tensor:
+        """``(count, d)`` that stand for the honest updates. Before there is a result: the own update, so many times."""
+        import torch
+
+        middle = update if self.result is None else self.result
+        if len(self._residuals) < 2:
+            return middle.repeat(count, 1)
+        residuals = torch.stack(tuple(self._residuals))
+        rows = middle + residuals - residuals.mean(dim=0)
+        return rows[torch.arange(count) % len(rows)]

@@ -1,0 +1,145 @@
+"""What attacks there are: each a function with a name, the meaning of its strength, and what it must know.
+
+Knowing the names costs no torch, because command lines check them.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from gossip.errors import ConfigError, UnknownName
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+DATA_ATTACKS = ("label_flip",)
+"""Attacks that change what the trainer learns from, not what it sends."""
+
+Shape = Literal["alone", "together", "apart"]
+Aggregator: TypeAlias = "Callable[[Tensor], Tensor]"
+"""``(n, d) -> (d,)``: a rule with its f bound."""
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """An attack.
+
+    Attributes:
+        shape: ``alone``: ``(update, ...) -> lie``, of what one liar would have sent. ``together``: ``(crowd, ...) -> (f, d)``, of
+            what the honest send. ``apart``: ``(update, ...) -> lie``, another for each receiver.
+        strength: By default; None when there is nothing to set, or when it follows from n and f.
+        meaning: Of the strength, with its unit. Empty: there is nothing to set.
+        wants: Names of the function's parameters.
+        lonely: Whether one liar can tell it from what it has seen by itself. All but a few attacks ``together`` can be told from
+            an estimate of the honest updates.
+        refusal: Why not, and what to do instead.
+        tries: It tries itself on the rule.
+        allowed: What the strength must be, in words, and the test of it.
+    """
+
+    name: str
+    function: Callable[..., Any]
+    shape: Shape
+    strength: float | None
+    meaning: str
+    wants: frozenset[str]
+    refusal: str = ""
+    tries: bool = False
+    allowed: tuple[str, Callable[[float], bool]] = ("finite", math.isfinite)
+
+    @property
+    def lonely(self) -> bool:
+        return not self.refusal
+
+
+KINDS: dict[str, Kind] = {}
+
+
+def _positive(value: float) -> bool:
+    return math.isfinite(value) and value > 0
+
+
+def _not_negative(value: float) -> bool:
+    return math.isfinite(value) and value >= 0
+
+
+def _count(value: float) -> bool:
+    return math.isfinite(value) and value >= 1 and value == int(value)
+
+
+FINITE = ("finite", math.isfinite)
+POSITIVE = ("above 0 and finite", _positive)
+NOT_NEGATIVE = ("at least 0 and finite", _not_negative)
+COUNT = ("a whole number of at least 1", _count)
+FRACTION = ("above 0 and at most 1", lambda value: 0 < value <= 1)
+
+
+def attack(
+    *,
+    strength: float | None = None,
+    meaning: str = "",
+    shape: Shape = "alone",
+    refusal: str = "",
+    tries: bool = False,
+    allowed: tuple[str, Callable[[float], bool]] = FINITE,
+) -> Decorator:
+    """Registers a function under its name.
+
+    ``alone``: ``(update, *, ...) -> update``; it may name ``strength``, ``generator``, ``past`` and ``direction``.
+    ``together``: ``(crowd, *, ...) -> (f, d)``; it may name ``strength``.
+    ``apart``: ``(update, *, ...) -> update``; it may name ``strength``, ``receiver``, ``theirs`` and ``others``.
+    """
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        name = function.__name__
+        wants = frozenset(inspect.signature(function).parameters)
+        KINDS[name] = Kind(name, function, shape, strength, meaning, wants, refusal, tries, allowed)
+        return function
+
+    return decorate
+
+
+def names(*, lonely: bool = False) -> tuple[str, ...]:
+    """The attacks on updates that ``make`` knows, ascending. ``DATA_ATTACKS`` are not among them.
+
+    Args:
+        lonely: Only those that a liar can tell by itself, in a real run.
+    """
+    return tuple(sorted(name for name, kind in KINDS.items() if kind.lonely or not lonely))
+
+
+def kind_of(name: str) -> Kind:
+    """By name; hyphens and underscores are the same. Raises: UnknownName: There is none. ConfigError: It is one on data."""
+    plain = name.replace("-", "_")
+    if plain in DATA_ATTACKS:
+        raise ConfigError(
+            f"{plain} changes the labels that a trainer reads, not the update it sends", "use flip_labels(y, classes)"
+        )
+    if plain not in KINDS:
+        raise UnknownName("attack", name, (*names(), *DATA_ATTACKS))
+    return KINDS[plain]
+
+
+def checked_strength(kind: Kind, strength: float | None) -> float | None:
+    """The strength, or the default one. Raises: ConfigError: It is out of range, or there is nothing to set."""
+    if strength is None:
+        return kind.strength
+    if not kind.meaning:
+        raise ConfigError(f"{kind.name} has no strength to set, got {strength:g}", f"leave out *{strength:g}")
+    words, fine = kind.allowed
+    if not fine(strength):
+        raise ConfigError(f"{kind.name}*{strength:g}: the strength is the {kind.meaning} and must be {words}")
+    return strength
+
+
+def flip_labels(labels: Any, classes: int) -> Any:
+    """``classes - 1 - label``: what ``label_flip`` does to a batch before its gradient is taken. For an int, array or tensor.
+
+    Source: Xie, Koyejo, Gupta 2019, "Zeno", arXiv:1805.10032 (9 - label, for ten classes).
+    """
+    return classes - 1 - labels

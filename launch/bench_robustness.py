@@ -1,0 +1,193 @@
+"""``gossip bench robustness``: which rule learns under which attack, as a table and a heat map."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gossip.errors import ConfigError
+
+if TYPE_CHECKING:
+    from gossip.testing.robustness import Outcome, Trial
+
+COMPOSED = ("nnm+krum", "nnm+trimmed_mean", "nnm+suspicion", "bucketing:s=2+geometric_median", "arc+geometric_median")
+"""Beside all rules that have a name."""
+BESIDE = {"ipm": "ipm*10", "alie": "alie*1.5"}
+INSTEAD = {"sign_flip": "sign_flip*10", "random_direction": "random_direction*10"}
+"""Stronger forms of attacks than by default."""
+FAILS_BELOW = 0.9
+
+
+def robustness(
+    rules: Annotated[
+        list[str] | None, typer.Option(help="Rules, separated by blanks; all by default. Repeatable.", show_default=False)
+    ] = None,
+    attacks: Annotated[
+        list[str] | None, typer.Option(help="Attacks, NAME or NAME*STRENGTH; all by default. Repeatable.", show_default=False)
+    ] = None,
+    n: Annotated[list[int], typer.Option(help="Workers, liars included. Repeatable, with --f.")] = [10, 20],  # noqa: B006
+    f: Annotated[list[int], typer.Option(help="Liars among them, and what the rule is told.")] = [2, 4],  # noqa: B006
+    seeds: Annotated[int, typer.Option(min=1, help="Runs of each cell, with seeds 0, 1, ...")] = 3,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds of a run.")] = 150,
+    batch: Annotated[int, typer.Option(min=1, help="Samples of a worker in a round.")] = 32,
+    lr: Annotated[float, typer.Option(help="Learning rate of plain SGD.")] = 0.5,
+    hidden: Annotated[int, typer.Option(min=1, help="Units of the hidden layer.")] = 32,
+    sender: Annotated[str, typer.Option(help="What workers make of their updates: momentum:beta=0.9+clip:10.")] = "",
+    non_iid: Annotated[bool, typer.Option("--non-iid", help="The honest have the samples sorted by label.")] = False,
+    data: Annotated[str, typer.Option(help="digits, or an .npz file with x_train, y_train, x_test, y_test.")] = "digits",
+    jobs: Annotated[int, typer.Option("-j", "--jobs", min=1, help="Processes.")] = 1,
+    into: Annotated[Path, typer.Option(help="Folder that remembers every run.")] = Path("runs/robustness"),
+    out: Annotated[
+        Path | None, typer.Option(help="Write the page (.md) here, its heat maps beside it.", show_default=False)
+    ] = None,
+    fails_below: Annotated[
+        float, typer.Option(min=0, max=1, help="A cell fails below this share of the accuracy without liars.")
+    ] = FAILS_BELOW,
+    plot: Annotated[bool, typer.Option(help="Draw heat maps beside --out.")] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON, and nothing else, to stdout.")] = False,
+) -> None:
+    """Train under every attack with every rule: accuracies with error bars. Ctrl-C, and the same command goes on."""
+    from gossip.aggregators import registry, senders
+
+    if len(n) != len(f):
+        raise ConfigError(f"{len(n)} numbers of workers and {len(f)} numbers of liars", "give as many --n as --f")
+    chosen_rules = _words(rules) or [*registry.names(), *COMPOSED]
+    for rule in chosen_rules:
+        registry.check(rule)
+    chosen_attacks = [attack.replace("-", "_") for attack in _words(attacks)] or every_attack()
+    _check_attacks(chosen_attacks)
+    senders.load(sender)
+    if data == "digits":
+        _need("sklearn", "the digits come with scikit-learn, which is not installed", "pip install 'gossip-train[demo]'")
+    if out is not None and plot:
+        _need(
+            "matplotlib", "heat maps need matplotlib, which is not installed", "pip install 'gossip-train[plots]', or --no-plot"
+        )
+    shared = {"rounds": rounds, "batch": batch, "lr": lr, "hidden": hidden, "sender": sender, "non_iid": non_iid}
+    tables = [
+        Table(workers, liars, tuple(chosen_rules), tuple(chosen_attacks), tuple(range(seeds)), fails_below, shared)
+        for workers, liars in zip(n, f, strict=True)
+    ]
+    from . import robustness_page
+    from .trials import run_all
+
+    found = run_all([trial for table in tables for trial in table.trials()], into, data, jobs)
+    if out is not None:
+        robustness_page.write(out, tables, found, data, plot)
+    if as_json:
+        print(json.dumps([table.as_data(found) for table in tables]))
+    else:
+        for table in tables:
+            print("\n".join(robustness_page.section(table, found)))
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One rule under one attack: accuracies of the seeds, or why there are none.
+
+    Attributes:
+        fails: It learnt less than it should have, or raised.
+    """
+
+    accuracies: tuple[float, ...]
+    why: str
+    fails: bool
+
+    @property
+    def mean(self) -> float:
+        return statistics.fmean(self.accuracies)
+
+    @property
+    def deviation(self) -> float:
+        """Over the seeds (divided by their number less one); 0 for one seed."""
+        return statistics.stdev(self.accuracies) if len(self.accuracies) > 1 else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """All rules and attacks at one n and f."""
+
+    n: int
+    f: int
+    rules: tuple[str, ...]
+    attacks: tuple[str, ...]
+    seeds: tuple[int, ...]
+    fails_below: float
+    shared: Mapping[str, Any]
+
+    def trials(self) -> list[Trial]:
+        """Every run that it is made of, and those without liars that it is compared with."""
+        cells = [trial for rule in self.rules for attack in self.attacks for trial in self._of(rule, attack)]
+        return [*self._without_liars(), *cells]
+
+    def _of(self, rule: str, attack: str) -> list[Trial]:
+        from gossip.testing.robustness import Trial
+
+        return [Trial(rule, attack, self.n, self.f, seed, **self.shared) for seed in self.seeds]
+
+    def _without_liars(self) -> list[Trial]:
+        """Plain averaging of the honest workers alone."""
+        from gossip.testing.robustness import NO_ATTACK, Trial
+
+        return [Trial("mean", NO_ATTACK, self.n - self.f, 0, seed, **self.shared) for seed in self.seeds]
+
+    def reference(self, found: Mapping[Trial, Outcome]) -> float:
+        """The accuracy that averaging the honest alone comes to."""
+        return statistics.fmean(found[trial].accuracy or 0.0 for trial in self._without_liars())
+
+    def cell(self, rule: str, attack: str, found: Mapping[Trial, Outcome]) -> Cell:
+        outcomes = [found[trial] for trial in self._of(rule, attack)]
+        why = next((outcome.refused for outcome in outcomes if outcome.refused), "")
+        accuracies = tuple(outcome.accuracy for outcome in outcomes if outcome.accuracy is not None)
+        if len(accuracies) < len(outcomes):
+            return Cell((), why, False)
+        return Cell(accuracies, why, statistics.fmean(accuracies) < self.fails_below * self.reference(found))
+
+    def worst(self, rule: str, found: Mapping[Trial, Outcome]) -> tuple[str, Cell] | None:
+        """The attack that hurts a rule most; None when it ran under none."""
+        cells = [(attack, self.cell(rule, attack, found)) for attack in self.attacks]
+        able = [(attack, cell) for attack, cell in cells if cell.accuracies]
+        return min(able, key=lambda item: item[1].mean) if able else None
+
+    def as_data(self, found: Mapping[Trial, Outcome]) -> dict[str, Any]:
+        cells = [
+            {"rule": rule, "attack": attack, "accuracies": cell.accuracies, "fails": cell.fails, "why": cell.why}
+            for rule in self.rules
+            for attack in self.attacks
+            for cell in [self.cell(rule, attack, found)]
+        ]
+        about = {"schema": "gossip.robustness/1", "n": self.n, "f": self.f, "seeds": self.seeds, **self.shared}
+        return {**about, "without_liars": self.reference(found), "fails_below": self.fails_below, "cells": cells}
+
+
+def every_attack() -> list[str]:
+    """No attack, and all that a server can meet."""
+    from gossip.aggregators.attacks import DATA_ATTACKS, KINDS, names
+
+    plain = [name for name in names() if KINDS[name].shape != "apart"]
+    beside = [BESIDE[name] for name in plain if name in BESIDE]
+    return ["none", *sorted([*(INSTEAD.get(name, name) for name in plain), *DATA_ATTACKS, *beside])]
+
+
+def _check_attacks(attacks: Sequence[str]) -> None:
+    from gossip.testing.robustness import read_attack
+
+    for attack in attacks:
+        read_attack(attack)
+
+
+def _words(given: list[str] | None) -> list[str]:
+    return list(dict.fromkeys(word for text in given or () for word in text.split()))
+
+
+def _need(module: str, what: str, hint: str) -> None:
+    from importlib.util import find_spec
+
+    if find_spec(module) is None:
+        raise ConfigError(what, hint)

@@ -1,0 +1,158 @@
+"""The tables of ``gossip bench robustness`` as a page with heat maps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from textwrap import fill
+from typing import TYPE_CHECKING, Any
+
+from gossip.errors import ConfigError
+
+if TYPE_CHECKING:
+    from gossip.testing.robustness import Outcome, Trial
+
+    from .bench_robustness import Cell, Table
+
+    Found = Mapping[Trial, Outcome]
+
+DASH = "-"
+WIDTH = 150
+COMMAND = "make robustness"
+
+
+def write(path: Path, tables: Sequence[Table], found: Found, data: str, plot: bool) -> None:
+    """The page, and a heat map for each table beside it. Raises: ConfigError: It cannot be written."""
+    lines = [*_head(tables, data)]
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        for table in tables:
+            lines += ["", f"## f = {table.f} of {table.n}", ""]
+            if plot:
+                picture = path.with_name(f"{path.stem}-{table.f}-of-{table.n}.png")
+                draw(table, found, picture)
+                lines += [f"![accuracy of each rule under each attack, {table.f} of {table.n} lie]({picture.name})", ""]
+            lines += section(table, found)
+        path.write_text("\n".join(lines) + "\n", "utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror}") from error
+
+
+def _head(tables: Sequence[Table], data: str) -> list[str]:
+    table = tables[0]
+    shared = table.shared
+    workers = "drawn from all samples" if not shared["non_iid"] else "the honest ones' sorted by label, the liars' drawn from all"
+    sender = (
+        f"each worker's update through `{shared['sender']}`" if shared["sender"] else "updates sent as they are (no momentum)"
+    )
+    seeds = ", ".join(map(str, table.seeds))
+    what = (
+        "Which rule learns under which attack: n simulated workers, f of them liars who see every honest update of the round "
+        "and, for `adaptive` and `optimal_*`, try themselves on the very rule before they send. One process a run, plain SGD, no "
+        "network; real processes are in [attacks.md](attacks.md). This command makes the page, and goes on after Ctrl-C:"
+    )
+    setting = (
+        f"Data `{data}`; a network with {shared['hidden']} hidden units; {shared['rounds']} rounds, learning rate "
+        f"{shared['lr']:g}; {shared['batch']} samples a worker and round, {workers}; {sender}; seeds {seeds}."
+    )
+    reading = (
+        "A cell is the test accuracy in percent at the end (mean of the last five tests), mean ± standard deviation over the "
+        f"seeds. It **fails** when its mean is below {100 * table.fails_below:g} % of what plain averaging of the n - f honest "
+        f"workers alone reaches. All rules are told the true f. {DASH} means that the rule cannot be run so; why is said below "
+        "the table. `none`: nobody lies. `worst` is the lowest cell of the row."
+    )
+    return [
+        "# Rules and attacks",
+        "",
+        fill(what, WIDTH),
+        "",
+        f"    {COMMAND}",
+        "",
+        fill(setting, WIDTH),
+        "",
+        fill(reading, WIDTH),
+    ]
+
+
+def section(table: Table, found: Found) -> list[str]:
+    """The table as Markdown: rules down, the hardest to break first; attacks across; then what holds and what cannot be run."""
+    reference = table.reference(found)
+    order = _by_strength(table, found)
+    limit = table.fails_below * reference
+    lines = [
+        f"Without the liars, averaging reaches {100 * reference:.1f} %; a cell fails below {100 * limit:.1f} %.",
+        "",
+        "| rule | worst | " + " | ".join(f"`{attack}`" for attack in table.attacks) + " |",
+        "|---" * (len(table.attacks) + 2) + "|",
+    ]
+    reasons: dict[str, list[str]] = {}
+    for rule in order:
+        cells = [table.cell(rule, attack, found) for attack in table.attacks]
+        worst = table.worst(rule, found)
+        least = DASH if worst is None else text_of(worst[1])
+        lines.append(f"| `{rule}` | {least} | " + " | ".join(map(text_of, cells)) + " |")
+        for why in dict.fromkeys(cell.why for cell in cells if cell.why):
+            reasons.setdefault(why, []).append(f"`{rule}`")
+    lines += ["", *_verdict(table, found, order)]
+    lines += [f"- {DASH} {', '.join(rules)}: {why}." for why, rules in reasons.items()]
+    return lines
+
+
+def text_of(cell: Cell) -> str:
+    if not cell.accuracies:
+        return DASH
+    spread = f" ± {100 * cell.deviation:.1f}" if len(cell.accuracies) > 1 else ""
+    text = f"{100 * cell.mean:.1f}{spread}"
+    return f"**fails** ({text})" if cell.fails else text
+
+
+def _by_strength(table: Table, found: Found) -> list[str]:
+    def worst(rule: str) -> tuple[float, str]:
+        found_worst = table.worst(rule, found)
+        return (2.0 if found_worst is None else -found_worst[1].mean, rule)
+
+    return sorted(table.rules, key=worst)
+
+
+def _verdict(table: Table, found: Found, order: Sequence[str]) -> list[str]:
+    holding, failing = [], []
+    for rule in order:
+        under = [attack for attack in table.attacks if table.cell(rule, attack, found).fails]
+        if under:
+            failing.append(f"`{rule}` fails under {', '.join(f'`{attack}`' for attack in under)}")
+        elif table.worst(rule, found) is not None:
+            holding.append(f"`{rule}`")
+    lines = [f"- Under all {len(table.attacks)} hold: {', '.join(holding) or 'none'}."]
+    return [*lines, *(f"- {line}." for line in failing)]
+
+
+def draw(table: Table, found: Found, path: Path) -> None:
+    """Rules down, attacks across, the accuracy in each square; red is bad, grey cannot be run."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    rules = _by_strength(table, found)
+    cells: dict[tuple[str, str], Cell] = {(r, a): table.cell(r, a, found) for r in rules for a in table.attacks}
+    values: list[list[Any]] = [
+        [100 * cells[rule, attack].mean if cells[rule, attack].accuracies else float("nan") for attack in table.attacks]
+        for rule in rules
+    ]
+    size = (2.6 + 0.42 * len(table.attacks), 1.9 + 0.27 * len(rules))
+    figure, axes = plt.subplots(figsize=size, layout="constrained")
+    colours = plt.get_cmap("RdYlGn").with_extremes(bad="0.85")
+    best = 100 * table.reference(found)
+    picture = axes.imshow(values, cmap=colours, vmin=10, vmax=max(best, 11), aspect="auto", alpha=0.75)
+    axes.set_xticks(range(len(table.attacks)), table.attacks, rotation=60, ha="right", fontsize=8)
+    axes.set_yticks(range(len(rules)), rules, fontsize=8)
+    for row, rule in enumerate(rules):
+        for column, attack in enumerate(table.attacks):
+            cell = cells[rule, attack]
+            words = f"{100 * cell.mean:.0f}" if cell.accuracies else DASH
+            weight = "bold" if cell.fails else "normal"
+            axes.text(column, row, words, ha="center", va="center", fontsize=7, fontweight=weight)
+    axes.set_title(f"test accuracy in %, {table.f} of {table.n} lie (bold: fails; {best:.0f} without liars)", fontsize=9)
+    figure.colorbar(picture, ax=axes, shrink=0.6)
+    figure.savefig(path, dpi=110)
+    plt.close(figure)

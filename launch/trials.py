@@ -1,0 +1,185 @@
+"""Many trials side by side, each remembered in a file of its own: interrupted, the same command goes on where it was."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import signal
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from hashlib import blake2b
+from multiprocessing import get_context
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from zipfile import BadZipFile, ZipFile
+
+from gossip.errors import ConfigError, GossipError
+
+if TYPE_CHECKING:
+    from gossip.testing.robustness import Data, Outcome, Trial
+
+SCHEMA = "gossip.trial/1"
+TELL_S = 10.0
+_data: list[Any] = []  # of a worker process: what it learns from, and its name
+
+
+def load_data(name: str) -> Data:
+    """What is learnt: ``digits`` (of scikit-learn), or the path of an ``.npz`` file with x_train, y_train, x_test and y_test.
+
+    Pixels above 1 are taken for 0 to 255.
+    Raises: ConfigError: It cannot be had.
+    """
+    import torch
+
+    from gossip.testing.robustness import Data
+
+    if name == "digits":
+        from .digits import load_digits
+
+        digits = load_digits()
+        images, labels = digits.train.tensors
+        return Data(images, labels, digits.test_images, digits.test_labels)
+    parts = _read_npz(Path(name), ("x_train", "y_train", "x_test", "y_test"))
+    tensors = []
+    for image, label in (parts[:2], parts[2:]):
+        if len(image) != len(label) or not len(image):
+            raise ConfigError(f"{name}: {len(image)} images for {len(label)} labels")
+        pixels = torch.from_numpy(image.astype("float32")).reshape(len(image), -1)
+        tensors += [pixels / (255 if float(pixels.max()) > 1 else 1), torch.from_numpy(label.astype("int64")).reshape(-1)]
+    return Data(*tensors)
+
+
+def _read_npz(path: Path, names: Sequence[str]) -> list[Any]:
+    """Arrays of an ``.npz`` file, without unpickling anything."""
+    import numpy as np
+
+    try:
+        with ZipFile(path) as archive:
+            arrays = []
+            for name in names:
+                with archive.open(f"{name}.npy") as file:
+                    arrays.append(np.lib.format.read_array(file, allow_pickle=False))
+            return arrays
+    except (OSError, BadZipFile, KeyError, ValueError) as error:
+        raise ConfigError(
+            f"cannot read {path}: {error}", f"give 'digits', or an .npz file with the arrays {', '.join(names)}"
+        ) from error
+
+
+def name_of(trial: Trial, data: str) -> str:
+    """The file of a trial: readable, and different for whatever makes a difference. A rule's own file counts with its content."""
+    words: dict[str, Any] = {**dataclasses.asdict(trial), "data": data, "sources": _sources(trial.rule)}
+    text = json.dumps(words, sort_keys=True)
+    label = f"{trial.rule}-{trial.attack}-n{trial.n}-f{trial.f}-s{trial.seed}"
+    plain = "".join(char if char.isalnum() or char in "-_." else "_" for char in label)[:120]
+    return f"{plain}-{blake2b(text.encode(), digest_size=6).hexdigest()}.json"
+
+
+def _sources(rule: str) -> list[str]:
+    files = [Path(part.split(":")[0].strip()) for part in rule.split("+")]
+    return [blake2b(file.read_bytes(), digest_size=8).hexdigest() for file in files if file.suffix == ".py" and file.is_file()]
+
+
+def recall(folder: Path, trial: Trial, data: str) -> Outcome | None:
+    """What came of a trial that was run before; None when it was not, or its file is damaged."""
+    from gossip.testing.robustness import Outcome
+
+    try:
+        read = json.loads((folder / name_of(trial, data)).read_text("utf-8"))
+        return Outcome(**read["outcome"]) if read["schema"] == SCHEMA else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def remember(folder: Path, trial: Trial, data: str, outcome: Outcome) -> None:
+    """Writes its file, whole or not at all."""
+    path = folder / name_of(trial, data)
+    scratch = path.with_suffix(".new")
+    words = {"schema": SCHEMA, "data": data, **dataclasses.asdict(trial), "outcome": dataclasses.asdict(outcome)}
+    scratch.write_text(json.dumps(words) + "\n", "utf-8")
+    scratch.replace(path)
+
+
+def run_all(trials: Iterable[Trial], folder: Path, data: str, jobs: int, *, quiet: bool = False) -> dict[Trial, Outcome]:
+    """Runs what ``folder`` does not have yet, ``jobs`` at a time, and returns the outcomes of all.
+
+    Raises:
+        ConfigError: The folder cannot be made or written to.
+        KeyboardInterrupt: At once; what is done is kept.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"cannot make the folder {folder}: {error.strerror}") from error
+    wanted = list(dict.fromkeys(trials))
+    found = {trial: outcome for trial in wanted if (outcome := recall(folder, trial, data)) is not None}
+    missing = [trial for trial in wanted if trial not in found]
+    if not missing:
+        return found
+    progress = _Progress(len(missing), len(found), quiet)
+    pool = ProcessPoolExecutor(min(jobs, len(missing)), get_context("spawn"), _begin, (data,))
+    try:
+        running = {pool.submit(_run, trial): trial for trial in missing}
+        for done in as_completed(running):
+            trial = running[done]
+            outcome, lasting = done.result()
+            found[trial] = outcome
+            if lasting:
+                remember(folder, trial, data, outcome)
+            progress.one_more()
+    except BaseException:
+        workers = list((pool._processes or {}).values())
+        pool.shutdown(wait=False, cancel_futures=True)
+        for worker in workers:
+            worker.terminate()
+        progress.stopped(folder)
+        raise
+    pool.shutdown()
+    return found
+
+
+def _begin(data: str) -> None:
+    """In a new worker. Ctrl-C is for the one who started us: it ends us."""
+    import torch
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    torch.set_num_threads(1)
+    _data[:] = [load_data(data)]
+
+
+def _run(trial: Trial) -> tuple[Outcome, bool]:
+    """What came of it, and whether it is worth remembering: an error of a rule may be mended."""
+    from gossip.testing.robustness import Outcome, train
+
+    try:
+        return train(trial, _data[0]), True
+    except GossipError as error:
+        return Outcome(None, str(error)), False
+    except Exception as error:  # noqa: BLE001 - a rule of anybody's: the table says that it raised, and goes on
+        return Outcome(0.0, f"raised {type(error).__name__}: {error}"), False
+
+
+class _Progress:
+    """A line now and then on stderr, and how long it may take yet."""
+
+    def __init__(self, total: int, known: int, quiet: bool) -> None:
+        self.total, self.done, self.quiet = total, 0, quiet
+        self.began = self.told = time.monotonic()
+        self._say(f"{total} trials to run" + (f", {known} were run before" if known else ""))
+
+    def one_more(self) -> None:
+        self.done += 1
+        now = time.monotonic()
+        if now - self.told >= TELL_S or self.done == self.total:
+            self.told = now
+            left_s = (now - self.began) / self.done * (self.total - self.done)
+            self._say(f"{self.done} of {self.total} trials, {now - self.began:.0f} s, {left_s:.0f} s to go")
+
+    def stopped(self, folder: Path) -> None:
+        self._say(f"stopped after {self.done} of {self.total} trials; the same command goes on from {folder}")
+
+    def _say(self, text: str) -> None:
+        if not self.quiet:
+            print(text, file=sys.stderr, flush=True)

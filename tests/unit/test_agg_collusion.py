@@ -1,0 +1,259 @@
+"""What liars send who know what the others send: each attack by the property that defines it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from gossip.aggregators import attacks, krum, median, registry
+from gossip.aggregators.attacks.adaptive import STRENGTHS, strongest
+from gossip.aggregators.attacks.crowd import Crowd
+from gossip.aggregators.attacks.guessing import RESIDUALS_MAX, Guess
+from gossip.aggregators.attacks.together import alie_z
+from gossip.errors import ConfigError
+
+TOGETHER = [name for name, kind in attacks.KINDS.items() if kind.shape == "together"]
+
+
+def honest_rows(h: int = 8, d: int = 200, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(d, generator=generator) + torch.rand(d, generator=generator) * torch.randn(h, d, generator=generator)
+
+
+HONEST = honest_rows()
+MEAN, DEVIATION = HONEST.mean(dim=0), HONEST.std(dim=0)
+
+
+def mean_rule(updates: Tensor) -> Tensor:
+    return updates.mean(dim=0)
+
+
+@pytest.mark.parametrize("name", [name for name in attacks.names() if attacks.KINDS[name].shape != "apart"])
+def test_a_crew_keeps_shape_dtype_and_what_it_sees(name: str) -> None:
+    for dtype in (torch.float32, torch.float64, torch.bfloat16):
+        honest = HONEST.to(dtype)
+        lies = attacks.make(name).collude(honest, 3, rule=mean_rule)
+        assert (lies.shape, lies.dtype) == ((3, 200), dtype)
+        assert torch.equal(honest, HONEST.to(dtype))
+        lies.fill_(7.0)
+        assert torch.equal(honest, HONEST.to(dtype))
+        assert attacks.make(name).collude(honest, 0, rule=mean_rule).shape == (0, 200)
+
+
+@pytest.mark.parametrize("name", TOGETHER)
+def test_one_honest_peer_or_equal_updates_are_a_crowd_too(name: str) -> None:
+    for honest in (HONEST[:1], HONEST[:1].repeat(4, 1), torch.zeros(4, 200)):
+        assert bool(attacks.make(name).collude(honest, 2, rule=mean_rule).isfinite().all())
+
+
+def test_ipm_sends_epsilon_times_the_negated_mean() -> None:
+    lies = attacks.make("ipm", 0.5).collude(HONEST, 2)
+    assert torch.allclose(lies, (-0.5 * MEAN).repeat(2, 1))
+
+
+def test_alie_stands_z_deviations_beside_the_mean() -> None:
+    lies = attacks.make("alie", 1.5).collude(HONEST, 2)
+    assert torch.allclose((MEAN - lies[0]) / DEVIATION, torch.full((200,), 1.5), atol=1e-3)
+    assert torch.equal(lies[0], lies[1])
+
+
+def test_alies_own_z_leaves_enough_honest_updates_beyond_it_to_win_a_majority() -> None:
+    # Worked by hand from the paper's formula: n = 50, f = 24 needs s = 26 - 24 = 2 of 26 honest, Phi(z) = 24 / 26.
+    assert alie_z(50, 24) == pytest.approx(1.4261, abs=1e-4)
+    assert alie_z(20, 4) == pytest.approx(0.1573, abs=1e-4)
+    assert alie_z(10, 2) == alie_z(8, 2) == 0.0
+    assert alie_z(5, 3) > 0, "liars in the majority need no help"
+    by_formula = attacks.make("alie").collude(honest_rows(16), 4)
+    assert torch.allclose(by_formula, attacks.make("alie", 0.15731).collude(honest_rows(16), 4), atol=1e-4)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_min_max_is_as_far_from_the_honest_as_they_are_from_each_other_and_no_farther(seed: int) -> None:
+    honest = honest_rows(7, 300, seed)
+    lie = attacks.make("min_max").collude(honest, 2)[0]
+    farthest = float(torch.linalg.vector_norm(honest - lie, dim=1).max())
+    assert farthest == pytest.approx(float(torch.pdist(honest).max()), rel=1e-4)
+    apart = honest.mean(dim=0) - lie
+    assert float(torch.cosine_similarity(apart, honest.std(dim=0), dim=0)) == pytest.approx(1.0, abs=1e-5)
+    assert float(apart.norm()) > 0.1
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_min_sum_has_the_largest_sum_of_squared_distances_of_an_honest_update(seed: int) -> None:
+    honest = honest_rows(7, 300, seed)
+    lie = attacks.make("min_sum").collude(honest, 2)[0]
+    own = float((honest - lie).square().sum())
+    allowed = torch.cdist(honest.double(), honest.double()).square().sum(dim=1).max()
+    assert own == pytest.approx(float(allowed), rel=1e-4)
+
+
+def test_mimic_copies_the_same_peer_all_through_the_run_the_one_farthest_out() -> None:
+    outlier = HONEST.clone()
+    outlier[5] += 30.0
+    crew = attacks.make("mimic")
+    assert torch.equal(crew.collude(outlier, 3), outlier[5].repeat(3, 1))
+    assert torch.equal(crew.collude(HONEST, 3), HONEST[5].repeat(3, 1)), "its victim stays the same"
+
+
+def test_negated_copies_are_of_the_first_liars_own_update() -> None:
+    own = honest_rows(3, 200, seed=9)
+    lies = attacks.make("negated_copies").collude(HONEST, 3, own=own)
+    assert torch.equal(lies, -own[0].repeat(3, 1))
+    assert torch.equal(attacks.make("sign_flip").collude(HONEST, 3, own=own), -own), "sign_flip negates each its own"
+
+
+def test_the_sacrificial_anchors_friends_stand_exactly_on_the_mean_of_everybody() -> None:
+    lies = attacks.make("sacrificial_anchor", 100.0).collude(HONEST.double(), 3)
+    everybody = torch.cat([HONEST.double(), lies]).mean(dim=0)
+    assert torch.allclose(lies[1], everybody, atol=1e-9)
+    assert torch.equal(lies[1], lies[2])
+    assert float((lies[0] - HONEST.double().mean(dim=0)).norm()) == pytest.approx(100 * float(MEAN.norm()), rel=1e-4)
+
+
+def test_the_sacrificial_anchor_breaks_the_literal_rule_and_not_the_sound_one() -> None:
+    for name, broken in (("suspicion_literal", True), ("suspicion", False)):
+        rule = registry.load(name)
+        lies = attacks.make("sacrificial_anchor").collude(HONEST, 3)
+        off = float((rule(torch.cat([HONEST, lies]), f=3) - MEAN).norm())
+        assert (off > 10 * float(MEAN.norm())) == broken, (name, off)
+
+
+# --- those who know the rule -------------------------------------------------------------------------------------------------
+
+
+def damage(rule: attacks.Aggregator, lies: Tensor, honest: Tensor = HONEST) -> float:
+    return float((rule(torch.cat([honest, lies])) - honest.mean(dim=0)).norm())
+
+
+@pytest.mark.parametrize("spec", ["median", "trimmed_mean", "krum", "multi_krum", "suspicion"])
+def test_who_knows_the_rule_does_at_least_as_much_as_who_does_not(spec: str) -> None:
+    bound = registry.load(spec)
+
+    def rule(updates: Tensor) -> Tensor:
+        return bound(updates, f=2)
+
+    worst = damage(rule, attacks.make("adaptive").collude(HONEST, 2, rule=rule))
+    by_formula = [damage(rule, attacks.make("alie", z).collude(HONEST, 2)) for z in (0.5, 1.0, 1.5)]
+    by_formula += [damage(rule, attacks.make("ipm", epsilon).collude(HONEST, 2)) for epsilon in (0.1, 0.5, 10.0)]
+    optimal = [damage(rule, attacks.make(name).collude(HONEST, 2, rule=rule)) for name in ("optimal_alie", "optimal_ipm")]
+    assert max(optimal) >= 0.97 * max(by_formula)
+    assert worst >= 0.97 * max(*by_formula, *optimal)
+
+
+def test_the_search_finds_the_edge_at_which_krum_drops_the_liars() -> None:
+    honest = honest_rows(10, 200, seed=3)
+
+    def rule(updates: Tensor) -> Tensor:
+        return krum(updates, f=3)
+
+    crowd = Crowd(honest, honest[:3], torch.Generator(), torch.Generator(), rule)
+    deviation = honest.std(dim=0)
+    found = strongest(crowd, lambda z: crowd.all_alike(honest.mean(dim=0) - z * deviation))
+    fine = [damage(rule, crowd.all_alike(honest.mean(dim=0) - z / 50 * deviation), honest) for z in range(1, 400)]
+    assert found.damage >= 0.9 * max(fine)
+    assert STRENGTHS[0] < found.strength < STRENGTHS[-1]
+
+
+def test_an_adaptive_crew_searches_only_so_often_and_follows_the_mean_between() -> None:
+    calls = 0
+
+    def rule(updates: Tensor) -> Tensor:
+        nonlocal calls
+        calls += 1
+        return median(updates, f=2)
+
+    crew = attacks.make("adaptive", 3)
+    crew.collude(HONEST, 2, rule=rule, round_id=0)
+    searched = calls
+    assert searched == 95
+    moved = crew.collude(HONEST + 1, 2, rule=rule, round_id=1)
+    assert calls == searched
+    assert float((moved - MEAN - 1).mean().abs()) < 1
+    crew.collude(HONEST, 2, rule=rule, round_id=2)
+    crew.collude(HONEST, 2, rule=rule, round_id=3)
+    assert calls == 2 * searched
+
+
+def test_a_rule_that_is_not_known_cannot_be_attacked_by_name() -> None:
+    with pytest.raises(ConfigError, match="not told which"):
+        attacks.make("adaptive").collude(HONEST, 2)
+
+
+# --- alone, by a guess -----------------------------------------------------------------------------------------------------
+
+
+def test_a_guess_finds_the_mean_and_the_deviation_of_the_honest_from_results_alone() -> None:
+    generator = torch.Generator().manual_seed(5)
+    mean, deviation = torch.randn(400, generator=generator), torch.rand(400, generator=generator) + 0.5
+    guess = Guess()
+    update = mean
+    for round_id in range(20):
+        update = mean + deviation * torch.randn(400, generator=generator)
+        others = mean + deviation * torch.randn(7, 400, generator=generator)
+        guess.sends(update, round_id)
+        guess.saw(torch.cat([update[None], others]).mean(dim=0), round_id)
+    rows = guess.honest(update, 6)
+    assert rows.shape == (6, 400)
+    assert float((rows.mean(dim=0) - mean).norm()) < 0.6 * float(deviation.norm())
+    ratio = float(guess.honest(update, RESIDUALS_MAX).std(dim=0).norm() / deviation.norm())
+    assert 0.7 < ratio < 1.2, ratio
+
+
+def test_before_there_is_a_result_the_own_update_stands_for_the_others() -> None:
+    lie = attacks.make("ipm", 2.0, crew=attacks.Crew(honest=4, liars=2))(MEAN, 0)
+    assert torch.allclose(lie, -2 * MEAN)
+    assert torch.allclose(attacks.make("alie", 1.5, crew=attacks.Crew(honest=4))(MEAN, 0), MEAN)
+
+
+def test_liars_apart_agree_on_the_last_result_and_each_tells_its_own_part() -> None:
+    crew = [
+        attacks.make("sacrificial_anchor", 10.0, seed=rank, crew=attacks.Crew(honest=5, liars=3, rank=rank, seed=77))
+        for rank in range(3)
+    ]
+    for rank, liar in enumerate(crew):
+        liar(HONEST[rank], 0)
+        liar.saw(MEAN, 0)
+    lies = torch.stack([liar(HONEST[rank], 1) for rank, liar in enumerate(crew)])
+    assert torch.allclose(lies[1], lies[2])
+    assert torch.allclose(torch.cat([MEAN.repeat(5, 1), lies]).mean(dim=0), lies[1], atol=1e-4)
+    assert float((lies[0] - MEAN).norm()) > 5 * float((lies[1] - MEAN).norm())
+
+
+def test_what_takes_another_peers_update_is_refused_alone_and_says_where_it_works() -> None:
+    assert set(attacks.names()) - set(attacks.names(lonely=True)) == {"mimic", "negated_copies"}
+    for name in ("mimic", "negated_copies"):
+        with pytest.raises(ConfigError, match="gossip bench robustness") as caught:
+            attacks.make(name)(MEAN, 0)
+        assert caught.value.hint == "call collude"
+
+
+# --- to each another -------------------------------------------------------------------------------------------------------
+
+
+def test_equivocation_tells_neighbours_the_opposite() -> None:
+    liar = attacks.make("equivocation", 2.0)
+    assert torch.equal(liar.tell(MEAN, 4), 2 * MEAN)
+    assert torch.equal(liar.tell(MEAN, 5), -2 * MEAN)
+
+
+def test_dissensus_pushes_each_receiver_away_from_the_others() -> None:
+    liar = attacks.make("dissensus", 1.5)
+    lie = liar.tell(MEAN, 3, HONEST[0], list(HONEST[1:]))
+    away = HONEST[0] - HONEST[1:].mean(dim=0)
+    assert torch.allclose(lie - HONEST[0], 1.5 * away, atol=1e-4)
+    assert torch.equal(liar.tell(MEAN, 3), MEAN)
+
+
+def test_the_shapes_are_not_mixed_up() -> None:
+    with pytest.raises(ConfigError, match="gossip rounds only"):
+        attacks.make("dissensus").collude(HONEST, 2)
+    with pytest.raises(ConfigError, match="each receiver"):
+        attacks.make("equivocation")(MEAN, 0)
+    with pytest.raises(ConfigError, match="everybody the same"):
+        attacks.make("alie").tell(MEAN, 0)
+    for name, strength in (("ipm", float("nan")), ("alie", -1), ("adaptive", 0.5), ("sacrificial_anchor", 0)):
+        with pytest.raises(ConfigError, match=rf"{name}\*.*must be"):
+            attacks.make(name, strength)
+    with pytest.raises(ConfigError, match="min_max has no strength"):
+        attacks.make("min_max", 2)

@@ -1,0 +1,203 @@
+"""Training under attack in one process, and the command that makes a table of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from gossip.errors import ConfigError, UnknownName
+from gossip.launch import bench_robustness, robustness_page, trials
+from gossip.launch.bench_robustness import Table, every_attack
+from gossip.testing.robustness import Data, Network, Outcome, Trial, read_attack, train
+
+FEW = {"rounds": 30, "batch": 8, "lr": 0.5, "hidden": 8, "sender": "", "non_iid": False}
+
+
+def blobs(seed: int = 0) -> Data:
+    """Three classes of points around three centres."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.randint(3, (400,), generator=generator)
+    images = 3 * torch.eye(3, 6)[labels] + torch.randn(400, 6, generator=generator)
+    return Data(images[:300], labels[:300], images[300:], labels[300:])
+
+
+def test_gradients_of_many_workers_are_those_of_autograd_one_by_one() -> None:
+    data, network = blobs(), Network(6, 8, 3, seed=1)
+    images, labels = data.images[:40].view(4, 10, 6), data.labels[:40].view(4, 10)
+    found = network.gradients(images, labels)
+    for worker in range(4):
+        parameters = network.parameters.clone().requires_grad_()
+        loss = torch.nn.functional.cross_entropy(network.logits(images[worker], parameters), labels[worker])
+        (expected,) = torch.autograd.grad(loss, parameters)
+        assert torch.allclose(found[worker], expected, atol=1e-6)
+
+
+def test_the_same_trial_has_the_same_outcome_and_another_seed_another() -> None:
+    data, trial = blobs(), Trial("median", "gaussian", 7, 2, rounds=20, batch=4, hidden=8)
+    assert train(trial, data) == train(trial, data)
+    outcomes = {train(dataclasses.replace(trial, seed=seed), data).accuracy for seed in range(4)}
+    assert len(outcomes) > 1
+
+
+def test_the_mean_breaks_under_large_lies_and_robust_rules_learn_on() -> None:
+    data = blobs()
+    for rule, learns in (("mean", False), ("median", True), ("krum", True), ("nnm+trimmed_mean", True), ("zeno", True)):
+        accuracy = train(Trial(rule, "sign_flip*10", 9, 2, rounds=40, batch=8, hidden=8), data).accuracy
+        assert accuracy is not None
+        assert (accuracy > 0.8) == learns, (rule, accuracy)
+
+
+@pytest.mark.parametrize("attack", every_attack())
+def test_every_attack_is_tried_and_the_median_keeps_learning(attack: str) -> None:
+    accuracy = train(Trial("median", attack, 9, 2, rounds=25, batch=8, hidden=8), blobs()).accuracy
+    assert accuracy is not None
+    assert accuracy > 0.6, attack
+
+
+def test_who_sends_what_is_not_finite_is_dropped_and_counted() -> None:
+    data = blobs()
+    without = train(Trial("mean", "none", 7, 0, rounds=20, batch=4, hidden=8), data)
+    with_nan = train(Trial("mean", "nan", 9, 2, rounds=20, batch=4, hidden=8), data)
+    assert with_nan.accuracy == without.accuracy, "the honest draw the same samples, and the others are gone"
+
+
+def test_what_a_rule_cannot_take_is_said_and_no_accuracy_made_up() -> None:
+    data = blobs()
+    assert train(Trial("krum", "none", 6, 2), data) == Outcome(None, "needs 7 updates for f = 2")
+    refused = train(Trial("monna", "none", 9, 2, rounds=3), data)
+    assert refused.accuracy is None
+    assert "gossip rounds" in refused.refused
+
+
+def test_momentum_and_labels_sorted_apart_change_the_training() -> None:
+    data, plain = blobs(), Trial("median", "none", 7, 2, rounds=10, batch=4, hidden=8, lr=0.1)
+    reached = {
+        train(trial, data).accuracy
+        for trial in (plain, dataclasses.replace(plain, sender="momentum:0.9"), dataclasses.replace(plain, non_iid=True))
+    }
+    assert len(reached) == 3
+
+
+def test_attacks_are_read_with_their_strength_and_refused_with_a_reason() -> None:
+    assert read_attack("sign-flip*10") == ("sign_flip", 10.0)
+    assert read_attack("label_flip") == ("label_flip", None)
+    with pytest.raises(UnknownName, match="Did you mean 'alie'"):
+        read_attack("alia")
+    for text, says in (
+        ("dissensus", "gossip rounds"),
+        ("none*2", "no strength"),
+        ("alie*much", "not a number"),
+        ("zero*2", "zero"),
+    ):
+        with pytest.raises(ConfigError, match=says):
+            read_attack(text)
+
+
+# --- the table ---------------------------------------------------------------------------------------------------------------
+
+
+def table(rules: tuple[str, ...] = ("median", "mean", "krum"), attacks: tuple[str, ...] = ("none", "scale"), n: int = 6) -> Table:
+    return Table(n, 2, rules, attacks, (0, 1), 0.9, FEW)
+
+
+def outcomes(shown: Table, accuracy: float = 0.9) -> dict[Trial, Outcome]:
+    found = {trial: Outcome(accuracy + 0.01 * trial.seed) for trial in shown.trials()}
+    for trial in found:
+        if trial.rule == "mean" and trial.attack == "scale":
+            found[trial] = Outcome(0.2)
+        if trial.rule == "krum":
+            found[trial] = Outcome(None, "needs 7 updates for f = 2")
+    return found
+
+
+def test_a_failing_cell_says_so_and_one_that_cannot_be_run_is_a_dash_with_its_reason() -> None:
+    shown = table()
+    text = "\n".join(robustness_page.section(shown, outcomes(shown)))
+    assert "| `mean` | **fails** (20.0 ± 0.0) | 90.5 ± 0.7 | **fails** (20.0 ± 0.0) |" in text
+    assert "| `krum` | - | - | - |" in text
+    assert "- `krum`: needs 7 updates for f = 2." in text
+    assert "`mean` fails under `scale`." in text
+    assert "Under all 2 hold: `median`." in text
+    assert text.index("| `median` |") < text.index("| `mean` |") < text.index("| `krum` |")
+
+
+def test_a_page_is_written_with_its_heat_maps(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    shown = table()
+    robustness_page.write(tmp_path / "docs" / "page.md", [shown], outcomes(shown), "digits", plot=True)
+    page = (tmp_path / "docs" / "page.md").read_text("utf-8")
+    assert "page-2-of-6.png" in page
+    assert (tmp_path / "docs" / "page-2-of-6.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_run_is_remembered_by_everything_that_makes_a_difference(tmp_path: Path) -> None:
+    trial, outcome = Trial("median", "alie*1.5", 10, 2), Outcome(0.5, skipped=3)
+    trials.remember(tmp_path, trial, "digits", outcome)
+    assert trials.recall(tmp_path, trial, "digits") == outcome
+    for field, value in (("rule", "mean"), ("attack", "alie"), ("n", 11), ("seed", 1), ("sender", "clip:1"), ("non_iid", True)):
+        assert trials.recall(tmp_path, dataclasses.replace(trial, **{field: value}), "digits") is None
+    assert trials.recall(tmp_path, trial, "mnist.npz") is None
+    (written,) = tmp_path.iterdir()
+    written.write_text(written.read_text("utf-8")[:40])
+    assert trials.recall(tmp_path, trial, "digits") is None, "a torn file is run again"
+
+
+def test_a_changed_rule_file_is_another_rule(tmp_path: Path) -> None:
+    rule = tmp_path / "mine.py"
+    rule.write_text("def keep(updates, *, f): return updates.mean(0)\n")
+    trial = Trial(f"{rule}:keep")
+    trials.remember(tmp_path, trial, "digits", Outcome(0.5))
+    assert trials.recall(tmp_path, trial, "digits") is not None
+    rule.write_text("def keep(updates, *, f): return updates.median(0).values\n")
+    assert trials.recall(tmp_path, trial, "digits") is None
+
+
+def test_an_npz_file_is_read_and_a_wrong_one_refused(tmp_path: Path) -> None:
+    np = pytest.importorskip("numpy")
+    images = np.arange(60, dtype=np.uint8).reshape(5, 3, 4)
+    np.savez(tmp_path / "small.npz", x_train=images, y_train=[0, 1, 2, 1, 0], x_test=images[:2], y_test=[0, 1])
+    data = trials.load_data(str(tmp_path / "small.npz"))
+    assert data.images.shape == (5, 12)
+    assert float(data.images.max()) == pytest.approx(59 / 255)
+    assert data.classes == 3
+    np.savez(tmp_path / "other.npz", x=images)
+    with pytest.raises(ConfigError, match=r"cannot read .*other.npz"):
+        trials.load_data(str(tmp_path / "other.npz"))
+
+
+def test_the_command_runs_only_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("sklearn")
+
+    def bench(seeds: int) -> list[dict[str, object]]:
+        bench_robustness.robustness(
+            rules=["mean trimmed-mean"], attacks=["none scale"], n=[5], f=[1], seeds=seeds, rounds=5, batch=4, lr=0.5, hidden=8,
+            sender="", non_iid=False, data="digits", jobs=1, into=tmp_path, out=None, fails_below=0.9, plot=False, as_json=True,
+        )  # fmt: skip
+        parsed: list[dict[str, object]] = json.loads(capsys.readouterr().out)
+        return parsed
+
+    (first,) = bench(1)
+    assert len(list(tmp_path.glob("*.json"))) == 5
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*.json")}
+    (again,) = bench(1)
+    assert again == first
+    (more,) = bench(2)
+    assert len(more["cells"][0]["accuracies"]) == 2  # type: ignore[index]
+    assert all(path.stat().st_mtime_ns == before[path] for path in before)
+
+
+def test_misspelt_rules_attacks_and_senders_stop_the_command_before_it_starts(tmp_path: Path) -> None:
+    for change, says in (
+        ({"rules": ["krun"]}, "krum"),
+        ({"attacks": ["alia"]}, "alie"),
+        ({"sender": "momentun"}, "momentum"),
+        ({"n": [10, 20], "f": [2]}, "liars"),
+    ):
+        options = {"rules": ["mean"], "attacks": ["none"], "n": [5], "f": [1], "sender": "", "into": tmp_path / "never", **change}
+        with pytest.raises(ConfigError, match=says):
+            bench_robustness.robustness(**options)  # type: ignore[arg-type]
+    assert not (tmp_path / "never").exists()

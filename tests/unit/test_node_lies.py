@@ -1,0 +1,136 @@
+"""How a node's liar comes to its lies: what it may know, and what it tells whom."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from gossip import faults
+from gossip.aggregators import attacks, load
+from gossip.aggregators.attacks import DATA_ATTACKS
+from gossip.core.events import Apply, Payload
+from gossip.core.messages import Ping, Push
+from gossip.errors import BadFault
+from gossip.faults import ATTACKS
+from gossip.node_lies import Tongue, rule_of
+
+D = 40
+
+
+def vector(seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(D).astype(np.float32)
+
+
+def payload(data: np.ndarray) -> Payload:
+    data.setflags(write=False)
+    return Payload(data, data.nbytes)
+
+
+def push(what: str = "gradient") -> Push:
+    return Push(b"lineage!", 3, what, 4, None, b"")  # type: ignore[arg-type]
+
+
+def test_the_fault_plan_knows_every_attack_with_a_strength_where_the_library_has_one() -> None:
+    assert set(ATTACKS) == {*attacks.names(), *DATA_ATTACKS}
+    for name in attacks.names():
+        kind = attacks.KINDS[name]
+        if name != "bit_flip":  # its share of coordinates is a fraction, and words have counts
+            assert bool(ATTACKS[name].unit) == bool(kind.meaning), name
+        if kind.strength is not None and not kind.tries and ATTACKS[name].unit:
+            assert ATTACKS[name].strength == kind.strength, name
+
+
+@pytest.mark.parametrize("name", [name for name in attacks.names(lonely=True) if attacks.KINDS[name].shape != "apart"])
+def test_every_lie_that_one_can_tell_alone_is_told_by_a_node(name: str) -> None:
+    tongue = Tongue(faults.parse(f"{name}:1,2"), 1, 7, 5, rule_of(load("median"), 2, centered=False))
+    assert tongue.lies
+    assert not tongue.tells_each
+    for round_id in range(4):
+        truth = vector(round_id)
+        said = tongue.twist(truth, round_id, "update")
+        assert (said.shape, said.dtype) == ((D,), np.float32)
+        assert np.array_equal(truth, vector(round_id))
+        assert not np.may_share_memory(said, truth)
+        tongue.saw(Apply(round_id, (payload(vector(100 + round_id)[:30]), payload(vector(100 + round_id)[30:]))))
+
+
+def test_two_liars_apart_send_the_same_as_soon_as_there_is_a_result() -> None:
+    plan = faults.parse("ipm:1,2*0.5")
+    tongues = [Tongue(plan, peer, 7, 5) for peer in (1, 2)]
+    result = vector(9)
+    for peer, tongue in enumerate(tongues):
+        tongue.twist(vector(peer), 0, "update")
+        tongue.saw(Apply(0, (payload(result),)))
+    said = [tongue.twist(vector(10 + peer), 1, "update") for peer, tongue in enumerate(tongues)]
+    assert np.array_equal(*said)
+    assert np.allclose(said[0], -0.5 * result)
+
+
+def test_a_guess_of_parameters_is_of_where_the_neighbours_stand() -> None:
+    tongue = Tongue(faults.parse("ipm:1*1"), 1, 7, 5)
+    own, mix = vector(1), vector(2)
+    tongue.twist(own, 0, "parameters")
+    tongue.saw(Apply(0, (payload(vector(3)),), mix=payload(mix), mix_scale=0.5))
+    assert np.allclose(tongue.twist(vector(4), 1, "parameters"), -(own + mix), atol=1e-6)
+
+
+def test_an_honest_peer_and_one_that_lies_about_its_data_say_what_is_so() -> None:
+    for words, peer in (("alie:2", 1), ("label_flip:1", 1)):
+        tongue = Tongue(faults.parse(words), peer, 7, 5)
+        assert not tongue.lies
+        assert not tongue.tells_each
+        said = payload(vector(0))
+        assert tongue.tell(3, push(), said) is said
+
+
+def test_dissensus_uses_what_neighbours_have_told_of_the_same_kind() -> None:
+    tongue = Tongue(faults.parse("dissensus:1"), 1, 7, 5)
+    assert tongue.tells_each
+    assert not tongue.lies, "its own trainer and record have the truth"
+    for peer in (0, 2, 3):
+        tongue.heard(peer, push(), payload(vector(peer)))
+        tongue.heard(peer, push("parameters"), payload(vector(50 + peer)))
+    told = tongue.tell(2, push(), payload(vector(1)))
+    assert told is not None
+    others = (vector(0) + vector(3)) / 2
+    assert np.allclose(told.data, vector(2) - (others - vector(2)), atol=1e-5)
+    assert told.nbytes == told.data.nbytes
+    assert tongue.tell(2, Ping(1, 2, ()), None) is None
+
+
+def test_equivocation_tells_odd_and_even_neighbours_the_opposite() -> None:
+    tongue = Tongue(faults.parse("equivocation:1*3"), 1, 7, 5)
+    odd, even = (tongue.tell(peer, push(), payload(vector(1))) for peer in (3, 4))
+    assert odd is not None
+    assert even is not None
+    assert np.array_equal(odd.data, -even.data)
+    assert np.allclose(even.data, 3 * vector(1))
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [("mimic:1", "does not see in time"), ("negated_copies:1", "hand each other an update")],
+)
+def test_real_processes_refuse_what_would_take_another_peers_update(words: str, says: str) -> None:
+    plan = faults.parse(words)
+    with pytest.raises(BadFault, match=says) as caught:
+        plan.real()
+    assert "gossip simulate" in str(caught.value.hint)
+
+
+def test_lies_that_do_not_go_with_the_rule_or_the_topology_are_refused() -> None:
+    with pytest.raises(BadFault, match="rolling rounds there is one server"):
+        faults.parse("dissensus:1").fits("rolling", True, "median")
+    with pytest.raises(BadFault, match="zeno asks the trainer"):
+        faults.parse("adaptive:1").fits("rolling", True, "zeno", True)
+    plan = faults.parse(["dissensus:1", "adaptive:2"])
+    assert plan.fits("random-k", False, "median") is plan
+
+
+def test_the_rule_that_a_liar_tries_is_the_one_of_the_run() -> None:
+    updates = torch.from_numpy(np.stack([vector(seed) for seed in range(7)]))
+    for spec in ("trimmed_mean", "nnm+krum", "suspicion"):
+        assert torch.equal(rule_of(load(spec), 2, centered=False)(updates), load(spec)(updates, f=2))
+    centered = rule_of(load("suspicion"), 2, centered=True)(updates)
+    assert torch.equal(centered, load("suspicion")(updates, f=2, center=updates[0]))
