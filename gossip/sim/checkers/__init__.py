@@ -15,6 +15,7 @@ from __future__ import annotations
 from gossip.sim.observer import Observer
 
 from .base import Checker, Circumstances, Onlooker, Violation
+from .consensus import ReplicasStayClose
 from .contents import CheckedBeforeUse, Conserved, TakesOverTheDonorsState
 from .disturbances import Disturbances
 from .evidence import (
@@ -25,6 +26,7 @@ from .evidence import (
     NoUnfoundedAccusation,
     NoUnfoundedDeath,
 )
+from .exchange import TakesWhatItWasPushed
 from .handing_on import HandsOnWhatItHolds, TakesWhatWasCommitted
 from .hearing import Hearing
 from .hygiene import Bounded, NothingRaises, TimersAndSilence
@@ -48,7 +50,9 @@ from .membership import (
 )
 from .panel import Panel
 from .promptness import AsksForWhatItLacks, NobodyIsStuck, NobodyWaitsForTheSkipped, OverWhenAllIsThere
+from .pushing import EachReadsItsOwn, PushesToAll, WaitsForSomebody
 from .reach import Reach
+from .results import AppliesWhatTheRuleSaid, CommitsWhatTheRuleSaid
 from .rounds import AppliedOnce, IdenticalReplicas, OneHistory, UsedOnce
 
 __all__ = ["Checker", "Circumstances", "Observer", "Onlooker", "Panel", "Violation", "all_checkers", "every_checker"]
@@ -85,6 +89,12 @@ def every_checker(circumstances: Circumstances | None = None) -> list[Onlooker]:
         HandsOnWhatItHolds(c),
         TakesWhatWasCommitted(c),
         Conserved(c),
+        CommitsWhatTheRuleSaid(c),
+        TakesWhatItWasPushed(c),
+        AppliesWhatTheRuleSaid(c),
+        PushesToAll(c),
+        WaitsForSomebody(c),
+        EachReadsItsOwn(c),
         TakesOverTheDonorsState(c),
         Bounded(c),
         Converges(c),
@@ -95,6 +105,7 @@ def every_checker(circumstances: Circumstances | None = None) -> list[Onlooker]:
         NobodyWaitsForTheSkipped(c),
         EverybodyContributes(c),
         OneLineage(c),
+        ReplicasStayClose(c),
         AsksForWhatItLacks(c),
         NobodyStarves(disturbances, c),
         StopEnds(disturbances, c),
