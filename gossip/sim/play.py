@@ -203,14 +203,15 @@ def make_swarm(schedule: Schedule, nemesis: Nemesis) -> Swarm[Peer]:
 
     Raises: ConfigError: There is no such topology or rule.
     """
-    topology, liars = _Planned(topologies.load(schedule.topology)), len(nemesis.lies)
+    topology = _Planned(topologies.load(schedule.topology))
+    liars = max(1, len(nemesis.lies)) if schedule.aggregator != "mean" else 0  # that are to be borne, whether there are any or not
     reducer, updates_min = reducer_of(schedule.aggregator, liars)
     settings = CoreSettings(
         b"simulate",
         b"lineage!",
         seed=schedule.seed,
         peers=tuple(range(schedule.peers)),
-        f=liars if schedule.aggregator != "mean" else 0,
+        f=liars,
         updates_min=updates_min,
         membership=MembershipSettings(probe_interval_s=schedule.probe_interval_s),
         rounds=RoundSettings(

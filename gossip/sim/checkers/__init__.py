@@ -54,6 +54,7 @@ from .pushing import EachReadsItsOwn, PushesToAll, WaitsForSomebody
 from .reach import Reach
 from .results import AppliesWhatTheRuleSaid, CommitsWhatTheRuleSaid
 from .rounds import AppliedOnce, IdenticalReplicas, OneHistory, UsedOnce
+from .trusting import TrustFollowsExperience, TrustFollowsTheCommits
 
 __all__ = ["Checker", "Circumstances", "Observer", "Onlooker", "Panel", "Violation", "all_checkers", "every_checker"]
 
@@ -95,6 +96,8 @@ def every_checker(circumstances: Circumstances | None = None) -> list[Onlooker]:
         PushesToAll(c),
         WaitsForSomebody(c),
         EachReadsItsOwn(c),
+        TrustFollowsTheCommits(c),
+        TrustFollowsExperience(c),
         TakesOverTheDonorsState(c),
         Bounded(c),
         Converges(c),
