@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import nan
 from statistics import median_high
 from typing import Any
@@ -80,6 +80,7 @@ class Outcome:
         counts: What became of the messages: sent, delivered, lost, cut, corrupted, malformed, ...
         reports: What the peers reported, by event.
         judged: Invariant -> how often it was judged.
+        judged_by: Checker -> how often it has judged what could have been wrong.
     """
 
     schedule: Schedule
@@ -92,6 +93,7 @@ class Outcome:
     counts: Mapping[str, int]
     reports: Mapping[str, int]
     judged: Mapping[str, int]
+    judged_by: Mapping[str, int] = field(default_factory=dict)
 
 
 Folder = dict[PeerId, tuple[int, str, str]]
@@ -176,6 +178,7 @@ def run(schedule: Schedule, observers: Iterable[Observer] = ()) -> Outcome:
         {**swarm.counts, "delivered": swarm.deliveries},
         dict(Counter(report.event for life in lives for _, report in life.reports)),
         panel.judged(),
+        panel.judged_by(),
     )
 
 

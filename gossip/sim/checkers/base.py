@@ -127,7 +127,7 @@ class Checker(Onlooker):
     """Raises ``Violation`` as soon as its invariant is broken.
 
     Attributes:
-        judged: how often there was something to judge. A checker that never judged proves nothing.
+        judged: how often there was something to judge, which could have been wrong. A checker that never judged proves nothing.
     """
 
     invariant: ClassVar[str]
@@ -138,6 +138,9 @@ class Checker(Onlooker):
 
     def begin_calm(self, swarm: Swarm[Any]) -> None:
         """Every fault is over, and everybody who is to come back was told to start."""
+
+    def settled(self, swarm: Swarm[Any]) -> None:
+        """In the calm, all has come about that must."""
 
     def finish(self, swarm: Swarm[Any]) -> None:
         """The run is over."""

@@ -106,10 +106,11 @@ class AnAnswerEndsTheSkip(Checker):
             return
         subject = event.message.target
         member = membership.members.get(subject)
-        if member is None or subject == peer or self.hearing.of(peer, subject).vouched != member.standing:
+        if member is None or subject == peer or (vouched := self.hearing.of(peer, subject).vouched) < 0:
             return
         self.judged += 1
-        if member.skip == "suspect" and not self.hearing.own_evidence(swarm, peer, subject):
+        accused_again = member.status == "suspect" and member.standing > vouched  # at which it has not answered yet
+        if member.skip == "suspect" and not accused_again and not self.hearing.own_evidence(swarm, peer, subject):
             raise self.violated(swarm, peer, f"skips peer {subject} as a suspect, which has answered it since it was accused")
 
 

@@ -92,6 +92,8 @@ class Panel(Observer):
                 if swarm.now >= checker.deadline_at(swarm):
                     checker.finish(swarm)
         self.finish(swarm)
+        for judge in self._judges:
+            judge.settled(swarm)
         return swarm.now - began
 
     def finish(self, swarm: Swarm[Any]) -> None:
@@ -111,6 +113,10 @@ class Panel(Observer):
         for checker in self._judges:
             totals[checker.invariant] = totals.get(checker.invariant, 0) + checker.judged
         return totals
+
+    def judged_by(self) -> dict[str, int]:
+        """How often each checker has judged, by its name: several look at one invariant, and one may look in vain."""
+        return {type(checker).__name__: checker.judged for checker in self._judges}
 
     def _look(self, swarm: Swarm[Any], peer: PeerId, event: Event | None) -> None:
         watch = self._watches.get(peer)
