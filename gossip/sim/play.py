@@ -161,7 +161,7 @@ def run(schedule: Schedule, observers: Iterable[Observer] = ()) -> Outcome:
         nemesis.end(swarm)
         panel.settle(swarm)
         swarm.run_for(max(0.0, schedule.duration_s - swarm.now))
-        while _reached(swarm) < schedule.rounds_min and swarm.now < LONGER * schedule.duration_s:
+        while _reached(swarm, schedule.compute_s[0]) < schedule.rounds_min and swarm.now < LONGER * schedule.duration_s:
             swarm.run_for(SLICE_S)
     except Exception as error:  # noqa: BLE001 - whatever leaves a core is a finding, not an end of the search
         blamed = panel.blame(swarm, error)
@@ -171,7 +171,7 @@ def run(schedule: Schedule, observers: Iterable[Observer] = ()) -> Outcome:
         schedule,
         violation,
         swarm.trace_hash,
-        _reached(swarm),
+        _reached(swarm, schedule.compute_s[0]),
         swarm.now,
         dict(nemesis.totals(swarm)),
         len(nemesis.cuts_seen),
@@ -182,9 +182,11 @@ def run(schedule: Schedule, observers: Iterable[Observer] = ()) -> Outcome:
     )
 
 
-def _reached(swarm: Swarm[Peer]) -> int:
-    """The round that half of the peers are in, or beyond."""
-    return median_high(host.core.rounds.round_id for host in swarm.hosts.values())
+def _reached(swarm: Swarm[Peer], compute_s: float) -> int:
+    """The round that half of the peers are in, or beyond; of those whom a liar has sent to where nobody can be yet, none counts."""
+    most = swarm.now / compute_s + 1
+    rounds = [host.core.rounds.round_id for host in swarm.hosts.values()]
+    return median_high([round_id if round_id <= most else 0 for round_id in rounds])
 
 
 def circumstances(schedule: Schedule) -> Circumstances:
