@@ -20,7 +20,7 @@ from gossip.errors import ConfigError, LocalError
 from gossip.faults import FaultPlan
 
 from . import play
-from .generate import generate
+from .generate import ROUNDS_MIN, generate
 from .play import Outcome
 from .schedule import Schedule
 
@@ -199,6 +199,11 @@ class Tally:
         self.judged_by.update(outcome.judged_by)
         self.topologies[outcome.schedule.topology.split(":")[0]] += 1
         self.cuts += outcome.cuts
+
+    @property
+    def long_share(self) -> float:
+        """Of the schedules that ran to their end, how many came to the round that they are played for."""
+        return sum(rounds >= ROUNDS_MIN for rounds in self.rounds) / max(1, len(self.rounds))
 
     @property
     def vacuous(self) -> list[str]:

@@ -38,6 +38,7 @@ from gossip.world_faults import (
 )
 
 from .checkers import Circumstances, Panel, Violation, every_checker
+from .checkers.promptness import AT_ONCE_S
 from .driver import Swarm, address
 from .nemesis import Nemesis
 from .network import LinkModel, Network
@@ -160,9 +161,12 @@ def run(schedule: Schedule, observers: Iterable[Observer] = ()) -> Outcome:
         swarm.run_for(schedule.active_s)
         nemesis.end(swarm)
         panel.settle(swarm)
+        pace = _Pace(schedule, swarm)
         swarm.run_for(max(0.0, schedule.duration_s - swarm.now))
         while _reached(swarm, schedule.compute_s[0]) < schedule.rounds_min and swarm.now < LONGER * schedule.duration_s:
             swarm.run_for(SLICE_S)
+        panel.close(swarm)
+        pace.judge(swarm)
     except Exception as error:  # noqa: BLE001 - whatever leaves a core is a finding, not an end of the search
         blamed = panel.blame(swarm, error)
         violation = Found(blamed.invariant, blamed.peer, blamed.now_s, blamed.text)
@@ -180,6 +184,25 @@ def run(schedule: Schedule, observers: Iterable[Observer] = ()) -> Outcome:
         panel.judged(),
         panel.judged_by(),
     )
+
+
+class _Pace:
+    """L2: from when all has settled on, with nothing in their way, peers come on as fast as they compute, and a little more a round:
+    for the rule, some round trips, and the rest of a probe."""
+
+    def __init__(self, schedule: Schedule, swarm: Swarm[Peer]) -> None:
+        self._since = swarm.now
+        self._from = _reached(swarm, schedule.compute_s[0])
+        self._round_s = schedule.compute_s[1] + schedule.rule_s + AT_ONCE_S
+        self._compute_s = schedule.compute_s[0]
+
+    def judge(self, swarm: Swarm[Peer]) -> None:
+        if not any(host.running for host in swarm.hosts.values()):
+            return
+        least, done = int((swarm.now - self._since) / self._round_s) - 1, _reached(swarm, self._compute_s) - self._from
+        if done < least:
+            text = f"half of the peers have done {done} rounds since {self._since:.2f} s, when all had settled; {least} at least"
+            raise Violation("L2", min(swarm.hosts), swarm.now, text)
 
 
 def _reached(swarm: Swarm[Peer], compute_s: float) -> int:

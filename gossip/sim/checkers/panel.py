@@ -101,6 +101,15 @@ class Panel(Observer):
         for checker in self._judges:
             checker.finish(swarm)
 
+    def close(self, swarm: Swarm[Any]) -> None:
+        """Some time after all had settled: lets all judge once more, and nothing may be lacking again. Raises: Violation."""
+        for checker in self._judges:
+            if not isinstance(checker, Liveness):
+                checker.finish(swarm)
+            elif (shortcoming := checker.lacks(swarm)) is not None:
+                peer, text = shortcoming
+                raise checker.violated(swarm, peer, f"{text}, though all had settled")
+
     def blame(self, swarm: Swarm[Any], error: Exception) -> Violation:
         """What an exception that left ``swarm`` amounts to: itself if it is a violation, else one of S14."""
         if isinstance(error, Violation):
