@@ -94,6 +94,7 @@ class Cases:
         member.known_since, member.heard_at = now, float("-inf")
         member.linked = member.was_linked = member.stalled = member.silent = False
         member.progress, member.control, member.bulk = None, "", ""
+        self.rumours.begins_anew(member.peer)
         return self.set_address(member, rumour.control, rumour.bulk)
 
     # --- evidence ---------------------------------------------------------------------------------------------------------

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from dataclasses import dataclass, field
 from math import ceil, log2
 
 from .messages import PeerId, Rumour
-from .record import record
 from .settings import MembershipSettings
+
+TELLERS_MAX = 16
+"""Peers of which is kept that they told a rumour: in a large swarm it is hardly ever one of those that is to be told."""
 
 
 def retransmit_limit(n: int, settings: MembershipSettings) -> int:
@@ -15,10 +18,11 @@ def retransmit_limit(n: int, settings: MembershipSettings) -> int:
     return settings.retransmit_mult * ceil(log2(n + 1))
 
 
-@record
+@dataclass(slots=True)
 class _Saying:
     rumour: Rumour
     order: int  # of its coming
+    known: set[PeerId] = field(default_factory=set)  # who has told it to us
 
 
 class Rumours:
@@ -36,6 +40,11 @@ class Rumours:
     def __len__(self) -> int:
         return len(self._sayings)
 
+    @property
+    def waiting(self) -> bool:
+        """Whether there is anything to tell."""
+        return bool(self._sayings)
+
     def add(self, rumour: Rumour) -> None:
         """Replaces what was said about the subject before, unless it is a further accusation of the same standing."""
         sayings = self._about.setdefault(rumour.peer, {})
@@ -52,12 +61,24 @@ class Rumours:
         saying = sayings[rumour.origin] = self._sayings[self._order] = _Saying(rumour, self._order)
         self._put(saying.order, 0)
 
-    def pick(self, n: int, limit: int, skip: PeerId | None = None) -> tuple[Rumour, ...]:
+    def told_by(self, sender: PeerId, rumour: Rumour) -> None:
+        """``sender`` knows it, so it need not be told."""
+        sayings = self._about.get(rumour.peer)
+        saying = sayings.get(rumour.origin) if sayings else None
+        if saying is not None and len(saying.known) < TELLERS_MAX and saying.rumour == rumour:
+            saying.known.add(sender)
+
+    def begins_anew(self, peer: PeerId) -> None:
+        """A new life of ``peer``, which knows nothing of what the former one has told."""
+        for saying in self._sayings.values():
+            saying.known.discard(peer)
+
+    def pick(self, n: int, limit: int, to: PeerId | None = None) -> tuple[Rumour, ...]:
         """At most ``limit`` rumours for one message, those said least first, the newest of those first. Counts them as said.
 
         Args:
             n: members, for the number of times that each is said.
-            skip: leave out what is said about this peer.
+            to: whom the message goes to. It is told nothing of itself, nor what it has told us, which counts as said.
         """
         if not self._sayings or limit <= 0:
             return ()
@@ -65,7 +86,7 @@ class Rumours:
         for orders in self._waiting:
             for order in reversed(orders):
                 saying = self._sayings[order]
-                if saying.rumour.peer != skip:
+                if saying.rumour.peer != to:
                     chosen.append(saying)
                     if len(chosen) == limit:
                         break
@@ -83,7 +104,7 @@ class Rumours:
             del about[saying.rumour.origin]
             if not about:
                 del self._about[saying.rumour.peer]
-        return tuple(saying.rumour for saying in chosen)
+        return tuple([saying.rumour for saying in chosen if to not in saying.known])
 
     def _put(self, order: int, said: int) -> None:
         while len(self._waiting) <= said:

@@ -51,8 +51,11 @@ class Hearsay:
                 # Most of what is heard is known already: this is all that a large swarm has time for.
                 known = rumour.status == "alive" and member.met and member.control
                 if (known or rumour.incarnation < member.standing) and (member.spoken or sender != rumour.peer):
+                    if self.rumours.waiting:
+                        self.rumours.told_by(sender, rumour)
                     continue
             effects += self._about(rumour, sender, now, table)
+            self.rumours.told_by(sender, rumour)
             if self.voices:
                 self._recognize(rumour.peer, now)
         return effects

@@ -16,7 +16,7 @@ from .cases import Cases, Forget, SuspicionExpired
 from .dissemination import Rumours
 from .events import Disconnect, Effect, Send
 from .hearsay import TABLE_MAX, Hearsay
-from .members import Change, Member, View, first_standing
+from .members import REFUTATIONS, Change, Member, View, first_standing
 from .messages import Ack, Gossip, Nack, PeerId, Ping, PingRequest, Progress, PushPull, Rumour
 from .probing import Prober, ProbeStep, RelayExpired, Silence
 from .record import record
@@ -103,7 +103,7 @@ class Membership:
         self.stall_after_s = 2.0
         self._turns = 0
         self._exchanged = False  # tables, with anybody
-        self._speaks = False  # a gossip tick is due: there is something to tell
+        self.speaks = False  # a gossip tick is due: there is something to tell
 
     # --- what others read -------------------------------------------------------------------------------------------------
 
@@ -119,7 +119,7 @@ class Membership:
 
     def skip_reason(self, peer: PeerId) -> str:
         """Why not to wait for or rely on a peer now; "" when it is usable."""
-        member = self.members.get(peer)
+        member = self.view.members.get(peer)
         return "unknown" if member is None else member.skip
 
     @property
@@ -129,7 +129,7 @@ class Membership:
 
     def is_gone(self, peer: PeerId) -> bool:
         """Known to be dead, or to have left. Of a peer never met nothing is known."""
-        member = self.members.get(peer)
+        member = self.view.members.get(peer)
         return member is not None and member.gone
 
     def alive(self) -> tuple[PeerId, ...]:
@@ -182,15 +182,16 @@ class Membership:
 
     def heard(self, sender: PeerId, incarnation: int, now: float) -> bool:
         """A message came. False when it must be dropped: from a stranger, or from a former life of its sender."""
-        if sender == self.local or not self.hearsay.allows(sender):
+        member = self.view.members.get(sender)
+        if member is self.me or not (self.hearsay.allows(sender) if self.allowed is None else sender in self.allowed):
             return False
-        member = self.members.get(sender)
+        life = -1 if member is None else member.standing // REFUTATIONS
         # Words of a former life may still be on their way. One that goes on speaking is no former life: who has never been heard
         # in the later one, which others told of, was lied about.
-        is_former = member is not None and incarnation < member.incarnation
+        is_former = incarnation < life
         if member is not None and is_former and (member.spoken or now - member.known_since < LAST_WORDS_S):
             return False
-        if member is None or incarnation != member.incarnation:
+        if member is None or incarnation != life:
             # A new life. Its words count, but it becomes a member only when its address is known.
             if not self.hearsay.plausible(first_standing(incarnation), member):
                 return False
@@ -210,8 +211,11 @@ class Membership:
         """``heard`` has been asked before."""
         effects = self.hearsay.undeceive(sender, incarnation, now) if self._voices else []
         match message:
-            case Ping(nonce, target, rumours):
+            case Gossip(rumours):
                 effects += self.hearsay.hear(rumours, sender, now)
+            case Ping(nonce, target, rumours):
+                if rumours:
+                    effects += self.hearsay.hear(rumours, sender, now)
                 if target == self.local and sender in self.members:
                     effects.append(Send(sender, Ack(nonce, self.local, self.progress(now), self._talk(sender))))
             case PingRequest(nonce, target, rumours):
@@ -227,7 +231,8 @@ class Membership:
                 if answer is not None:
                     self.awareness.improve()
                     effects += self.cases.on_answer(answer, self._is_stalled(answer.progress), now)
-                effects += self.hearsay.hear(message.rumours, sender, now)
+                if message.rumours:
+                    effects += self.hearsay.hear(message.rumours, sender, now)
             case Nack():
                 ended, silence = self.prober.on_nack(sender, message)
                 effects += ended + self._conclude(silence, now)
@@ -237,8 +242,6 @@ class Membership:
                 if not reply and member is not None and now - member.told_table_at >= TABLE_EVERY_S:
                     member.told_table_at = now
                     effects.append(Send(sender, PushPull(self._table(), reply=True)))
-            case Gossip(rumours):
-                effects += self.hearsay.hear(rumours, sender, now)
             case _:
                 assert_never(message)
         return effects
@@ -370,9 +373,9 @@ class Membership:
 
     def speak(self, now: float) -> list[Effect]:
         """Call it after every event. While there is something to tell, a tick comes every ``gossip_interval_s``; else none."""
-        if self._speaks or self.me.gone or not (len(self.rumours) or self.cases.unasked):
+        if self.speaks or not (self.rumours.waiting or self.cases.unasked) or self.me.gone:
             return []
-        self._speaks = True
+        self.speaks = True
         at = now + self.settings.gossip_interval_s
         return [self.timers.set(at, GossipTick(at))]
 
@@ -395,7 +398,7 @@ class Membership:
         return effects
 
     def _gossip(self, now: float) -> list[Effect]:
-        self._speaks = False
+        self.speaks = False
         effects = self.cases.ask_unasked(now) if self.cases.unasked else []
         patience_s = self.settings.gossip_to_dead_s
 
@@ -429,8 +432,10 @@ class Membership:
 
     def _talk(self, peer: PeerId) -> tuple[Rumour, ...]:
         """Rumours for a message to ``peer``. If it is accused, it hears that first, so that it can refute at once."""
-        member = self.members.get(peer)
+        member = self.view.members.get(peer)
         if member is None or not member.linked:
             return ()  # the message will be lost, so nothing counts as said
         buddy = (member.rumour(),) if member.status in ("suspect", "dead") else ()
-        return buddy + self.rumours.pick(len(self.view), self.settings.rumours_per_message - len(buddy), skip=peer)
+        if not self.rumours.waiting:
+            return buddy
+        return buddy + self.rumours.pick(len(self.view), self.settings.rumours_per_message - len(buddy), to=peer)

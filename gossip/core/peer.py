@@ -144,16 +144,17 @@ class Peer:
             return []
         still_s, self._handled_at = now - self._handled_at, now
         # What a server put off until its commit was on its way comes before anything else.
-        self.timers.firing = fires = event.token if isinstance(event, TimerFired) else None
-        rolling = self._rolling
-        effects = rolling.hold_made(now, fires) if rolling is not None else []
+        kind, rolling = type(event), self._rolling
+        self.timers.firing = fires = event.token if kind is TimerFired else None  # type: ignore[union-attr]
+        effects = rolling.hold_made(now, fires) if rolling is not None and rolling.has_made else []
         # Silence alone is no sign of that: a peer with nothing to do has none either. A timer that is overdue is.
         tolerance_s = self._tolerance_s
         if still_s > tolerance_s and self.phase == "running" and self.timers.overdue_s(now) > tolerance_s / 2:
             effects += self.rounds.on_stood_still(still_s, now)
-        effects += self._dispatch(event, now)
-        if self.membership.view.changes:
-            for change in self.membership.drain():
+        effects += self._on_received(event, now) if kind is Received else self._dispatch(event, now)  # type: ignore[arg-type]
+        membership = self.membership
+        if membership.view.changes:
+            for change in membership.drain():
                 effects += self._on_change(change, now)
         if rolling is not None and rolling.astray.lost_track is not None:
             donor, reason = rolling.astray.lost_track
@@ -164,8 +165,8 @@ class Peer:
             effects += self._returning.go_on(True, now)
         if self.phase == "draining" and self.ending.stay_until() <= now:
             effects += self._leave(now)
-        if not self.over:
-            effects += self.membership.speak(now)
+        if not membership.speaks and self.phase != "halted":
+            effects += membership.speak(now)
         return effects
 
     @property
@@ -235,19 +236,23 @@ class Peer:
                 assert_never(event)
 
     def _on_received(self, event: Received, now: float) -> list[Effect]:
-        if event.sender == self.local or not self.membership.heard(event.sender, event.incarnation, now):
+        if not self.membership.heard(event.sender, event.incarnation, now):
             return []
         message = event.message
         match message:
-            case Ping() | PingRequest() | Ack() | Nack() | PushPull() | Gossip():
+            case Gossip() | Ping() | Ack() | Nack() | PingRequest() | PushPull():
                 effects = self.membership.on_message(event.sender, event.incarnation, message, now)
-                if isinstance(message, Ack) and self.phase == "running":
+                if type(message) is Ack and self.phase == "running":
                     effects += self.rounds.on_progress(message.target, message.progress.step, now)
                 return effects
-            case Update() | Query() | Commit() | NotMe() | CommitRequest() | Push():
-                if self.phase == "unprepared" or isinstance(message, Push) == self.topology.rolling:
+            case Push():
+                # Of no use to rounds that have servers.
+                rounds = self.rounds if self._rolling is None and self.phase != "unprepared" else None
+                return rounds.on_message(event, now) if rounds is not None else []
+            case Update() | Query() | Commit() | NotMe() | CommitRequest():
+                if self.phase == "unprepared" or self._rolling is None:
                     return []
-                return self.rounds.on_message(event, now)
+                return self._rolling.on_message(event, now)
             case Hello():
                 return self._on_hello(event.sender, event.incarnation, message, now)
             case StateRequest():

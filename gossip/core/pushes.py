@@ -73,15 +73,16 @@ class Pushes:
         Everything older than that goes, and all that is too old. Nothing is used twice.
         """
         taken = {}
-        for (of_kind, peer), kept in sorted(self._kept.items()):
-            if of_kind != kind:
+        for key in sorted([key for key in self._kept if key[0] == kind]):
+            peer, kept = key[1], self._kept[key]
+            if not kept:
                 continue
             due = [at for at in kept if round_id - self._staleness_max <= at <= round_id]
             later = [at for at in kept if at > round_id] if peer in expected else []
             chosen = max(due) if due else min(later, default=None)
             if chosen is not None and peer not in barred:
                 taken[peer] = kept[chosen]
-                self._used[kind, peer] = chosen
+                self._used[key] = chosen
             for at in [at for at in kept if at <= round_id or at == chosen]:
                 del kept[at]
         return taken

@@ -51,10 +51,10 @@ def consensus(sketches: Collection[Sketch], f: int) -> Consensus | None:
     median = [sorted(column)[middle] for column in zip(*sketches, strict=True)]
     kept = sorted(sketches, key=lambda sketch: _squared(sketch, median))[: len(sketches) - f]
     mean = [math.fsum(column) / len(kept) for column in zip(*kept, strict=True)]
-    distance = math.sqrt(math.fsum(_squared(sketch, mean) for sketch in kept) / len(kept))
-    norm = math.sqrt(math.fsum(math.fsum(x * x for x in sketch) for sketch in kept) / len(kept))
+    distance = math.sqrt(math.fsum([_squared(sketch, mean) for sketch in kept]) / len(kept))
+    norm = math.sqrt(math.fsum([math.fsum([x * x for x in sketch]) for sketch in kept]) / len(kept))
     return Consensus(distance, norm)
 
 
 def _squared(a: Sketch, b: Sketch) -> float:
-    return math.fsum((x - y) ** 2 for x, y in zip(a, b, strict=True))
+    return math.fsum([(x - y) ** 2 for x, y in zip(a, b, strict=True)])

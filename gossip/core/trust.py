@@ -21,6 +21,7 @@ RECENT = 20
 """Updates of a peer that its reasons speak of."""
 
 MOST_PEERS = 2**16
+NOBODY: frozenset[PeerId] = frozenset()
 
 Change: TypeAlias = Literal["suspected", "trusted", "quarantined", "parole", "cleared"]
 
@@ -61,6 +62,7 @@ class TrustTable:
     def __init__(self, settings: TrustSettings, f: int) -> None:
         self.settings, self.f = settings, f
         self._standings: dict[PeerId, _Standing] = {}
+        self._locked_ever = False  # somebody has been in quarantine: most runs need not look who is
         # Between falling below suspect_below and being trusted again lies a quarter of what is above it.
         self._trusted_above = settings.suspect_below + (1.0 - settings.suspect_below) / 4
         self._parole_score = (settings.suspect_below + settings.quarantine_below) / 2
@@ -80,6 +82,8 @@ class TrustTable:
 
     def quarantined(self, round_id: int) -> frozenset[PeerId]:
         """Whose updates round ``round_id`` does not aggregate."""
+        if not self._locked_ever:
+            return NOBODY
         return frozenset([peer for peer, s in self._standings.items() if s.phase == "quarantined" and round_id < s.released_at])
 
     def may_serve(self, peer: PeerId, round_id: int) -> bool:
@@ -159,7 +163,9 @@ class TrustTable:
 
     def _release(self, round_id: int) -> list[Transition]:
         """Ends quarantines and paroles whose last round was ``round_id``."""
-        changes = []
+        changes: list[Transition] = []
+        if not self._locked_ever:
+            return changes
         for peer, standing in sorted([(peer, s) for peer, s in self._standings.items() if s.phase != "normal"]):
             if standing.phase == "quarantined" and round_id + 1 >= standing.released_at:
                 standing.phase, standing.score = "parole", self._parole_score
@@ -197,7 +203,7 @@ class TrustTable:
         changes = []
         for _, peer in sorted([entry for entry in low if entry[1] in members])[: max(0, room)]:
             standing = self._standings[peer]
-            standing.phase = "quarantined"
+            standing.phase, self._locked_ever = "quarantined", True
             standing.released_at = round_id + 1 + self.settings.quarantine_rounds
             standing.cleared_at = standing.released_at + self.settings.parole_rounds
             changes.append(self._transition(peer, "quarantined", round_id))
@@ -216,6 +222,7 @@ class TrustTable:
     def unpack(self, packed: Any) -> None:
         """Takes over what ``pack`` gave elsewhere. Raises ``ValueError``, and changes nothing, when it is not that."""
         self._standings = _standings_of(packed)
+        self._locked_ever = any(standing.phase != "normal" for standing in self._standings.values())
 
 
 def _singular(name: str) -> str:

@@ -15,18 +15,18 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Generic
 
 from gossip.core import events
-from gossip.core.events import Effect, Event, Token
+from gossip.core.events import Effect, Event, Received, Send, Token
 from gossip.core.messages import PeerId
 
 from .host import C, Host
 from .links import Links
 from .machine import NS, Machine, to_ns
 from .network import Network
-from .observer import Hooks
+from .observer import MANY, Hooks
 from .timeline import Stuck, Timeline
 from .toy_trainer import TRAINER_EFFECTS, Trainer
 from .trace import Trace
@@ -42,6 +42,10 @@ OVERSLEPT_S = 0.2  # a node that stood still for less does not notice: ``Oversle
 def address(peer: PeerId, incarnation: int = 0) -> tuple[str, str]:
     """Control and bulk address of a simulated peer. A restarted one has new ports, as real ones do."""
     return f"tcp://10.0.0.{peer}:{10_000 + 2 * incarnation}", f"tcp://10.0.0.{peer}:{10_001 + 2 * incarnation}"
+
+
+def _too_many(swarm: Swarm[Any]) -> Exception:
+    return Stuck(f"{swarm.deliveries_max} events in one run: some core answers itself for ever\n{swarm.summary()}")
 
 
 def node_rng(seed: int, peer: PeerId, incarnation: int) -> random.Random:
@@ -70,8 +74,8 @@ class Swarm(Timeline, Generic[C]):
             often a process was crashed, restarted, paused.
         machines: of each peer, through all its lives.
         hooks: observers.
-        deliveries: events that cores were given.
-        handling, handler: the last of them, and whose it was.
+        deliveries: events that cores were given; beyond ``deliveries_max`` of them what ``too_many`` makes is raised.
+        handling, handler, asked: the last of them, whose it was, and what the core asked for because of it.
         outgoing: what Byzantine peers make of what their cores want to say; None: all are honest.
     """
 
@@ -89,9 +93,9 @@ class Swarm(Timeline, Generic[C]):
         progress_s: float = 0.2,
         stable_addresses: bool = False,
     ) -> None:
-        super().__init__()
-        self.make_core, self.make_trainer = make_core, make_trainer
         self.network = network or Network()
+        super().__init__(self.network)
+        self.make_core, self.make_trainer = make_core, make_trainer
         self.seed, self.run, self.encoded = seed, run, encoded
         self.progress_s, self.stable_addresses = progress_s, stable_addresses
         self.rng = random.Random(f"swarm/{seed}")
@@ -101,13 +105,16 @@ class Swarm(Timeline, Generic[C]):
         self.outgoing: Outgoing | None = None
         self._dice = [random.Random(f"network/{seed}/{peer}") for peer in range(n)]  # of a peer in all its lives
         self.deliveries = 0
+        self.deliveries_max, self.too_many = DELIVERIES_MAX, _too_many
         self.handling: Event | None = None
+        self.asked: Sequence[Effect] = ()
         self.handler: PeerId = -1
         self._trace = Trace()
+        self._delivered = self._trace.delivered
         self._links: Links[C] = Links(self)
         self._wire = Wire(self, self._links)
         self._carry_out: dict[type, Callable[[Host[C], Any], None]] = {
-            events.Send: self._wire.send,
+            Send: self._wire.send,
             events.SetTimer: self._set_timer,
             events.CancelTimer: self._cancel_timer,
             events.Connect: self._connect,
@@ -117,7 +124,6 @@ class Swarm(Timeline, Generic[C]):
             events.Halt: self._halt,
             **dict.fromkeys(TRAINER_EFFECTS, self._ask_trainer),
         }
-        self._network_seen = self.network.changed
         self.hosts: dict[PeerId, Host[C]] = {}
         self.past: list[Host[C]] = []  # former lives
         for peer in range(n):
@@ -155,9 +161,7 @@ class Swarm(Timeline, Generic[C]):
         return address(peer, 0 if self.stable_addresses else incarnation)
 
     def _tend(self) -> None:
-        if self._network_seen != self.network.changed:
-            self._network_seen = self.network.changed
-            self._links.heartbeats()
+        self._links.heartbeats()
 
     def summary(self) -> str:
         """One line a peer: its state, its core, what it said last."""
@@ -312,9 +316,7 @@ class Swarm(Timeline, Generic[C]):
 
     def deliver(self, host: Host[C], event: Event, said: bytes | None = None) -> None:
         """Hands an event to a core; to one that is paused, when it goes on. ``said``: the bytes that it came as."""
-        if host.state == "paused":
-            host.inbox.append((event, said))
-        elif host.state == "up":
+        if host.state == "up":
             if host.machine.handling_ns:
                 machine = host.machine
                 waits_ns, machine.free_at_ns = machine.free_at_ns, max(machine.free_at_ns, self.now_ns) + machine.handling_ns
@@ -322,6 +324,8 @@ class Swarm(Timeline, Generic[C]):
                     self.at_ns(waits_ns, self._deliver_late, host, event, said)
                     return
             self._handle(host, event, said)
+        elif host.state == "paused":
+            host.inbox.append((event, said))
 
     def _deliver_late(self, host: Host[C], event: Event, said: bytes | None) -> None:
         if host.state == "paused":
@@ -332,30 +336,36 @@ class Swarm(Timeline, Generic[C]):
     def _handle(self, host: Host[C], event: Event, said: bytes | None = None) -> None:
         if host.state != "up":
             return
+        self.handling, self.handler, peer = event, host.peer, host.peer
         self.deliveries += 1
-        if self.deliveries > DELIVERIES_MAX:
-            raise Stuck(f"{DELIVERIES_MAX} events in one run: some core answers itself for ever\n{self.summary()}")
-        peer, hooks, carry_out, machine = host.peer, self.hooks, self._carry_out, host.machine
-        self.handling, self.handler = event, peer
-        self._trace.delivered(self.now_ns, peer, event, said)
-        kind: type = type(event.message) if type(event) is events.Received else type(event)
+        if self.deliveries > self.deliveries_max:
+            raise self.too_many(self)
+        hooks, carry_out, machine = self.hooks, self._carry_out, host.machine
+        self._delivered(self.now_ns, peer, event, said)
+        kind: type = type(event)
+        if kind is Received:
+            kind = type(event.message)  # type: ignore[union-attr]
         for see in hooks.event[kind]:
             see(self, peer, event)
         if host.state == CRASHED:
             return
-        by_kind = hooks.effect
-        for effect in host.core.handle(event, self.now_ns / NS if machine.true else machine.clock_s(self.now_ns)):
-            asked = type(effect)
-            for see in by_kind[type(effect.message) if asked is events.Send else asked]:  # type: ignore[union-attr]
+        self.asked = effects = host.core.handle(event, self.now_ns / NS if machine.true else machine.clock_s(self.now_ns))
+        if len(effects) > MANY:
+            for see in hooks.flood:
+                see(self, peer, event)
+        for effect in effects:
+            asked: type = type(effect)
+            for see in hooks.effect[type(effect.message) if asked is Send else asked]:  # type: ignore[union-attr]
                 see(self, peer, effect)
-            assert host.halt is None, f"peer {peer} asks for {effect} after it halted"
             if host.effects_left is not None:
                 host.effects_left -= 1
                 if host.effects_left < 0 and not host.killed:
                     self.counts["crashed_midway"] += 1
                     self.crash(peer)
-            if host.state == CRASHED:
-                return  # killed by the one who watches: what was not carried out is lost
+            if host.state != "up":
+                assert host.halt is None, f"peer {peer} asks for {effect} after it halted"
+                if host.state == CRASHED:
+                    return  # killed by the one who watches: what was not carried out is lost
             carry_out[asked](host, effect)
         for see in hooks.after[kind]:
             see(self, peer, event)
@@ -367,9 +377,7 @@ class Swarm(Timeline, Generic[C]):
         self._set_alarm(host, effect.token, effect.at)
 
     def _set_alarm(self, host: Host[C], token: Token, at_s: float) -> None:
-        due_ns = host.machine.due_ns(at_s)
-        if due_ns < self.now_ns:
-            due_ns = self.now_ns
+        due_ns = max(self.now_ns, host.machine.due_ns(at_s))
         host.timers[token] = (due_ns, at_s)
         self.at_ns(due_ns, self._fire, host, token, due_ns)
 

@@ -22,6 +22,10 @@ Watcher = Callable[..., None]
 """``(swarm, peer, event or effect)``."""
 
 
+MANY = 32
+"""Effects of one event from which on they are a flood, or nearly one."""
+
+
 class Observer:
     """Overrides what it wants to see; the rest does nothing.
 
@@ -36,6 +40,9 @@ class Observer:
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
         """Before the effect is carried out. If this crashes the peer, neither it nor a later one of this event is."""
+
+    def on_flood(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+        """The core asks for more than ``MANY`` things at once, ``swarm.asked``, none of which has been carried out."""
 
     def after_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
         """The core handled the event and its effects were carried out. Not called when the peer was crashed on the way."""
@@ -94,6 +101,7 @@ class Hooks:
     def _sort(self) -> None:
         self.start = self._overriding("on_start")
         self.event = _ByKind(self._observers, "on_event")
+        self.flood = self._overriding("on_flood")
         self.effect = _ByKind(self._observers, "on_effect")
         self.after = _ByKind(self._observers, "after_event")
         self.resume = self._overriding("on_resume")

@@ -14,7 +14,7 @@ from statistics import median_high
 from typing import Any
 
 from gossip import topologies
-from gossip.core.events import Effect, Event, Received
+from gossip.core.events import Effect, Received
 from gossip.core.messages import PeerId
 from gossip.core.peer import Peer
 from gossip.core.settings import CoreSettings, MembershipSettings, RoundSettings, TrustSettings
@@ -131,19 +131,12 @@ class _Newcomer(Peer):
         return effects
 
 
-class _Budget(Observer):
+def _begotten(swarm: Swarm[Peer]) -> Violation:
     """Messages that beget messages never let the clock go on: a violation of S15, however long one waits."""
-
-    def __init__(self, schedule: Schedule) -> None:
-        rounds = schedule.duration_s / schedule.compute_s[0]
-        self.left = self.most = int(100_000 + schedule.peers * (500 * schedule.duration_s + 40 * schedule.peers * rounds))
-
-    def on_event(self, swarm: Swarm[Peer], peer: PeerId, event: Event) -> None:
-        self.left -= 1
-        if self.left < 0:
-            what = type(event.message if isinstance(event, Received) else event).__name__
-            text = f"{self.most} events so far, this one a {what}: they beget each other"
-            raise Violation("S15", peer, swarm.now, text)
+    event = swarm.handling
+    what = type(event.message if isinstance(event, Received) else event).__name__
+    text = f"{swarm.deliveries_max} events so far, this one a {what}: they beget each other"
+    return Violation("S15", swarm.handler, swarm.now, text)
 
 
 def run(schedule: Schedule, observers: Iterable[Observer] = ()) -> Outcome:
@@ -154,7 +147,10 @@ def run(schedule: Schedule, observers: Iterable[Observer] = ()) -> Outcome:
     """
     nemesis, panel = Nemesis(schedule), Panel(every_checker(circumstances(schedule)))
     swarm = make_swarm(schedule, nemesis)
-    swarm.hooks.extend([panel, _Budget(schedule), *observers])
+    swarm.hooks.extend([panel, *observers])
+    rounds = schedule.duration_s / schedule.compute_s[0]
+    swarm.deliveries_max = int(100_000 + schedule.peers * (500 * schedule.duration_s + 40 * schedule.peers * rounds))
+    swarm.too_many = _begotten
     violation: Found | None = None
     try:
         nemesis.begin(swarm)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable
-from typing import Any
+from heapq import heappop, heappush
+from typing import Any, Protocol
 
 from .machine import NS, to_ns
 
@@ -13,11 +13,28 @@ class Stuck(AssertionError):
     """``run_until`` waited in vain. The message says for how long and what everybody was doing."""
 
 
-class Timeline:
-    """The queue of all that is to happen, and the clock that runs along it."""
+class Stirring(Protocol):
+    """Something that is changed from outside, and counts that."""
 
-    def __init__(self) -> None:
+    @property
+    def changed(self) -> int: ...
+
+
+class _Still:
+    changed = 0
+
+
+class Timeline:
+    """The queue of all that is to happen, and the clock that runs along it.
+
+    Args:
+        stirring: when this has changed, ``_tend`` is called before the next thing happens.
+    """
+
+    def __init__(self, stirring: Stirring | None = None) -> None:
         self.now_ns = 0
+        self._stirring = stirring or _Still()
+        self._seen = self._stirring.changed
         self._heap: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
         self._seq = 0
 
@@ -32,27 +49,27 @@ class Timeline:
 
     def at_ns(self, t_ns: int, act: Callable[..., None], *arguments: Any) -> None:
         """Calls ``act(*arguments)`` at virtual time ``t_ns``; as soon as possible when that is past."""
-        self._seq += 1
-        heapq.heappush(self._heap, (t_ns if t_ns > self.now_ns else self.now_ns, self._seq, act, arguments))
+        self._seq = seq = self._seq + 1
+        heappush(self._heap, (t_ns if t_ns > self.now_ns else self.now_ns, seq, act, arguments))
 
     def step(self) -> bool:
         """Lets the next thing happen. False when nothing is left to happen."""
-        self._tend()
+        self._look()
         if not self._heap:
             return False
-        self.now_ns, _, act, arguments = heapq.heappop(self._heap)
+        self.now_ns, _, act, arguments = heappop(self._heap)
         act(*arguments)
         return True
 
     def run_for(self, duration_s: float) -> None:
         end_ns = self.now_ns + to_ns(duration_s)
-        heap, pop, tend = self._heap, heapq.heappop, self._tend
-        while True:
-            tend()
-            if not heap or heap[0][0] > end_ns:
-                break
+        heap, pop, stirring = self._heap, heappop, self._stirring
+        self._look()
+        while heap and heap[0][0] <= end_ns:
             self.now_ns, _, act, arguments = pop(heap)
             act(*arguments)
+            if stirring.changed != self._seen:
+                self._look()
         self.now_ns = end_ns
 
     def run_until(self, predicate: Callable[[], bool], limit_s: float) -> float:
@@ -60,7 +77,7 @@ class Timeline:
         start_ns = self.now_ns
         end_ns = start_ns + to_ns(limit_s)
         while not predicate():
-            self._tend()
+            self._look()
             if (self._heap and self._heap[0][0] > end_ns) or not self.step():
                 raise Stuck(f"not so after {limit_s} s (virtual time {self.now:.3f} s)\n{self.summary()}")
         return (self.now_ns - start_ns) / NS
@@ -69,5 +86,10 @@ class Timeline:
         """What is the case, for whoever has to find out why nothing happens."""
         return f"{len(self._heap)} things to happen"
 
+    def _look(self) -> None:
+        if self._seen != self._stirring.changed:
+            self._seen = self._stirring.changed
+            self._tend()
+
     def _tend(self) -> None:
-        """Before each step: what else has changed meanwhile."""
+        """What is stirring has changed."""

@@ -13,6 +13,7 @@ from gossip.core.messages import PeerId
 PIECES_MAX = 2048  # that wait to be hashed together, which takes a fraction of the time
 
 _HEAD = struct.Struct("<QIB")  # ns, peer, what comes next
+_NUMBERS = struct.Struct("<QQ")
 _TIMER = struct.Struct("<QIBQ")
 _REAL = struct.Struct("<d")
 _PROGRESS = struct.Struct("<QIBQd")
@@ -27,13 +28,12 @@ class Trace:
     def delivered(self, now_ns: int, peer: PeerId, event: Event, said: bytes | None = None) -> None:
         """``said`` are the very bytes that a ``Received`` came as, when it came as bytes."""
         kind, pieces = type(event), self._pieces
-        if kind is events.TimerFired:
-            pieces.append(_TIMER.pack(now_ns, peer, _FIRED, event.token))  # type: ignore[union-attr]
-        elif said is not None:
-            pieces.append(_HEAD.pack(now_ns, peer, _AS_SENT))
-            pieces.append(said)
+        if said is not None:
+            pieces += (_HEAD.pack(now_ns, peer, _AS_SENT), said)
             if event.payload is not None:  # type: ignore[union-attr]
                 pieces.append(_facts(event.payload))  # type: ignore[union-attr]
+        elif kind is events.TimerFired:
+            pieces.append(_TIMER.pack(now_ns, peer, _FIRED, event.token))  # type: ignore[union-attr]
         elif kind is events.TrainerProgress:
             pieces.append(_PROGRESS.pack(now_ns, peer, _GOES_ON, event.step, event.age_s))  # type: ignore[union-attr]
         else:
@@ -56,9 +56,9 @@ def _words(event: Event) -> bytes:
     match event:
         case events.Received(sender, incarnation, message, payload):
             return f"Received {sender}.{incarnation} {message!r} ".encode() + _facts(payload)
-        case events.Contributed():
-            payloads = b" ".join([_facts(p) for p in event.payloads])
-            return b"Contributed %d %d %s " % (event.round_id, event.samples, _real(event.loss)) + payloads
+        case events.Contributed(round_id, samples, payloads, loss):
+            head = b"Contributed" + _NUMBERS.pack(round_id, samples) + _real(loss)
+            return b" ".join([head, *[_facts(payload) for payload in payloads]])
         case events.Applied(round_id):
             return b"Applied %d" % round_id
         case events.Aggregated(ticket, payload):
@@ -80,4 +80,4 @@ def _facts(payload: Payload | None) -> bytes:
         return b"-"
     tobytes = getattr(payload.data, "tobytes", None)
     content = payload.digest or (tobytes() if tobytes else b"")
-    return b"%d %d " % (payload.nbytes, payload.finite) + content
+    return _NUMBERS.pack(payload.nbytes, payload.finite) + content

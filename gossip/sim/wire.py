@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -17,10 +17,11 @@ from gossip.transport.codec import decode, encode
 from .host import Host, Lane
 from .links import Links
 from .machine import NS, to_ns
-from .network import Network
+from .network import LinkModel, Network
 from .toy_trainer import payload_of
 
 _BULK = frozenset(BULK_MESSAGES)
+_RUNNING = frozenset({"up", "paused"})
 WORD = 2**64 - 1
 KNOWN_MAX = 512  # decoded messages that are kept, since most are sent to several peers
 
@@ -52,17 +53,17 @@ class Wire:
 
     def __init__(self, swarm: Surroundings, links: Links[Any]) -> None:
         self.swarm, self.links = swarm, links
-        self._known: dict[bytes, Envelope | None] = {}
+        self._known: dict[bytes, Envelope] = {}
         self._said: Envelope | None = None  # last; what goes to several peers is one object, and encoded once
         self._encoded = b""
 
     def send(self, host: Host[Any], effect: Send) -> None:
         """What the core of ``host`` wants to say, or what its liar makes of that."""
         to, message, payload, said = effect.peer, effect.message, effect.payload, self._said
-        assert to != host.peer, f"peer {to} sends itself a {type(message).__name__}"
-        swarm = self.swarm
         if said is None or said.message is not message or said.sender != host.peer or said.incarnation != host.incarnation:
-            said = Envelope(swarm.run, host.peer, host.incarnation, message)
+            assert to != host.peer, f"peer {to} sends itself a {type(message).__name__}"
+            said = Envelope(self.swarm.run, host.peer, host.incarnation, message)
+        swarm = self.swarm
         if swarm.outgoing is None:
             self.post(host, to, said, payload)
             return
@@ -77,15 +78,7 @@ class Wire:
         network, link = swarm.network, (host.peer, to)
         model = network.models.get(link, network.default)
         lot, roll = host.dice.getrandbits(64), host.dice.random()
-        lost = doubled = damaged = broken = held_up = spiked = spoiled = False
-        if model.disturbs:
-            lost = _befalls(model.loss, lot, 1)
-            doubled = _befalls(model.duplicate, lot, 2)
-            damaged = _befalls(model.corrupt, lot, 3)
-            broken = _befalls(model.reset, lot, 4)
-            held_up = _befalls(model.reorder, lot, 5)
-            spiked = _befalls(model.spike, lot, 6)
-            spoiled = _befalls(model.corrupt_payload, lot, 7)
+        fate = _fate(model, lot) if model.disturbs else NOTHING
         least, most = model.delay_s
         delay_s = least + (most - least) * roll
         counts["sent"] += 1
@@ -94,38 +87,38 @@ class Wire:
             counts["no_link"] += 1
             return
         parcel: Envelope | bytes = said
-        if type(said) is Envelope and (swarm.encoded or damaged):
+        if type(said) is Envelope and (swarm.encoded or fate.damaged):
             if said is not self._said:
                 self._said, self._encoded = said, encode(said)
             parcel = self._encoded
-        if damaged:
+        if fate.damaged:
             counts["corrupted"] += 1
             parcel = _flipped(parcel, _chance(lot, 8))
-        if broken:
+        if fate.broken:
             counts["reset"] += 1
             self.links.reset(host, to, lane)
             return
-        if lost or link in network.cuts:
-            counts["lost" if lost else "cut"] += 1
+        if fate.lost or (network.cuts and link in network.cuts):
+            counts["lost" if fate.lost else "cut"] += 1
             return
         bulk = type(said.message) in _BULK if type(said) is Envelope else payload is not None
         leaves_ns = swarm.now_ns
-        if bulk and model.bytes_per_s is not None and payload is not None:
+        if model.bytes_per_s is not None and bulk and payload is not None:
             waiting_s = max(0, lane.free_at_ns - leaves_ns) / 1e9
             if model.queue_bytes is not None and waiting_s * model.bytes_per_s > model.queue_bytes:
                 counts["queue_full"] += 1
                 return
             lane.free_at_ns = max(leaves_ns, lane.free_at_ns) + to_ns(payload.nbytes / model.bytes_per_s)
             leaves_ns = lane.free_at_ns
-        if spiked:
+        if fate.spiked:
             counts["spiked"] += 1
             delay_s += _chance(lot, 10) * model.spike_s
-        if spoiled and payload is not None:
+        if fate.spoiled and payload is not None:
             counts["spoiled"] += 1
             if (payload := _spoiled(payload, said, _chance(lot, 8))) is None:
                 return
         arrives_ns = leaves_ns + round(delay_s * NS)
-        if held_up:
+        if fate.held_up:
             counts["reordered"] += 1
             arrives_ns += to_ns(_chance(lot, 9) * model.reorder_s)
         elif network.fifo:
@@ -134,7 +127,7 @@ class Wire:
             lane.arrives_ns[bulk] = arrives_ns
         trip = (to, lane, lane.to_incarnation, lane.breaks, parcel, payload)
         swarm.at_ns(arrives_ns, self._arrive, *trip)
-        if doubled:
+        if fate.doubled:
             counts["duplicated"] += 1
             arrives_ns = leaves_ns + to_ns(least + (most - least) * _chance(lot, 11))
             if network.fifo:
@@ -150,41 +143,43 @@ class Wire:
         parcel: Envelope | bytes,
         payload: Payload | None,
     ) -> None:
-        swarm, counts = self.swarm, self.swarm.counts
+        swarm = self.swarm
         host = swarm.hosts[to]
-        if host.incarnation != incarnation or host.state not in ("up", "paused"):
-            counts["gone"] += 1
+        if host.incarnation != incarnation or host.state not in _RUNNING:
+            swarm.counts["gone"] += 1
             return
         if lane.breaks != breaks:
-            counts["lost_by_reset"] += 1
+            swarm.counts["lost_by_reset"] += 1
             return
-        envelope = self._read(parcel) if type(parcel) is bytes else parcel
+        said: bytes | None = None
+        envelope: Envelope | None
+        if type(parcel) is bytes:
+            said, envelope = parcel, self._known.get(parcel)  # the same bytes mean the same, so they are parsed once
+            if envelope is None:
+                envelope = self._read(parcel)
+        else:
+            envelope = parcel  # type: ignore[assignment]
         if envelope is None:
-            counts["malformed"] += 1
+            swarm.counts["malformed"] += 1
             return
-        assert type(envelope) is Envelope
+        sender = envelope.sender
         if envelope.run != swarm.run:
-            counts["foreign_run"] += 1
+            swarm.counts["foreign_run"] += 1
             return
-        if envelope.sender == to:
-            counts["own_name"] += 1
+        if sender == to:
+            swarm.counts["own_name"] += 1
             return
         if payload is not None and not self._takes(host, envelope, payload):
-            counts["unwanted_payload"] += 1
+            swarm.counts["unwanted_payload"] += 1
             return
-        event = Received(envelope.sender, envelope.incarnation, envelope.message, payload)
-        swarm.deliver(host, event, parcel if type(parcel) is bytes else None)
+        swarm.deliver(host, Received(sender, envelope.incarnation, envelope.message, payload), said)
 
     def _read(self, data: bytes) -> Envelope | None:
-        """None: malformed. The same bytes mean the same, so they are parsed once."""
+        """None: malformed."""
         try:
-            return self._known[data]
-        except KeyError:
-            pass  # new, as most are
-        try:
-            envelope: Envelope | None = decode(data)
+            envelope = decode(data)
         except Malformed:
-            envelope = None
+            return None
         if len(self._known) >= KNOWN_MAX:
             self._known.clear()
         self._known[data] = envelope
@@ -199,7 +194,7 @@ class Wire:
         if host.payload_limit is None:
             return True
         limit = host.payload_limit(envelope.sender, message)
-        wanted = message.nbytes if isinstance(message, StateOffer) else limit
+        wanted = message.nbytes if type(message) is StateOffer else limit
         return limit >= 0 and payload.nbytes <= limit and payload.nbytes == wanted
 
 
@@ -209,6 +204,33 @@ def _chance(lot: int, number: int) -> float:
     mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & WORD
     mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & WORD
     return (mixed ^ (mixed >> 31)) / 2.0**64
+
+
+class _Fate(NamedTuple):
+    """What befalls a message."""
+
+    lost: bool = False
+    doubled: bool = False
+    damaged: bool = False
+    broken: bool = False
+    held_up: bool = False
+    spiked: bool = False
+    spoiled: bool = False
+
+
+NOTHING = _Fate()
+
+
+def _fate(model: LinkModel, lot: int) -> _Fate:
+    return _Fate(
+        lost=_befalls(model.loss, lot, 1),
+        doubled=_befalls(model.duplicate, lot, 2),
+        damaged=_befalls(model.corrupt, lot, 3),
+        broken=_befalls(model.reset, lot, 4),
+        held_up=_befalls(model.reorder, lot, 5),
+        spiked=_befalls(model.spike, lot, 6),
+        spoiled=_befalls(model.corrupt_payload, lot, 7),
+    )
 
 
 def _befalls(share: float, lot: int, number: int) -> bool:

@@ -64,5 +64,5 @@ def test_the_next_rumours_are_those_that_sorting_would_find(story: list[Rumour |
             plain.add(step)
         else:
             n, limit, skip = step
-            assert ours.pick(n, limit, skip=skip) == plain.pick(n, limit, skip)
+            assert ours.pick(n, limit, to=skip) == plain.pick(n, limit, skip)
         assert len(ours) == len(plain.kept)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from member_bench import rumour
 
-from gossip.core.dissemination import Rumours, retransmit_limit
+from gossip.core.dissemination import TELLERS_MAX, Rumours, retransmit_limit
 from gossip.core.settings import MembershipSettings
 
 SETTINGS = MembershipSettings()
@@ -49,4 +49,36 @@ def test_a_peer_is_not_told_about_itself() -> None:
     rumours = Rumours(SETTINGS)
     rumours.add(rumour(3, "alive"))
     rumours.add(rumour(4, "alive"))
-    assert [r.peer for r in rumours.pick(8, 12, skip=3)] == [4]
+    assert [r.peer for r in rumours.pick(8, 12, to=3)] == [4]
+
+
+def test_who_has_told_a_rumour_is_not_told_it_until_it_lives_anew() -> None:
+    rumours = Rumours(SETTINGS)
+    accusation = rumour(3, "suspect", 0, origin=1)
+    rumours.add(accusation)
+    rumours.told_by(5, rumour(3, "suspect", 0, origin=2))  # of that one we know nothing
+    assert rumours.pick(8, 12, to=5) == (accusation,)
+    rumours.told_by(5, accusation)
+    assert rumours.pick(8, 12, to=5) == ()
+    assert rumours.pick(8, 12, to=6) == (accusation,)
+    rumours.begins_anew(5)
+    assert rumours.pick(8, 12, to=5) == (accusation,)
+
+
+def test_of_a_few_peers_only_is_kept_that_they_have_told_a_rumour() -> None:
+    rumours = Rumours(SETTINGS)
+    rumours.add(rumour(3, "alive"))
+    for sender in range(4, 6 + TELLERS_MAX):
+        rumours.told_by(sender, rumour(3, "alive"))
+    assert rumours.pick(31, 12, to=3 + TELLERS_MAX) == ()
+    assert rumours.pick(31, 12, to=5 + TELLERS_MAX) != ()
+
+
+def test_what_a_peer_need_not_be_told_counts_as_said() -> None:
+    rumours = Rumours(SETTINGS)
+    rumours.add(rumour(3, "alive"))
+    rumours.told_by(5, rumour(3, "alive"))
+    for _ in range(retransmit_limit(8, SETTINGS)):
+        assert rumours.waiting
+        assert rumours.pick(8, 12, to=5) == ()
+    assert not rumours.waiting

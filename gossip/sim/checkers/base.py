@@ -182,7 +182,7 @@ def life_of(swarm: Swarm[Any], peer: PeerId) -> Life:
 def membership_of(core: Any) -> Membership | None:
     """Of a ``Peer``, or of any core that has one."""
     membership = getattr(core, "membership", None)
-    return membership if isinstance(membership, Membership) else None
+    return membership if type(membership) is Membership or isinstance(membership, Membership) else None
 
 
 def peer_core(swarm: Swarm[Any], peer: PeerId) -> Peer | None:

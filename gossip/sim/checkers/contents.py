@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -91,11 +90,14 @@ class Conserved(Checker):
     def _on_aggregate(self, swarm: Swarm[Any], peer: PeerId, ask: Aggregate) -> None:
         peers = [row.peer for row in ask.rows]
         what = f"round {ask.round_id}, shard {ask.shard}"
-        ascending = all(a < b for a, b in pairwise(peers))
-        self.demand(ascending, swarm, peer, f"{what}: the rows are of peers {peers}; each once and ascending, or sums differ")
+        self.judged += 1
+        if peers != sorted(set(peers)):
+            text = f"{what}: the rows are of peers {peers}; each once and ascending, or sums differ"
+            raise self.violated(swarm, peer, text)
         own = peers.index(peer) if peer in peers else None
-        self.demand(ask.own == own, swarm, peer, f"{what}: the own row is {ask.own} and should be {own}")
-        if any(row.samples < 1 for row in ask.rows):
+        if ask.own != own:
+            raise self.violated(swarm, peer, f"{what}: the own row is {ask.own} and should be {own}")
+        if min([row.samples for row in ask.rows], default=1) < 1:
             raise self.violated(swarm, peer, f"{what}: a row without samples: {[(row.peer, row.samples) for row in ask.rows]}")
         rows = self._rows[peer]
         if len(rows) > 64:
@@ -106,7 +108,9 @@ class Conserved(Checker):
         rows = self._rows[peer].get((commit.round_id, commit.shard), ())
         averaged = tuple((row.peer, row.samples) for row in rows) if commit.digest else ()
         named = tuple((c.peer, c.samples) for c in commit.contributors)
-        self.demand(named == averaged, swarm, peer, f"round {commit.round_id} names {named} and averaged {averaged}")
+        self.judged += 1
+        if named != averaged:
+            raise self.violated(swarm, peer, f"round {commit.round_id} names {named} and averaged {averaged}")
 
     def _follow(self, swarm: Swarm[Any], peer: PeerId, done: list[Committed]) -> _Branch:
         """Judges a round that nobody has applied before, by what its history has come to."""
@@ -130,7 +134,9 @@ class Conserved(Checker):
             return _Branch(commits[0].roster, epoch, None)
         fresh = [pair for contributor in sorted(used_by) for pair in slices.get(contributor, ())]
         merged = _disjoint([*used, *fresh])
-        self.demand(merged is not None, swarm, peer, f"round {commits[0].round_id} uses samples of epoch {epoch} again: {fresh}")
+        self.judged += 1
+        if merged is None:
+            raise self.violated(swarm, peer, f"round {commits[0].round_id} uses samples of epoch {epoch} again: {fresh}")
         return _Branch(commits[0].roster, epoch, merged)
 
     def _judge_header(self, swarm: Swarm[Any], peer: PeerId, commit: Commit, roster: tuple[PeerId, ...]) -> None:
@@ -146,7 +152,9 @@ class Conserved(Checker):
             return
         for c in commit.contributors:
             sent = self._sent.get((c.peer, commit.round_id), [])
-            self.demand(c.samples in sent, swarm, peer, f"{where} counts {c.samples} samples of peer {c.peer}, which sent {sent}")
+            self.judged += 1
+            if c.samples not in sent:
+                raise self.violated(swarm, peer, f"{where} counts {c.samples} samples of peer {c.peer}, which sent {sent}")
 
     def _judge_slices(self, swarm: Swarm[Any], peer: PeerId, commit: Commit, slices: dict[PeerId, Any]) -> None:
         if _disjoint([pair for ranges in slices.values() for pair in ranges]) is None:
@@ -322,7 +330,9 @@ class CheckedBeforeUse(Checker):
                 for row in effect.rows:
                     if row.peer not in core.settings.peers:
                         raise self.violated(swarm, peer, f"round {effect.round_id}: a row of a stranger, {row.peer}")
-                    self._judge_payload(swarm, peer, row.payload, want, f"peer {row.peer}'s row in round {effect.round_id}")
+                    if row.payload.nbytes != want or not row.payload.finite:
+                        self._judge_payload(swarm, peer, row.payload, want, f"peer {row.peer}'s row in round {effect.round_id}")
+                self.judged += len(effect.rows)
             case Committed():
                 self._commits[peer].append(effect.commit)
             case Apply():
@@ -339,8 +349,8 @@ class CheckedBeforeUse(Checker):
                 text = f"applies to shard {shard} in round {apply.round_id} what its commit does not say"
                 raise self.violated(swarm, peer, text)
         for commit in commits:
-            known = set(core.settings.peers)
-            if list(commit.roster) != sorted(set(commit.roster)) or not commit.roster or not set(commit.roster) <= known:
+            roster, known = set(commit.roster), core.settings.peers
+            if list(commit.roster) != sorted(roster) or not roster or not roster.issubset(known):
                 raise self.violated(swarm, peer, f"round {commit.round_id} names {commit.roster}, which is no roster")
 
     def _judge_payload(self, swarm: Swarm[Any], peer: PeerId, payload: Payload, nbytes: int, what: str) -> None:

@@ -136,10 +136,11 @@ class FormerLivesAreNotAnswered(Checker):
     effects = (Ack, Nack, NotMe, StateOffer)  # what is said because somebody asked, and for no other reason
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
-        event, membership = swarm.handling, membership_of(swarm.hosts[peer].core)
-        if type(effect) is not Send or type(event) is not Received or effect.peer != event.sender or membership is None:
+        event = swarm.handling
+        if type(effect) is not Send or type(event) is not Received or effect.peer != event.sender:
             return
-        if type(effect.message) not in self.effects:
+        membership = membership_of(swarm.hosts[peer].core)
+        if membership is None or type(effect.message) not in self.effects:
             return
         self.judged += 1
         sender = membership.members.get(event.sender)

@@ -66,22 +66,22 @@ class Hearing(Onlooker):
     def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
         if type(event) is LinkDown or type(event) is LinkUp:
             self._fails(self.of(peer, event.peer))  # or it may have, while the connection was down
-        elif type(event) is Received:
-            match event.message:
-                case Ack(nonce, target, _, rumours):
-                    self._on_ack(swarm, peer, event.sender, nonce, target)
-                    self._listen(peer, rumours)
-                case Nack(nonce):
-                    self._on_nack(swarm, peer, event.sender, nonce)
-                case Ping(_, _, rumours) | PingRequest(_, _, rumours) | Gossip(rumours) | PushPull(rumours, _):
-                    self._listen(peer, rumours)
-                case _:
-                    pass
+        elif type(event) is Received and type(event.message) in self.events:
+            message = event.message
+            kind = type(message)
+            if kind is Ack:
+                self._on_ack(swarm, peer, event.sender, message.nonce, message.target)  # type: ignore[union-attr]
+            elif kind is Nack:
+                self._on_nack(swarm, peer, event.sender, message.nonce)  # type: ignore[union-attr]
+                return
+            rumours = message.members if kind is PushPull else message.rumours  # type: ignore[union-attr]
+            if rumours:
+                self._listen(peer, rumours)
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
-        if type(effect) is not Send or not isinstance(effect.message, Ping | PingRequest):
+        if type(effect) is not Send or type(effect.message) not in self.effects:
             return
-        probe = probe_of(swarm, peer, effect.message.nonce)
+        probe = probe_of(swarm, peer, effect.message.nonce)  # type: ignore[union-attr]
         if probe is None:
             return  # for somebody else, or a word to the dead
         heard = self.of(peer, probe.peer)
@@ -114,7 +114,7 @@ class Hearing(Onlooker):
 
     def _listen(self, peer: PeerId, rumours: tuple[Rumour, ...]) -> None:
         for rumour in rumours:
-            if rumour.status in ("suspect", "dead") and rumour.peer != peer:
+            if rumour.status != "alive" and rumour.status != "left" and rumour.peer != peer:
                 accusers = self.of(peer, rumour.peer).accusers
                 if rumour.incarnation not in accusers and len(accusers) >= STANDINGS_KEPT:
                     del accusers[next(iter(accusers))]

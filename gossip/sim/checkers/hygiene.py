@@ -13,6 +13,7 @@ from gossip.core.peer import Peer
 from gossip.core.probing import RELAYS_MAX
 from gossip.core.recovery import TAKERS_MAX
 from gossip.core.rolling import RollingRounds
+from gossip.sim.observer import MANY
 
 from .base import Checker, Circumstances, Violation, membership_of
 
@@ -31,28 +32,28 @@ class NothingRaises(Checker):
     """
 
     invariant = "S14"
-    effects = (Send, Halt)
+    effects = (Halt,)
 
     def __init__(self, circumstances: Circumstances | None = None) -> None:
         super().__init__(circumstances)
-        self._sends = self._deliveries = 0  # of the event that is being handled, and which one that is
         self._most: dict[PeerId, int] = {}
 
     def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
         core, n = swarm.hosts[peer].core, len(swarm.hosts)
         shards = 16
         self._most[peer] = PER_TICK * n + (core.settings.rounds.commit_log * shards if isinstance(core, Peer) else 0)
+        assert self._most[peer] >= MANY, "fewer are not looked at"
+
+    def on_flood(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+        if sum(isinstance(effect, Send) for effect in swarm.asked) > self._most[peer]:
+            raise self.violated(swarm, peer, f"sends more than {self._most[peer]} messages because of {_words(event)}")
+
+    def finish(self, swarm: Swarm[Any]) -> None:
+        """Every event has been judged."""
+        self.judged += swarm.deliveries
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
-        if isinstance(effect, Send):
-            if self._deliveries != swarm.deliveries:
-                self._deliveries, self._sends = swarm.deliveries, 0
-            self._sends += 1
-            self.judged += 1
-            if self._sends > self._most[peer]:
-                because = _words(swarm.handling)
-                raise self.violated(swarm, peer, f"sends more than {self._most[peer]} messages because of {because}")
-        elif isinstance(effect, Halt):
+        if isinstance(effect, Halt):
             core, event = swarm.hosts[peer].core, swarm.handling
             if isinstance(core, Peer) and core._stop_reason == effect.reason:
                 return  # it was asked to leave, and nobody needs it any more
@@ -181,16 +182,15 @@ class TimersAndSilence(Checker):
 
     invariant = "S17"
     events = (TimerFired,)
-    effects = ()
+    effects = (SetTimer, CancelTimer, Halt)
 
     def __init__(self, circumstances: Circumstances | None = None) -> None:
         super().__init__(circumstances)
         self._pending: dict[PeerId, dict[Token, None]] = {}
         self._used: dict[PeerId, set[Token]] = {}
-        self._halted: dict[PeerId, bool] = {}
 
     def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
-        self._pending[peer], self._used[peer], self._halted[peer] = {}, set(), False
+        self._pending[peer], self._used[peer] = {}, set()
 
     def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
         if isinstance(event, TimerFired):
@@ -202,11 +202,6 @@ class TimersAndSilence(Checker):
             del self._pending[peer][event.token]
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
-        if self._halted[peer]:
-            raise self.violated(swarm, peer, f"asks for {repr(effect)[:400]} after it halted")
-        kind = type(effect)
-        if kind is Send:
-            return  # as most are
         if isinstance(effect, SetTimer):
             if effect.token in self._used[peer]:
                 raise self.violated(swarm, peer, f"sets timer {effect.token}, a token that it has used before")
@@ -216,7 +211,10 @@ class TimersAndSilence(Checker):
             if self._pending[peer].pop(effect.token, self) is self:
                 raise self.violated(swarm, peer, f"cancels timer {effect.token}, which is not pending")
         elif isinstance(effect, Halt):
-            self._halted[peer] = True
+            # It is given nothing more to handle, so these are all that it can still say.
+            later = [other for at, other in enumerate(swarm.asked) if effect in swarm.asked[:at]]
+            if later:
+                raise self.violated(swarm, peer, f"asks for {repr(later[0])[:400]} after it halted")
 
 
 __all__ = ["Bounded", "NothingRaises", "TimersAndSilence", "core_sizes", "table_sizes"]

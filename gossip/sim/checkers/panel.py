@@ -59,6 +59,10 @@ class Panel(Observer):
         if watch is not None and (watch.sink or len(watch.members) != watch.count):
             self._look(swarm, peer, event)
 
+    def on_flood(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+        for checker in self.checkers:
+            checker.on_flood(swarm, peer, event)
+
     def on_resume(self, swarm: Swarm[Any], peer: PeerId) -> None:
         for checker in self.checkers:
             checker.on_resume(swarm, peer)

@@ -86,16 +86,17 @@ class AppliedOnce(Checker):
         elif isinstance(effect, Go):
             before, self._told[peer] = self._told.get(peer), effect
             # It may be told again when it becomes known which samples the round has.
-            news = before is None or effect.round_id > before.round_id or (before.samples is None) > (effect.samples is None)
-            self.demand(news, swarm, peer, f"tells its trainer to compute round {effect.round_id} again")
+            self.judged += 1
+            if not (before is None or effect.round_id > before.round_id or (before.samples is None) > (effect.samples is None)):
+                raise self.violated(swarm, peer, f"tells its trainer to compute round {effect.round_id} again")
         elif isinstance(effect, Apply):
             self._settle(swarm, peer)
             place, core = self._places[peer], peer_core(swarm, peer)
-            does = f"applies round {effect.round_id}, and {place.next_round} is next"
-            if rolling_of(core) is None:
-                self.demand(effect.round_id >= place.next_round, swarm, peer, does)
-            else:
-                self.demand(effect.round_id == place.next_round, swarm, peer, does)
+            rolling = rolling_of(core) is not None
+            self.judged += 1
+            if effect.round_id < place.next_round or (rolling and effect.round_id > place.next_round):
+                raise self.violated(swarm, peer, f"applies round {effect.round_id}, and {place.next_round} is next")
+            if rolling:
                 place.head = self._follow(swarm, peer, effect.round_id, place.head)
             place.next_round = effect.round_id + 1
 
@@ -113,9 +114,14 @@ class AppliedOnce(Checker):
         if known is None:
             self.demand(chain_hash(head, commits) == chain, swarm, peer, f"round {round_id} does not hash to {chain.hex()}")
             self._chains[chain] = commits
-        elif len(known) != len(commits) or any(replace(a, attempt=b.attempt) != b for a, b in zip(known, commits, strict=True)):
+        elif len(known) != len(commits) or any(not _is_same(a, b) for a, b in zip(known, commits, strict=True)):
             raise self.violated(swarm, peer, f"holds other commits of round {round_id} than others under one hash, {chain.hex()}")
         return chain
+
+
+def _is_same(a: Commit, b: Commit) -> bool:
+    """Whether they differ in nothing but the attempt that they were sent under."""
+    return a is b or replace(a, attempt=b.attempt) == b
 
 
 class UsedOnce(Checker):
@@ -322,7 +328,9 @@ class OneHistory(Checker):
         where = f"round {ask.round_id}, shard {ask.shard}, attempt {shard.serving}"
         n = len(rounds.roster)
         need = 1 if n < 3 or core.settings.rounds.quorum == "available" else n // 2 + 1
-        self.demand(len(shard.answers) >= need, swarm, peer, f"closes {where} with {len(shard.answers)} answers of {need}")
+        self.judged += 1
+        if len(shard.answers) < need:
+            raise self.violated(swarm, peer, f"closes {where} with {len(shard.answers)} answers of {need}")
         for sender, (update, _) in shard.answers.items():
             fits = (update.round_id, update.shard, update.attempt, update.parent)
             if sender not in rounds.roster or fits != (ask.round_id, ask.shard, shard.serving, rounds.chain):
@@ -330,24 +338,24 @@ class OneHistory(Checker):
 
     def _on_committed(self, swarm: Swarm[Any], peer: PeerId, committed: Committed) -> None:
         commit = committed.commit
-        where = f"round {commit.round_id}, shard {commit.shard} upon {commit.parent.hex()}"
         promised = self._offered[peer].get((commit.round_id, commit.shard, commit.parent), 0)
         if commit.attempt < promised:
             whose = "its own commit" if committed.made else f"the commit of peer {commit.server}"
-            text = f"{where}: holds {whose} of attempt {commit.attempt}, although it has moved on to attempt {promised}"
+            text = f"{_which(commit)}: holds {whose} of attempt {commit.attempt}, although it has moved on to attempt {promised}"
             raise self.violated(swarm, peer, text)
         if committed.made:
             life = life_of(swarm, peer)
             turn = (commit.parent, commit.round_id, commit.shard, commit.made_at)
             maker, digest = self._made.setdefault(turn, (life, commit.digest))
             if maker == life and digest != commit.digest:
-                raise self.violated(swarm, peer, f"makes two commits of {where} in one attempt, {commit.made_at}")
+                raise self.violated(swarm, peer, f"makes two commits of {_which(commit)} in one attempt, {commit.made_at}")
         orders = self._orders.get((commit.round_id, commit.parent))
         if orders is not None:
             order = orders[commit.shard]
             turn_of = order[commit.made_at % len(order)]
             if turn_of != commit.server:
-                raise self.violated(swarm, peer, f"{where} was made by peer {commit.server} in the turn of peer {turn_of}")
+                text = f"{_which(commit)} was made by peer {commit.server} in the turn of peer {turn_of}"
+                raise self.violated(swarm, peer, text)
         if peer in self.circumstances.two_faced:
             return
         known = self._applied.setdefault((commit.parent, commit.round_id, commit.shard), {})
@@ -355,7 +363,7 @@ class OneHistory(Checker):
         if commit.digest not in known:  # a second one that was excused when it came out may be taken by others later
             if known and not self._may_fork(swarm):
                 digest, holder = next(iter(known.items()))
-                text = f"{where}: digest {commit.digest.hex() or 'none'} here, {digest.hex() or 'none'} at peer {holder}"
+                text = f"{_which(commit)}: digest {commit.digest.hex() or 'none'} here, {digest.hex() or 'none'} at peer {holder}"
                 raise self.violated(swarm, peer, text)
             known[commit.digest] = peer
 
@@ -377,6 +385,10 @@ class OneHistory(Checker):
             return
         orders = tuple(shard.order for shard in rounds._shards)
         known = self._orders.setdefault((go.round_id, rounds.chain), orders)
-        self.demand(
-            known == orders, swarm, peer, f"has another order of servers in round {go.round_id}: {orders}, others {known}"
-        )
+        self.judged += 1
+        if known != orders:
+            raise self.violated(swarm, peer, f"has another order of servers in round {go.round_id}: {orders}, others {known}")
+
+
+def _which(commit: Commit) -> str:
+    return f"round {commit.round_id}, shard {commit.shard} upon {commit.parent.hex()}"
