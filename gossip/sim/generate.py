@@ -59,7 +59,7 @@ COMMIT_LOGS = (8, 64, 64)  # rounds: three seconds, or more than a schedule last
 STABLE = 0.2  # of the schedules: a peer that is started again has its old addresses
 RULES = {"mean": 1, "median": 3, "trimmed_mean": 3, "multi_krum": 5}
 """One of them where somebody lies about updates, and in a part of the others; and the updates that it needs against one liar."""
-ROBUST = 0.4  # of the schedules in which nobody does: the rule is drawn all the same, of which a mean is one
+ROBUST = 0.45  # of the schedules in which nobody does: the rule is drawn all the same, of which a mean is one
 LIES = (("sign_flip", 1.0), ("nan", 1.0), ("zero", 1.0), ("stale", 3.0), ("scale", 20.0), ("bit_flip", 1.0))
 
 
