@@ -91,10 +91,10 @@ class Cases:
         return effects
 
     def _begin_life(self, member: Member, rumour: Rumour, now: float) -> list[Effect]:
+        self.rumours.begins_anew(member.peer)
         member.known_since, member.heard_at = now, float("-inf")
         member.linked = member.was_linked = member.stalled = member.silent = False
         member.progress, member.control, member.bulk = None, "", ""
-        self.rumours.begins_anew(member.peer)
         return self.set_address(member, rumour.control, rumour.bulk)
 
     # --- evidence ---------------------------------------------------------------------------------------------------------

@@ -146,7 +146,7 @@ class Peer:
         # What a server put off until its commit was on its way comes before anything else.
         kind, rolling = type(event), self._rolling
         self.timers.firing = fires = event.token if kind is TimerFired else None  # type: ignore[union-attr]
-        effects = rolling.hold_made(now, fires) if rolling is not None and rolling.has_made else []
+        effects = rolling.hold_made(now, fires) if rolling is not None else []
         # Silence alone is no sign of that: a peer with nothing to do has none either. A timer that is overdue is.
         tolerance_s = self._tolerance_s
         if still_s > tolerance_s and self.phase == "running" and self.timers.overdue_s(now) > tolerance_s / 2:
@@ -245,14 +245,10 @@ class Peer:
                 if type(message) is Ack and self.phase == "running":
                     effects += self.rounds.on_progress(message.target, message.progress.step, now)
                 return effects
-            case Push():
-                # Of no use to rounds that have servers.
-                rounds = self.rounds if self._rolling is None and self.phase != "unprepared" else None
-                return rounds.on_message(event, now) if rounds is not None else []
-            case Update() | Query() | Commit() | NotMe() | CommitRequest():
-                if self.phase == "unprepared" or self._rolling is None:
+            case Push() | Update() | Query() | Commit() | NotMe() | CommitRequest():
+                if self.phase == "unprepared" or isinstance(message, Push) == self.topology.rolling:
                     return []
-                return self._rolling.on_message(event, now)
+                return self.rounds.on_message(event, now)
             case Hello():
                 return self._on_hello(event.sender, event.incarnation, message, now)
             case StateRequest():

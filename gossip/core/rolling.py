@@ -152,11 +152,6 @@ class RollingRounds:
         self._made = (*made, event.payload, timer.token)
         return [*self._spread(made[1], event.payload), timer]
 
-    @property
-    def has_made(self) -> bool:
-        """Whether a commit was spread that is not held here yet."""
-        return self._made is not None
-
     def hold_made(self, now: float, fires: Token | None = None) -> list[Effect]:
         """Holds the commit that was made and spread last. Comes before whatever else happens here, unless that is the timer which
         ``fires`` just for this."""

@@ -149,7 +149,8 @@ def run(schedule: Schedule, observers: Iterable[Observer] = ()) -> Outcome:
     swarm = make_swarm(schedule, nemesis)
     swarm.hooks.extend([panel, *observers])
     rounds = schedule.duration_s / schedule.compute_s[0]
-    swarm.deliveries_max = int(100_000 + schedule.peers * (500 * schedule.duration_s + 40 * schedule.peers * rounds))
+    most = int(100_000 + schedule.peers * (500 * schedule.duration_s + 40 * schedule.peers * rounds))
+    swarm.deliveries_max = min(most, swarm.deliveries_max)
     swarm.too_many = _begotten
     violation: Found | None = None
     try:

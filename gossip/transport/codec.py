@@ -235,32 +235,31 @@ def _read_dataclass(
     cls: type, readers: tuple[Reader, ...], wholes: list[int], sized: dict[int, tuple[type, int]], limits: Limits
 ) -> Reader:
     """Most fields are integers, bytes and strings, at the places ``wholes`` and ``sized``: those are looked at right here, and
-    given to their reader when something is wrong with them, for its words. It is written out as Python, as ``dataclass`` itself
-    does: a call or a turn of a loop for each field would be most of all the time."""
-    names = [f"v{at}" for at in range(len(readers))]
-    is_wrong = f"type(values) is not tuple or len(values) != {len(names)}"
-    lines = ["def read(values):", f"    if {is_wrong}: raise Malformed(wrong)"]
-    if names:
-        lines.append(f"    [{', '.join(names)}] = values")
-    for at, name in enumerate(names):
-        if at in wholes:
-            is_off = f"type({name}) is not int or not {limits.int_min} <= {name} <= {limits.int_max}"
-            lines.append(f"    if {is_off}: readers[{at}]({name})")
-        elif at in sized:
-            kind, longest = sized[at]
-            lines.append(f"    if type({name}) is not {kind.__name__} or len({name}) > {longest}: readers[{at}]({name})")
-        else:
-            lines.append(f"    {name} = r{at}({name})")
-    lines.append(f"    return cls({', '.join(names)})")
-    known = {"Malformed": Malformed, "wrong": f"{cls.__name__} has {len(names)} fields", "cls": cls, "readers": readers}
-    return _written("read", lines, known | {f"r{at}": reader for at, reader in enumerate(readers)})
+    given to their reader when something is wrong with them, for its words. A call a field would be half of all the time."""
+    count, name, least, most = len(readers), cls.__name__, limits.int_min, limits.int_max
+    others = [(at, reader) for at, reader in enumerate(readers) if at not in wholes and at not in sized]
+    sizes: list[tuple[int, Any, int]] = [(at, kind, longest) for at, (kind, longest) in sized.items()]
 
+    def read(values: Any) -> Any:
+        if type(values) is not tuple or len(values) != count:
+            raise Malformed(f"{name} has {count} fields")
+        value: Any
+        for at in wholes:
+            value = values[at]
+            if type(value) is not int or not least <= value <= most:
+                readers[at](value)
+        for at, kind, longest in sizes:
+            value = values[at]
+            if type(value) is not kind or len(value) > longest:
+                readers[at](value)
+        if not others:
+            return cls(*values)
+        fields = [*values]
+        for at, reader in others:
+            fields[at] = reader(values[at])
+        return cls(*fields)
 
-def _written(name: str, lines: list[str], known: dict[str, Any]) -> Callable[[Any], Any]:
-    """The function ``name`` that ``lines`` define. They are made of annotations of our own, never of what a peer says."""
-    exec("\n".join(lines), known)
-    made: Callable[[Any], Any] = known[name]
-    return made
+    return read
 
 
 def _read_int(where: str, least: int, most: int) -> Reader:
@@ -351,11 +350,20 @@ def _read_fixed(where: str, readers: tuple[Reader, ...]) -> Reader:
 
 
 def _write_dataclass(names: list[str], writers: list[Writer]) -> Callable[[Any], Any]:
-    if len(names) > 1 and not any(writers):
-        return attrgetter(*names)
-    values = [f"w{at}(message.{name})" if writers[at] is not None else f"message.{name}" for at, name in enumerate(names)]
-    lines = ["def write(message):", f"    return [{', '.join(values)}]"]
-    return _written("write", lines, {f"w{at}": writer for at, writer in enumerate(writers)})
+    if not names:
+        return lambda message: ()
+    get = attrgetter(*names) if len(names) > 1 else None
+    nested = [(at, writer) for at, writer in enumerate(writers) if writer is not None]
+    if get is not None and not nested:
+        return get
+
+    def write(message: Any) -> list[Any]:
+        values = list(get(message)) if get is not None else [getattr(message, names[0])]
+        for at, writer in nested:
+            values[at] = writer(values[at])
+        return values
+
+    return write
 
 
 # --- what peers say to each other -----------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ def world(seed: int, **changes: Any) -> Schedule:
     return replace(Schedule(seed, compute_s=(0.2, 0.35)), **changes)
 
 
-SHORT = world(7, active_s=5.0, duration_s=5.0, shards=(5, 3))
+SHORT = world(2, active_s=5.0, duration_s=5.0, shards=(5, 3))
 RESTARTS = (Restart(1, None, 0.2, 2.0), Restart(2, None, 0.5, 3.5))  # peer 0, the liar, is the first whom they ask for a state
 
 
