@@ -184,8 +184,8 @@ def run(schedule: Schedule, observers: Iterable[Observer] = ()) -> Outcome:
 
 
 class _Pace:
-    """L2: from when all has settled on, with nothing in their way, peers come on as fast as they compute, and a little more a round:
-    for the rule, some round trips, and the rest of a probe."""
+    """L2: from when all has settled on, with nothing in their way, peers come on as fast as they compute, and a little more a
+    round: for the rule, some round trips, and the rest of a probe."""
 
     def __init__(self, schedule: Schedule, swarm: Swarm[Peer]) -> None:
         self._since = swarm.now
@@ -203,7 +203,7 @@ class _Pace:
 
 
 def _reached(swarm: Swarm[Peer], compute_s: float) -> int:
-    """The round that half of the peers are in, or beyond; of those whom a liar has sent to where nobody can be yet, none counts."""
+    """The round that half of the peers are in, or beyond; whom a liar has sent to where nobody can be yet does not count."""
     most = swarm.now / compute_s + 1
     rounds = [host.core.rounds.round_id for host in swarm.hosts.values()]
     return median_high([round_id if round_id <= most else 0 for round_id in rounds])
@@ -229,7 +229,9 @@ def make_swarm(schedule: Schedule, nemesis: Nemesis) -> Swarm[Peer]:
     Raises: ConfigError: There is no such topology or rule.
     """
     topology = _Planned(topologies.load(schedule.topology))
-    liars = max(1, len(nemesis.lies)) if schedule.aggregator != "mean" else 0  # that are to be borne, whether there are any or not
+    liars = (
+        max(1, len(nemesis.lies)) if schedule.aggregator != "mean" else 0
+    )  # that are to be borne, whether there are any or not
     reducer, updates_min = reducer_of(schedule.aggregator, liars)
     settings = CoreSettings(
         b"simulate",

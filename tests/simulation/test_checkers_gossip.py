@@ -98,7 +98,9 @@ def test_a_push_that_no_plan_names_is_caught() -> None:
         (lambda ask: [], "which has come"),
     ],
 )
-def test_a_push_that_has_come_and_goes_into_no_aggregate_is_caught(change: Callable[[Aggregate], list[Effect]], words: str) -> None:
+def test_a_push_that_has_come_and_goes_into_no_aggregate_is_caught(
+    change: Callable[[Aggregate], list[Effect]], words: str
+) -> None:
     swarm, _ = watched(TakesWhatItWasPushed)
 
     def faulty(event: Event, effects: list[Effect]) -> list[Effect]:
@@ -181,7 +183,9 @@ def test_replicas_that_are_far_apart_in_the_calm_are_caught() -> None:
     checker = ReplicasStayClose()
     panel = Panel([checker])
     swarm = checked_swarm(panel, n=5, topology=SENDS)
-    tamper(swarm, 0, each(Apply, lambda apply: [replace(apply, payloads=(payload_of(apply.payloads[0].data * 0 + 1),), mix=None)]))
+    tamper(
+        swarm, 0, each(Apply, lambda apply: [replace(apply, payloads=(payload_of(apply.payloads[0].data * 0 + 1),), mix=None)])
+    )
     swarm.run_for(3.0)
     with pytest.raises(Violation, match="away from their mean"):
         panel.settle(swarm)
@@ -254,7 +258,10 @@ def test_who_stands_out_is_locked_up_and_released_and_that_is_found_right(kind: 
         (lambda table: setattr(table, "_quarantine", lambda round_id, roster: []), "is not locked up"),
         (lambda table: setattr(table, "quarantined", lambda round_id: frozenset()), "which are in quarantine"),
         (lambda table: setattr(table, "settings", replace(table.settings, quarantine_rounds=3)), "is released with round"),
-        (lambda table: setattr(table, "settings", replace(table.settings, quarantine_rounds=90)), "is in quarantine for|is to bear"),
+        (
+            lambda table: setattr(table, "settings", replace(table.settings, quarantine_rounds=90)),
+            "is in quarantine for|is to bear",
+        ),
         (lambda table: setattr(table, "settings", replace(table.settings, memory=0.5)), "it takes"),
     ],
 )

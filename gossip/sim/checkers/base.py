@@ -54,13 +54,13 @@ DEADLY_LIES = frozenset({"false_deaths"})
 a single word that it died before they came is believed until it speaks."""
 
 QUIET_LIES = frozenset(
-    "sign_flip nan huge two_updates wrong_results broken_results nan_results two_results strange_roster usurper"
-    " wrong_states broken_states far_states".split()
+    ["sign_flip", "nan", "huge", "two_updates", "wrong_results", "broken_results", "nan_results", "two_results"]
+    + ["strange_roster", "usurper", "wrong_states", "broken_states", "far_states"]
 )
 """By which nobody comes to believe anything of another's health: they are about updates, results and states. All other lies may
 make an honest peer accuse another, or close a connection to it."""
 
-TIMELY_LIES = frozenset("sign_flip nan huge two_updates wrong_states broken_states".split())
+TIMELY_LIES = frozenset(["sign_flip", "nan", "huge", "two_updates", "wrong_states", "broken_states"])
 """That cost a round no time: an update is taken or left, and a state is asked for beside the rounds."""
 
 STATE_LIES = frozenset({"wrong_states", "far_states"})

@@ -24,7 +24,7 @@ LOSS_MAX = 0.2  # of the messages on a link, up to which nobody may be taken for
 DELAY_MAX_S = 0.105  # one way, likewise: 100 ms of jitter and what a link takes anyway
 LOOK_EVERY_S = 0.1
 LATE_S = 0.05
-"""A message that takes so long may come when its sender is skipped already: in half the time that a probe waits for its answer."""
+"""A message that takes so long may come when its sender is skipped already: half of what a probe waits for its answer."""
 
 NEVER = float("-inf")
 

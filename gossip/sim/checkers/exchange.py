@@ -1,4 +1,4 @@
-"""S11, S13, L3, of gossip rounds: what a peer was pushed goes into its next round, and nothing else does; and for whom it waits."""
+"""S11, of gossip rounds: what a peer was pushed goes into its next round, and nothing else does; and for whom it waits."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class _Desk:
 
 class TakesWhatItWasPushed(Checker):
     """S11, of gossip rounds: what has arrived from a present life that its plan names goes into the next aggregate, once, beside
-    the own update; nothing else does. And a round is closed when all have delivered who can be expected to, or after its grace."""
+    the own update; nothing else does. A round is closed when all have delivered who can be expected to, or after its grace."""
 
     invariant = "S11"
     events = (Push, Contributed)
@@ -154,9 +154,7 @@ class TakesWhatItWasPushed(Checker):
         if len(said) > 64:
             del said[next(iter(said))]
 
-    def _on_push(
-        self, swarm: Swarm[Any], peer: PeerId, core: Peer, rounds: GossipRounds, event: Received, push: Push
-    ) -> None:
+    def _on_push(self, swarm: Swarm[Any], peer: PeerId, core: Peer, rounds: GossipRounds, event: Received, push: Push) -> None:
         sender, desk = event.sender, self._desks[peer]
         if sender == peer or push.lineage != core.settings.lineage or not _is_heard(swarm, peer, core, event):
             return

@@ -42,7 +42,9 @@ class Ledger:
     def locked(self, round_id: int) -> tuple[PeerId, ...]:
         """Who is in quarantine in that round: a gossip round may be far behind the last."""
         lasts = self.settings.quarantine_rounds
-        return tuple([peer for peer, record in self.records.items() if 0 <= record.locked_at and round_id <= record.locked_at + lasts])
+        return tuple(
+            [peer for peer, record in self.records.items() if record.locked_at >= 0 and round_id <= record.locked_at + lasts]
+        )
 
     def barred(self, round_id: int) -> tuple[PeerId, ...]:
         """Who may not serve in that round: in quarantine, or on parole."""
@@ -85,7 +87,10 @@ class Ledger:
                 between = (self.settings.suspect_below + self.settings.quarantine_below) / 2
                 least = self.most(1.0 if record.released_at < 0 else between)
                 if record.counts < least:
-                    wrong = peer, f"is locked up with round {round_id} for {record.counts} rounds of standing out; it takes {least}"
+                    wrong = (
+                        peer,
+                        f"is locked up with round {round_id} for {record.counts} rounds of standing out; it takes {least}",
+                    )
                 records[peer] = replace(record, locked_at=round_id)
             elif change == "parole":
                 lasted = round_id - record.locked_at

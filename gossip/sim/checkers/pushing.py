@@ -47,7 +47,9 @@ class PushesToAll(Checker):
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
         if isinstance(effect, Send) and isinstance(effect.message, Push):
             if peer not in self._targets or effect.peer not in self._targets[peer]:
-                text = f"pushes to peer {effect.peer} in round {effect.message.round_id}, which it skips or its plan does not name"
+                text = (
+                    f"pushes to peer {effect.peer} in round {effect.message.round_id}, which it skips or its plan does not name"
+                )
                 raise self.violated(swarm, peer, text)
             self._pushed[peer][effect.peer, effect.message.what] = None
 
@@ -116,7 +118,9 @@ class EachReadsItsOwn(Checker):
             for sample in range(start, stop):
                 first = readers.setdefault(sample, reader)
                 if first != reader:
-                    text = f"reads sample {sample} of epoch {epoch} in round {effect.round_id}; peer {first[0]} does in {first[1]}"
+                    text = (
+                        f"reads sample {sample} of epoch {epoch} in round {effect.round_id}; peer {first[0]} does in {first[1]}"
+                    )
                     raise self.violated(swarm, peer, text)
 
 

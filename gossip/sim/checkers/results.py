@@ -1,4 +1,4 @@
-"""S11: what is committed or applied is what the rule made of those rows; and how far a peer moves towards the others' parameters."""
+"""S11: what is committed or applied is what the rule made of those rows; and how far a peer moves towards others."""
 
 from __future__ import annotations
 
@@ -108,8 +108,8 @@ class _Asked:
 
 
 class AppliesWhatTheRuleSaid(Checker):
-    """S11, of gossip rounds: a peer applies what the rule made of the gradients, or its own when it is alone or the rule could not;
-    and moves towards the others as the rule says, by a part that leaves something of itself: at most k/(k+1) beside k others."""
+    """S11, of gossip rounds: a peer applies what the rule made of the gradients, or its own when it is alone or the rule could
+    not; and moves towards the others as the rule says, by a part that leaves something of itself: at most k/(k+1) beside k others."""
 
     invariant = "S11"
     events = (Aggregated, Contributed)

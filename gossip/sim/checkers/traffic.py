@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gossip.sim.driver import Swarm
 
 AGAIN = 3
-"""Times that one may have to begin with the same news again: the same accusation, say, by one that was taken for dead meanwhile."""
+"""Times that one may have to begin with the same news again: an accusation, say, of one that was away meanwhile."""
 KEPT = 4096
 
 News = tuple[Life, PeerId, str, int, PeerId]

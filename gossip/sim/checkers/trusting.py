@@ -94,12 +94,16 @@ class TrustFollowsTheCommits(Checker):
             return
         self.judged += 1
         if used := [row.peer for row in ask.rows if row.peer in ledger.locked(ask.round_id)]:
-            raise self.violated(swarm, peer, f"round {ask.round_id}: its rule is given updates of {used}, which are in quarantine")
+            raise self.violated(
+                swarm, peer, f"round {ask.round_id}: its rule is given updates of {used}, which are in quarantine"
+            )
         proven = {p for p, (_, payload) in shard.answers.items() if payload is not None and not payload.finite}
         proven.update(locked for locked in ledger.locked(ask.round_id) if locked in rounds.roster)
         most = max(0, core.settings.f - len(proven))
         if ask.f != most:
-            text = f"round {ask.round_id}: its rule is to bear {ask.f} liars, of {core.settings.f} with {sorted(proven)} found out"
+            text = (
+                f"round {ask.round_id}: its rule is to bear {ask.f} liars, of {core.settings.f} with {sorted(proven)} found out"
+            )
             raise self.violated(swarm, peer, text)
 
 
@@ -115,8 +119,8 @@ def _judged(commits: list[Commit], outlying: float) -> list[tuple[PeerId, bool]]
 
 
 class TrustFollowsExperience(Checker):
-    """S14, of gossip rounds: a peer locks up whom its own rule has found standing out, and who has sent it what is not finite, and
-    tells its rule how many liars are left to bear."""
+    """S14, of gossip rounds: a peer locks up whom its own rule has found standing out, and who has sent it what is not finite,
+    and tells its rule how many liars are left to bear."""
 
     invariant = "S14"
     events = (Aggregated, Push)
@@ -175,7 +179,9 @@ class TrustFollowsExperience(Checker):
         if not ask.mix:
             self._asked[peer] = {ask.ticket: ask}
         if used := [row.peer for row in ask.rows if row.peer in ledger.locked(ask.round_id)]:
-            raise self.violated(swarm, peer, f"round {ask.round_id}: its rule is given updates of {used}, which are in quarantine")
+            raise self.violated(
+                swarm, peer, f"round {ask.round_id}: its rule is given updates of {used}, which are in quarantine"
+            )
         settings = core.settings
         # Each liar more takes two updates more, and one needs what one needs without any.
         without_any = max(1, settings.updates_min - 2 * settings.f)
