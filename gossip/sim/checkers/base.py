@@ -54,8 +54,11 @@ DEADLY_LIES = frozenset({"false_deaths"})
 a single word that it died before they came is believed until it speaks."""
 
 QUIET_LIES = frozenset(
-    ["sign_flip", "nan", "huge", "two_updates", "wrong_results", "broken_results", "nan_results", "two_results"]
-    + ["strange_roster", "usurper", "wrong_states", "broken_states", "far_states"]
+    (
+        *("sign_flip", "nan", "huge", "two_updates"),
+        *("wrong_results", "broken_results", "nan_results", "two_results", "strange_roster", "usurper"),
+        *("wrong_states", "broken_states", "far_states"),
+    )
 )
 """By which nobody comes to believe anything of another's health: they are about updates, results and states. All other lies may
 make an honest peer accuse another, or close a connection to it."""

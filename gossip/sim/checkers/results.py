@@ -109,7 +109,7 @@ class _Asked:
 
 class AppliesWhatTheRuleSaid(Checker):
     """S11, of gossip rounds: a peer applies what the rule made of the gradients, or its own when it is alone or the rule could
-    not; and moves towards the others as the rule says, by a part that leaves something of itself: at most k/(k+1) beside k others."""
+    not; and moves towards the others as the rule says, by a part that leaves something of it: at most k/(k+1) beside k others."""
 
     invariant = "S11"
     events = (Aggregated, Contributed)

@@ -23,7 +23,7 @@ News = tuple[Life, PeerId, str, int, PeerId]
 
 class NewsGrowOld(Checker):
     """S15: a peer tells one piece of news a few times as often as the logarithm of their number, and then never again; what the
-    accused is told about itself does not count."""
+    accused is told about itself does not count, nor what it answers."""
 
     invariant = "S15"
     effects = (Ping, PingRequest, Ack, Gossip)
@@ -44,8 +44,8 @@ class NewsGrowOld(Checker):
         most = AGAIN * retransmit_limit(len(swarm.hosts), membership.settings)
         self.judged += 1
         for rumour in rumours:
-            if rumour.peer == effect.peer:
-                continue
+            if rumour.peer in (effect.peer, peer):
+                continue  # one that others accuse of old answers each time
             news = life, rumour.peer, rumour.status, rumour.incarnation, rumour.origin
             self._told[news] += 1
             if self._told[news] > most:
