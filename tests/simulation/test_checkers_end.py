@@ -7,13 +7,13 @@ from checked_swarm import checked_swarm, tamper
 from test_checkers import another_digest, each
 
 from gossip.core.events import Apply, Committed, Go, Received, Send
-from gossip.core.messages import Gossip, Rumour
+from gossip.core.messages import CommitRequest, Gossip, Rumour
 from gossip.sim.campaign import Tally
 from gossip.sim.checkers import Circumstances, Panel, Violation, every_checker
 from gossip.sim.checkers.disturbances import Disturbances
 from gossip.sim.checkers.liveness import NobodyStarves, RoundsGoOn
 from gossip.sim.checkers.rounds import FORKS_AFTER_S, OneHistory
-from gossip.sim.checkers.traffic import NewsGrowOld
+from gossip.sim.checkers.traffic import AsksInMeasure, NewsGrowOld
 from gossip.sim.generate import FAST_COMPUTE_S, generate
 from gossip.sim.network import LinkModel
 from gossip.sim.play import _Pace, run
@@ -145,3 +145,20 @@ def test_a_second_result_is_excused_by_a_lie_for_some_seconds_of_the_calm_only()
     with pytest.raises(Violation, match="at peer"):
         swarm.run_for(FORKS_AFTER_S + 2.0)
     assert swarm.now > 2.0 + FORKS_AFTER_S
+
+
+def test_s15_one_that_asks_for_commits_without_end_is_caught() -> None:
+    checker = AsksInMeasure()
+    swarm = checked_swarm(Panel([checker]))
+    swarm.run_for(1.0)
+    ask = Send(1, CommitRequest(b"lineage!", 0))
+    tamper(swarm, 0, lambda event, effects: [*effects, ask] if isinstance(event, Received) else effects)
+    with pytest.raises(Violation, match="asks for the commits from round 0 on 13 times"):
+        swarm.run_for(2.0)
+
+
+@pytest.mark.parametrize("seed", [5])
+def test_who_is_behind_over_a_slow_link_does_not_ask_for_everything_again_and_again(seed: int) -> None:
+    """It asked 48 times in a second, each time for all that it lacked, and was sent 963 commits for it."""
+    outcome = run(generate(seed))
+    assert outcome.violation is None, outcome.violation

@@ -54,7 +54,7 @@ from .pushing import EachReadsItsOwn, PushesToAll, WaitsForSomebody
 from .reach import Reach
 from .results import AppliesWhatTheRuleSaid, CommitsWhatTheRuleSaid
 from .rounds import AppliedOnce, IdenticalReplicas, OneHistory, UsedOnce
-from .traffic import NewsGrowOld
+from .traffic import AsksInMeasure, NewsGrowOld
 from .trusting import TrustFollowsExperience, TrustFollowsTheCommits
 
 __all__ = ["Checker", "Circumstances", "Observer", "Onlooker", "Panel", "Violation", "all_checkers", "every_checker"]
@@ -102,6 +102,7 @@ def every_checker(circumstances: Circumstances | None = None) -> list[Onlooker]:
         TakesOverTheDonorsState(c),
         Bounded(c),
         NewsGrowOld(c),
+        AsksInMeasure(c),
         Converges(c),
         RoundsGoOn(c),
         NobodyIsStuck(disturbances, c),

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from typing import TYPE_CHECKING, Any
 
 from gossip.core.dissemination import retransmit_limit
 from gossip.core.events import Effect, Send
-from gossip.core.messages import Ack, Gossip, PeerId, Ping, PingRequest
+from gossip.core.messages import Ack, CommitRequest, Gossip, PeerId, Ping, PingRequest
 
-from .base import Checker, Circumstances, Life, life_of, membership_of
+from .base import Checker, Circumstances, Life, life_of, membership_of, peer_core
+from .rounds import rolling_of
 
 if TYPE_CHECKING:
     from gossip.sim.driver import Swarm
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 AGAIN = 3
 """Times that one may have to begin with the same news again: an accusation, say, of one that was away meanwhile."""
 KEPT = 4096
+
+REQUESTS_A_SECOND = 12
 
 News = tuple[Life, PeerId, str, int, PeerId]
 
@@ -53,3 +56,31 @@ class NewsGrowOld(Checker):
                 raise self.violated(swarm, peer, f"{text} with standing {rumour.incarnation}; {most} times are enough")
         while len(self._told) > KEPT:
             del self._told[next(iter(self._told))]
+
+
+class AsksInMeasure(Checker):
+    """S15: who is behind asks for the commits that it lacks a dozen times a second at most: each answer is all of them, and is on
+    its way for as long as the network takes."""
+
+    invariant = "S15"
+    effects = (CommitRequest,)
+
+    def __init__(self, circumstances: Circumstances | None = None) -> None:
+        super().__init__(circumstances)
+        self._asked: dict[PeerId, deque[float]] = {}
+
+    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
+        self._asked[peer] = deque(maxlen=REQUESTS_A_SECOND)
+
+    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+        if type(effect) is not Send or type(effect.message) is not CommitRequest:
+            return
+        rounds = rolling_of(peer_core(swarm, peer))
+        if rounds is None or rounds.mode != "active":
+            return  # one that follows the rounds asks for the next
+        asked = self._asked[peer]
+        self.judged += 1
+        if len(asked) == REQUESTS_A_SECOND and swarm.now - asked[0] < 1.0:
+            text = f"asks for the commits from round {effect.message.first} on {len(asked) + 1} times"
+            raise self.violated(swarm, peer, f"{text} in {swarm.now - asked[0]:.2f} s")
+        asked.append(swarm.now)
