@@ -40,6 +40,7 @@ from gossip.world_faults import (
 from .checkers import Circumstances, Panel, Violation, every_checker
 from .checkers.promptness import AT_ONCE_S
 from .driver import Swarm, address
+from .liars import FAR_ROUNDS
 from .nemesis import Nemesis
 from .network import LinkModel, Network
 from .observer import Observer
@@ -203,10 +204,10 @@ class _Pace:
 
 
 def _reached(swarm: Swarm[Peer], compute_s: float) -> int:
-    """The round that half of the peers are in, or beyond; whom a liar has sent to where nobody can be yet does not count."""
+    """The round that half of the peers are in, or beyond. What a liar's state has added does not count."""
     most = swarm.now / compute_s + 1
     rounds = [host.core.rounds.round_id for host in swarm.hosts.values()]
-    return median_high([round_id if round_id <= most else 0 for round_id in rounds])
+    return median_high([round_id if round_id <= most else round_id % FAR_ROUNDS for round_id in rounds])
 
 
 def circumstances(schedule: Schedule) -> Circumstances:

@@ -162,3 +162,9 @@ def test_who_is_behind_over_a_slow_link_does_not_ask_for_everything_again_and_ag
     """It asked 48 times in a second, each time for all that it lacked, and was sent 963 commits for it."""
     outcome = run(generate(seed))
     assert outcome.violation is None, outcome.violation
+
+
+def test_rounds_to_which_a_liar_has_sent_everybody_are_not_counted_as_played() -> None:
+    outcome = run(generate(100))
+    assert outcome.violation is None, outcome.violation
+    assert 20 < outcome.rounds < 100
