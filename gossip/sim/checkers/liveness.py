@@ -315,13 +315,14 @@ class OneLineage(RoundLiveness):
     def _left_behind(self, participants: list[tuple[PeerId, Peer]], at: dict[PeerId, int]) -> Shortcoming:
         """Nobody is far behind those it hears. In a ring those are two, and the far side may be further.
 
-        Nobody has to follow one whom a liar has sent into a round that never comes.
+        Nobody has to follow one whom a liar has sent into a round that never comes, nor at the word of f peers alone.
         """
         for peer, core in participants:
             assert isinstance(core.rounds, GossipRounds)
-            for source in core.rounds._sources:
-                if source not in self._misled and at.get(source, 0) - at[peer] > BEHIND_ROUNDS + 2:
-                    return peer, f"it is in round {at[peer]}, peer {source}, which it hears, in round {at[source]}"
+            sources = [source for source in core.rounds._sources if source not in self._misled]
+            ahead = [source for source in sources if at.get(source, 0) - at[peer] > BEHIND_ROUNDS + 2]
+            if len(ahead) > core.settings.f:
+                return peer, f"it is in round {at[peer]}, peer {ahead[0]}, which it hears, in round {at[ahead[0]]}"
         return None
 
     def _one_chain(self, participants: list[tuple[PeerId, Peer]], last: int, ahead: PeerId) -> Shortcoming:
