@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gossip.core.events import Contributed, Effect, Event, Go, Report, Send
+from gossip.core.events import Contributed, Effect, Event, Go, Received, Report, Send
 from gossip.core.messages import Hello, PeerId, Push
 
 from .base import Checker, Circumstances, peer_core
@@ -54,9 +54,11 @@ class PushesToAll(Checker):
             self._pushed[peer][effect.peer, effect.message.what] = None
 
     def after_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+        if not isinstance(event, Contributed):
+            return
         targets = self._targets.pop(peer, None)
         core = peer_core(swarm, peer)
-        if targets is None or core is None or not isinstance(event, Contributed) or core.phase != "running":
+        if targets is None or core is None or core.phase != "running":
             return  # or it has found that the training is over
         pushed, settings = self._pushed.pop(peer), core.settings.gossip
         mixes = event.round_id % settings.mix_every == settings.mix_every - 1
@@ -82,7 +84,8 @@ class WaitsForSomebody(Checker):
             self._look(swarm, peer)
 
     def after_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
-        self._look(swarm, peer)
+        if type(event.message if type(event) is Received else event) in self.afters:
+            self._look(swarm, peer)
 
     def _look(self, swarm: Swarm[Any], peer: PeerId) -> None:
         core = peer_core(swarm, peer)

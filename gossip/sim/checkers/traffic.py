@@ -36,7 +36,7 @@ class NewsGrowOld(Checker):
         self._told: Counter[News] = Counter()
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
-        if type(effect) is not Send:
+        if type(effect) is not Send or type(effect.message) not in self.effects:
             return
         rumours = effect.message.rumours  # type: ignore[union-attr]
         if not rumours:
