@@ -217,7 +217,14 @@ def _result(tally: Tally, wall_s: float, failures: list[dict[str, Any]], vacuous
         "wall_s": round(wall_s, 3),
         "schedules_per_minute": round(60 * tally.schedules / wall_s, 1),
         "simulated_s": round(tally.simulated_s, 3),
-        "rounds": {"least": rounds[0], "median": statistics.median_low(rounds), "most": rounds[-1]} if rounds else None,
+        "rounds": {
+            "least": rounds[0],
+            "median": statistics.median_low(rounds),
+            "most": rounds[-1],
+            "share_of_50": round(tally.long_share, 4),
+        }
+        if rounds
+        else None,
         "topologies": dict(sorted(tally.topologies.items())),
         "faults": {
             kind: {"drawn": tally.drawn[kind], "schedules": tally.occurred[kind], "times": tally.struck[kind]}
@@ -228,6 +235,7 @@ def _result(tally: Tally, wall_s: float, failures: list[dict[str, Any]], vacuous
         "messages": dict(sorted(tally.counts.items())),
         "reports": dict(sorted(tally.reports.items())),
         "judged": dict(sorted(tally.judged.items(), key=lambda item: (item[0][0] != "S", int(item[0][1:])))),
+        "judged_by": dict(sorted(tally.judged_by.items())),
     }
 
 
@@ -237,6 +245,7 @@ def _table(tally: Tally, result: dict[str, Any], console: _Console) -> None:
         f"{tally.schedules} schedules, {tally.simulated_s:.0f} simulated seconds in {result['wall_s']:.1f} s: "
         f"{result['schedules_per_minute']:.0f} schedules/min"
         + (f"; rounds: {rounds['least']} to {rounds['most']}, median {rounds['median']}" if rounds else "")
+        + (f"; {rounds['share_of_50']:.1%} came to round 50" if rounds else "")
     )
     console.say("topologies: " + ", ".join(f"{name} {count}" for name, count in result["topologies"].items()))
     console.say("kinds of fault that took place, in so many schedules: " + _pairs(result["kinds_of_fault"]))

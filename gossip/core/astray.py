@@ -12,6 +12,9 @@ from .record import record
 from .settings import CoreSettings
 from .timers import Timers
 
+ASK_AGAIN_S = 0.5
+"""Most between two requests for commits, however long answers take. After so long without any the next one comes soon again."""
+
 
 @record
 class StillBehind:
@@ -33,6 +36,7 @@ class Astray:
         self._branches: dict[PeerId, bytes] = {}
         self._asked = -1  # the round for which a timer runs already
         self._open: tuple[PeerId, int] | None = None  # who was asked for the commits from which round on
+        self._pause_s, self._not_before = 0.0, float("-inf")  # between two requests, and when the next one may be made
 
     def begin(self) -> None:
         """Another round begins: who is on which branch is open again."""
@@ -57,10 +61,14 @@ class Astray:
         if self._asked == here:
             return []
         self._asked = here
-        return [self.timers.set(now + self.settings.rounds.behind_after_s, StillBehind(here, peer))]
+        return [self.timers.set(max(now + self.settings.rounds.behind_after_s, self._not_before), StillBehind(here, peer))]
 
-    def still_behind(self, timer: StillBehind) -> list[Effect]:
-        self._asked = -1
+    def still_behind(self, timer: StillBehind, now: float) -> list[Effect]:
+        """Asks. Each answer is all that is lacking: over a slow link it is on its way for long, and must not be asked for over
+        and over meanwhile, so the pauses grow."""
+        soon_again = now < self._not_before + ASK_AGAIN_S
+        self._pause_s = min(2.0 * self._pause_s, ASK_AGAIN_S) if soon_again else self.settings.rounds.behind_after_s
+        self._asked, self._not_before = -1, now + self._pause_s
         self._open = (timer.peer, timer.round_id)
         return [Send(timer.peer, CommitRequest(self.settings.lineage, timer.round_id))]
 

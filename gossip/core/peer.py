@@ -148,8 +148,7 @@ class Peer:
         self.timers.firing = fires = event.token if kind is TimerFired else None  # type: ignore[union-attr]
         effects = rolling.hold_made(now, fires) if rolling is not None else []
         # Silence alone is no sign of that: a peer with nothing to do has none either. A timer that is overdue is.
-        tolerance_s = self._tolerance_s
-        if still_s > tolerance_s and self.phase == "running" and self.timers.overdue_s(now) > tolerance_s / 2:
+        if still_s > self._tolerance_s and self.phase == "running" and self.timers.overdue_s(now) > self._tolerance_s / 2:
             effects += self.rounds.on_stood_still(still_s, now)
         effects += self._on_received(event, now) if kind is Received else self._dispatch(event, now)  # type: ignore[arg-type]
         membership = self.membership

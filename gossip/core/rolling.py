@@ -305,7 +305,7 @@ class RollingRounds:
         if timer.round_id != self.round_id:
             return []
         if isinstance(timer, StillBehind):
-            return self.astray.still_behind(timer)
+            return self.astray.still_behind(timer, now)
         if self.mode != "active" or (shard := self._shards[timer.shard]).commit is not None:
             return []
         match timer.what:

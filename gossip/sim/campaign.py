@@ -20,7 +20,7 @@ from gossip.errors import ConfigError, LocalError
 from gossip.faults import FaultPlan
 
 from . import play
-from .generate import generate
+from .generate import ROUNDS_MIN, generate
 from .play import Outcome
 from .schedule import Schedule
 
@@ -31,6 +31,7 @@ CUTS_MIN = 2  # different partitions, in a campaign that draws any
 EXPECTED_REPORTS = ("suspect", "dead", "alive_again", "skip")
 """What peers must have reported in a large campaign: else its faults were too gentle to prove anything."""
 LARGE = 200  # schedules
+EVERY_CHECKER = 1000  # schedules after which each has had something to judge
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +175,7 @@ class Tally:
     counts: Counter[str] = field(default_factory=Counter)
     reports: Counter[str] = field(default_factory=Counter)
     judged: Counter[str] = field(default_factory=Counter)
+    judged_by: Counter[str] = field(default_factory=Counter)  # checker -> what it has judged
     topologies: Counter[str] = field(default_factory=Counter)
     cuts: int = 0
     kinds: Counter[int] = field(default_factory=Counter)  # kinds of fault that took place -> schedules
@@ -194,12 +196,18 @@ class Tally:
         self.counts.update(outcome.counts)
         self.reports.update(outcome.reports)
         self.judged.update(outcome.judged)
+        self.judged_by.update(outcome.judged_by)
         self.topologies[outcome.schedule.topology.split(":")[0]] += 1
         self.cuts += outcome.cuts
 
     def idle(self, drawn_min: int) -> list[str]:
         """The kinds of fault that so many schedules had, and that never took place."""
         return [kind for kind in sorted(self.drawn) if self.drawn[kind] >= drawn_min and not self.occurred[kind]]
+
+    @property
+    def long_share(self) -> float:
+        """Of the schedules that ran to their end, how many came to the round that they are played for."""
+        return sum(rounds >= ROUNDS_MIN for rounds in self.rounds) / max(1, len(self.rounds))
 
     @property
     def vacuous(self) -> list[str]:
@@ -210,4 +218,6 @@ class Tally:
         if len(self.rounds) >= LARGE and self.drawn:
             found += [f"no peer ever reported {event!r}" for event in EXPECTED_REPORTS if not self.reports[event]]
             found += [f"{invariant} was never judged" for invariant in sorted(self.judged) if not self.judged[invariant]]
+        if len(self.rounds) >= EVERY_CHECKER and self.drawn and {"rolling", "random-k"} <= self.topologies.keys():
+            found += [f"{checker} has never judged" for checker in sorted(self.judged_by) if not self.judged_by[checker]]
         return found

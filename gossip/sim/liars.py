@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 OFTEN = 0.1  # of the messages that could carry a lie about others, so many do
 HUGE = np.float32(1e30)
+FAR_ROUNDS = 1_000_000
 
 
 @dataclass(slots=True)
@@ -296,7 +297,7 @@ def far_states(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | No
     """Offers a state of a round that nobody has come to."""
     if not isinstance(envelope.message, StateOffer):
         return None
-    return [(to, _say(envelope, round_id=envelope.message.round_id + 1_000_000), payload)]
+    return [(to, _say(envelope, round_id=envelope.message.round_id + FAR_ROUNDS), payload)]
 
 
 @lie

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import nan
 from statistics import median_high
 from typing import Any
@@ -38,7 +38,9 @@ from gossip.world_faults import (
 )
 
 from .checkers import Circumstances, Panel, Violation, every_checker
+from .checkers.promptness import AT_ONCE_S
 from .driver import Swarm, address
+from .liars import FAR_ROUNDS
 from .nemesis import Nemesis
 from .network import LinkModel, Network
 from .observer import Observer
@@ -80,6 +82,7 @@ class Outcome:
         counts: What became of the messages: sent, delivered, lost, cut, corrupted, malformed, ...
         reports: What the peers reported, by event.
         judged: Invariant -> how often it was judged.
+        judged_by: Checker -> how often it has judged what could have been wrong.
     """
 
     schedule: Schedule
@@ -92,6 +95,7 @@ class Outcome:
     counts: Mapping[str, int]
     reports: Mapping[str, int]
     judged: Mapping[str, int]
+    judged_by: Mapping[str, int] = field(default_factory=dict)
 
 
 Folder = dict[PeerId, tuple[int, str, str]]
@@ -155,9 +159,12 @@ def run(schedule: Schedule, observers: Iterable[Observer] = ()) -> Outcome:
         swarm.run_for(schedule.active_s)
         nemesis.end(swarm)
         panel.settle(swarm)
+        pace = _Pace(schedule, swarm)
         swarm.run_for(max(0.0, schedule.duration_s - swarm.now))
-        while _reached(swarm) < schedule.rounds_min and swarm.now < LONGER * schedule.duration_s:
+        while _reached(swarm, schedule.compute_s[0]) < schedule.rounds_min and swarm.now < LONGER * schedule.duration_s:
             swarm.run_for(SLICE_S)
+        panel.close(swarm)
+        pace.judge(swarm)
     except Exception as error:  # noqa: BLE001 - whatever leaves a core is a finding, not an end of the search
         blamed = panel.blame(swarm, error)
         violation = Found(blamed.invariant, blamed.peer, blamed.now_s, blamed.text)
@@ -166,19 +173,41 @@ def run(schedule: Schedule, observers: Iterable[Observer] = ()) -> Outcome:
         schedule,
         violation,
         swarm.trace_hash,
-        _reached(swarm),
+        _reached(swarm, schedule.compute_s[0]),
         swarm.now,
         dict(nemesis.totals(swarm)),
         len(nemesis.cuts_seen),
         {**swarm.counts, "delivered": swarm.deliveries},
         dict(Counter(report.event for life in lives for _, report in life.reports)),
         panel.judged(),
+        panel.judged_by(),
     )
 
 
-def _reached(swarm: Swarm[Peer]) -> int:
-    """The round that half of the peers are in, or beyond."""
-    return median_high(host.core.rounds.round_id for host in swarm.hosts.values())
+class _Pace:
+    """L2: from when all has settled on, with nothing in their way, peers come on as fast as they compute, and a little more a
+    round: for the rule, some round trips, and the rest of a probe."""
+
+    def __init__(self, schedule: Schedule, swarm: Swarm[Peer]) -> None:
+        self._since = swarm.now
+        self._from = _reached(swarm, schedule.compute_s[0])
+        self._round_s = schedule.compute_s[1] + schedule.rule_s + AT_ONCE_S
+        self._compute_s = schedule.compute_s[0]
+
+    def judge(self, swarm: Swarm[Peer]) -> None:
+        if not any(host.running for host in swarm.hosts.values()):
+            return
+        least, done = int((swarm.now - self._since) / self._round_s) - 1, _reached(swarm, self._compute_s) - self._from
+        if done < least:
+            text = f"half of the peers have done {done} rounds since {self._since:.2f} s, when all had settled; {least} at least"
+            raise Violation("L2", min(swarm.hosts), swarm.now, text)
+
+
+def _reached(swarm: Swarm[Peer], compute_s: float) -> int:
+    """The round that half of the peers are in, or beyond. What a liar's state has added does not count."""
+    most = swarm.now / compute_s + 1
+    rounds = [host.core.rounds.round_id for host in swarm.hosts.values()]
+    return median_high([round_id if round_id <= most else round_id % FAR_ROUNDS for round_id in rounds])
 
 
 def circumstances(schedule: Schedule) -> Circumstances:
@@ -200,14 +229,17 @@ def make_swarm(schedule: Schedule, nemesis: Nemesis) -> Swarm[Peer]:
 
     Raises: ConfigError: There is no such topology or rule.
     """
-    topology, liars = _Planned(topologies.load(schedule.topology)), len(nemesis.lies)
+    topology = _Planned(topologies.load(schedule.topology))
+    liars = (
+        max(1, len(nemesis.lies)) if schedule.aggregator != "mean" else 0
+    )  # that are to be borne, whether there are any or not
     reducer, updates_min = reducer_of(schedule.aggregator, liars)
     settings = CoreSettings(
         b"simulate",
         b"lineage!",
         seed=schedule.seed,
         peers=tuple(range(schedule.peers)),
-        f=liars if schedule.aggregator != "mean" else 0,
+        f=liars,
         updates_min=updates_min,
         membership=MembershipSettings(probe_interval_s=schedule.probe_interval_s),
         rounds=RoundSettings(

@@ -8,20 +8,28 @@ from typing import Any
 from gossip.core.events import Effect, Event
 from gossip.core.messages import PeerId
 from gossip.core.peer import Peer
-from gossip.core.settings import CoreSettings, RoundSettings
+from gossip.core.settings import CoreSettings, RoundSettings, TrustSettings
 from gossip.sim.driver import Swarm, address
 from gossip.sim.observer import Observer
-from gossip.sim.toy_trainer import ToyTrainer
+from gossip.sim.toy_trainer import Reducer, ToyTrainer, weighted_mean
 from gossip.topologies import load
 
 SAMPLES = 97
 
 
 def checked_swarm(
-    *observers: Observer, n: int = 4, seed: int = 5, topology: str = "rolling", compute_s: float = 0.1
+    *observers: Observer,
+    n: int = 4,
+    seed: int = 5,
+    topology: str = "rolling",
+    compute_s: float = 0.1,
+    f: int = 0,
+    reducer: Reducer = weighted_mean,
 ) -> Swarm[Peer]:
+    """``reducer`` is the rule, which bears ``f`` liars; quarantine lasts 12 rounds."""
     rounds = RoundSettings(round_timeout_s=2.0, drain_timeout_s=1.0)
-    settings = CoreSettings(b"run-id!!", b"lineage!", seed=seed, peers=tuple(range(n)), rounds=rounds)
+    trust = TrustSettings(quarantine_rounds=12, parole_rounds=8)
+    settings = CoreSettings(b"run-id!!", b"lineage!", seed=seed, peers=tuple(range(n)), f=f, rounds=rounds, trust=trust)
     plan, seeds = load(topology), {peer: address(peer, 0) for peer in range(n)}
 
     def make_core(peer: PeerId, incarnation: int) -> Peer:
@@ -30,7 +38,7 @@ def checked_swarm(
 
     def make_trainer(peer: PeerId, incarnation: int) -> ToyTrainer:
         bounds = (compute_s, 1.2 * compute_s)
-        return ToyTrainer(peer, seed, incarnation=incarnation, samples_total=SAMPLES, compute_s=bounds)
+        return ToyTrainer(peer, seed, incarnation=incarnation, samples_total=SAMPLES, compute_s=bounds, reducer=reducer)
 
     swarm = Swarm(make_core, n, seed, make_trainer=make_trainer)
     swarm.hooks.extend(observers)

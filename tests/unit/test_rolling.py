@@ -510,7 +510,7 @@ def test_a_larger_part_that_waits_changes_over_to_the_branch_that_goes_on() -> N
     commit = Commit(LINEAGE, 0, 0, 0, 0, 4, b"their branch ...", b"", (), (), tuple(range(9)), None, "")
     assert waiting.astray.is_off_branch(5, commit)
     assert waiting.astray.lost_track is None, "it was not asked for that"
-    waiting.astray.still_behind(StillBehind(0, 4))
+    waiting.astray.still_behind(StillBehind(0, 4), 0.0)
     assert waiting.astray.is_off_branch(4, commit)
     assert waiting.astray.lost_track is not None
     assert waiting.astray.lost_track[0] == 4

@@ -15,6 +15,7 @@ from __future__ import annotations
 from gossip.sim.observer import Observer
 
 from .base import Checker, Circumstances, Onlooker, Violation
+from .consensus import ReplicasStayClose
 from .contents import CheckedBeforeUse, Conserved, TakesOverTheDonorsState
 from .disturbances import Disturbances
 from .evidence import (
@@ -25,6 +26,7 @@ from .evidence import (
     NoUnfoundedAccusation,
     NoUnfoundedDeath,
 )
+from .exchange import TakesWhatItWasPushed
 from .handing_on import HandsOnWhatItHolds, TakesWhatWasCommitted
 from .hearing import Hearing
 from .hygiene import Bounded, NothingRaises, TimersAndSilence
@@ -48,8 +50,12 @@ from .membership import (
 )
 from .panel import Panel
 from .promptness import AsksForWhatItLacks, NobodyIsStuck, NobodyWaitsForTheSkipped, OverWhenAllIsThere
+from .pushing import EachReadsItsOwn, PushesToAll, WaitsForSomebody
 from .reach import Reach
+from .results import AppliesWhatTheRuleSaid, CommitsWhatTheRuleSaid
 from .rounds import AppliedOnce, IdenticalReplicas, OneHistory, UsedOnce
+from .traffic import AsksInMeasure, NewsGrowOld
+from .trusting import TrustFollowsExperience, TrustFollowsTheCommits
 
 __all__ = ["Checker", "Circumstances", "Observer", "Onlooker", "Panel", "Violation", "all_checkers", "every_checker"]
 
@@ -85,8 +91,18 @@ def every_checker(circumstances: Circumstances | None = None) -> list[Onlooker]:
         HandsOnWhatItHolds(c),
         TakesWhatWasCommitted(c),
         Conserved(c),
+        CommitsWhatTheRuleSaid(c),
+        TakesWhatItWasPushed(c),
+        AppliesWhatTheRuleSaid(c),
+        PushesToAll(c),
+        WaitsForSomebody(c),
+        EachReadsItsOwn(c),
+        TrustFollowsTheCommits(c),
+        TrustFollowsExperience(c),
         TakesOverTheDonorsState(c),
         Bounded(c),
+        NewsGrowOld(c),
+        AsksInMeasure(c),
         Converges(c),
         RoundsGoOn(c),
         NobodyIsStuck(disturbances, c),
@@ -95,6 +111,7 @@ def every_checker(circumstances: Circumstances | None = None) -> list[Onlooker]:
         NobodyWaitsForTheSkipped(c),
         EverybodyContributes(c),
         OneLineage(c),
+        ReplicasStayClose(c),
         AsksForWhatItLacks(c),
         NobodyStarves(disturbances, c),
         StopEnds(disturbances, c),

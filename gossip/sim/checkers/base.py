@@ -53,6 +53,19 @@ DEADLY_LIES = frozenset({"false_deaths"})
 """By which honest peers come to take for dead one that has never spoken to them: of such a one they have others' word alone, and
 a single word that it died before they came is believed until it speaks."""
 
+QUIET_LIES = frozenset(
+    (
+        *("sign_flip", "nan", "huge", "two_updates"),
+        *("wrong_results", "broken_results", "nan_results", "two_results", "strange_roster", "usurper"),
+        *("wrong_states", "broken_states", "far_states"),
+    )
+)
+"""By which nobody comes to believe anything of another's health: they are about updates, results and states. All other lies may
+make an honest peer accuse another, or close a connection to it."""
+
+TIMELY_LIES = frozenset(["sign_flip", "nan", "huge", "two_updates", "wrong_states", "broken_states"])
+"""That cost a round no time: an update is taken or left, and a state is asked for beside the rounds."""
+
 STATE_LIES = frozenset({"wrong_states", "far_states"})
 """By which one who asks a liar for its state gets a wrong one: it is checked against the liar's own digest alone, until more
 donors are asked. Whoever took it over, and who took it over from that one, holds other parameters than the rest."""
@@ -101,6 +114,16 @@ class Circumstances:
         return not FORKING_LIES.isdisjoint(self.lies) or (self.forgetting and not SPLITTING_LIES.isdisjoint(self.lies))
 
     @property
+    def defaming(self) -> bool:
+        """Whether somebody lies so that an honest peer may come to accuse another."""
+        return not QUIET_LIES.issuperset(self.lies)
+
+    @property
+    def delaying(self) -> bool:
+        """Whether somebody lies so that rounds take longer."""
+        return not TIMELY_LIES.issuperset(self.lies)
+
+    @property
     def invented_lives(self) -> bool:
         return not INVENTING_LIES.isdisjoint(self.lies)
 
@@ -127,7 +150,7 @@ class Checker(Onlooker):
     """Raises ``Violation`` as soon as its invariant is broken.
 
     Attributes:
-        judged: how often there was something to judge. A checker that never judged proves nothing.
+        judged: how often there was something to judge, which could have been wrong. A checker that never judged proves nothing.
     """
 
     invariant: ClassVar[str]
@@ -138,6 +161,9 @@ class Checker(Onlooker):
 
     def begin_calm(self, swarm: Swarm[Any]) -> None:
         """Every fault is over, and everybody who is to come back was told to start."""
+
+    def settled(self, swarm: Swarm[Any]) -> None:
+        """In the calm, all has come about that must."""
 
     def finish(self, swarm: Swarm[Any]) -> None:
         """The run is over."""

@@ -23,6 +23,8 @@ STILL_S = 0.25
 LOSS_MAX = 0.2  # of the messages on a link, up to which nobody may be taken for dead (reliability.md S6)
 DELAY_MAX_S = 0.105  # one way, likewise: 100 ms of jitter and what a link takes anyway
 LOOK_EVERY_S = 0.1
+LATE_S = 0.05
+"""A message that takes so long may come when its sender is skipped already: half of what a probe waits for its answer."""
 
 NEVER = float("-inf")
 
@@ -40,7 +42,7 @@ class Disturbances(Onlooker):
         """How long that pause was."""
         self.bad_network_until = NEVER
         self.uneven_until = NEVER
-        """When the network last did to some messages what it did not to others: cut, lost, delayed them."""
+        """When the network last did to some messages what it did not to others: cut, lost, or delayed them for long."""
         self.weather_until = NEVER
         """When the network was last bad in any way but cut."""
         self.cuts_changed_at = NEVER
@@ -112,8 +114,8 @@ class Disturbances(Onlooker):
     def _look(self, swarm: Swarm[Any]) -> None:
         network = swarm.network
         if network.models or network.default != self._default:
-            self.weather_until = self.uneven_until = swarm.now
-        elif network.cuts:
+            self.weather_until = swarm.now
+        if network.cuts or any(_loses(model) for model in (network.default, *network.models.values())):
             self.uneven_until = swarm.now
         for model in (network.default, *network.models.values()):
             # What was damaged is dropped; a message that takes so long holds up all behind it.
@@ -121,6 +123,14 @@ class Disturbances(Onlooker):
             if model.loss + model.corrupt > LOSS_MAX or model.delay_s[1] + spike_s > DELAY_MAX_S:
                 self.bad_network_until = swarm.now
                 return
+
+
+def _loses(model: LinkModel) -> bool:
+    """Whether a message may be lost, or come so late that others have gone on without it; one that comes twice has come."""
+    if model.loss or model.corrupt or model.corrupt_payload or model.reset or model.bytes_per_s is not None:
+        return True
+    late_s = (model.spike_s if model.spike else 0.0) + (model.reorder_s if model.reorder else 0.0)
+    return model.delay_s[1] + late_s > LATE_S
 
 
 def _stands_s(swarm: Swarm[Any], peer: PeerId) -> float:

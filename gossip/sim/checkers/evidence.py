@@ -14,6 +14,7 @@ from gossip.core.messages import Ack, Gossip, Nack, NotMe, PeerId, Ping, PingReq
 
 from .base import Checker, Circumstances, membership_of, peer_core
 from .hearing import Hearing
+from .membership import is_invented
 from .reach import Reach
 from .transitions import TableChecker, Transition
 
@@ -36,7 +37,7 @@ class NoUnfoundedDeath(TableChecker):
         subject, standing = transition.subject, transition.standing
         if transition.field != "status" or (transition.before, transition.status) != ("suspect", "dead") or subject == peer:
             return  # of one that was never met others' word is taken
-        if self.circumstances.invented_lives or _own_word(event, subject):
+        if is_invented(self.circumstances, swarm, peer, subject) or _own_word(event, subject):
             return
         heard = self.hearing.of(peer, subject)
         membership = membership_of(swarm.hosts[peer].core)
@@ -75,7 +76,11 @@ class NoUnfoundedAccusation(TableChecker):
         if known_s < CONNECT_GRACE_S and not (member.was_linked and member.spoken):
             text = f"accuses peer {subject}.{transition.incarnation}, of which it learnt {known_s:.3f} s ago"
             raise self.violated(swarm, peer, f"{text}, of not answering: it has {CONNECT_GRACE_S} s for its first connections")
-        if self.circumstances.false_words or self.circumstances.lies or not _takes_part(swarm, subject, transition.incarnation):
+        if (
+            self.circumstances.false_words
+            or self.circumstances.defaming
+            or not _takes_part(swarm, subject, transition.incarnation)
+        ):
             return
         asked_s = self.hearing.of(peer, subject).asked_s
         if self.reach.direct(swarm, peer, subject, asked_s - LINKED_AFTER_S):
@@ -106,10 +111,11 @@ class AnAnswerEndsTheSkip(Checker):
             return
         subject = event.message.target
         member = membership.members.get(subject)
-        if member is None or subject == peer or self.hearing.of(peer, subject).vouched != member.standing:
+        if member is None or subject == peer or (vouched := self.hearing.of(peer, subject).vouched) < 0:
             return
         self.judged += 1
-        if member.skip == "suspect" and not self.hearing.own_evidence(swarm, peer, subject):
+        accused_again = member.status == "suspect" and member.standing > vouched  # at which it has not answered yet
+        if member.skip == "suspect" and not accused_again and not self.hearing.own_evidence(swarm, peer, subject):
             raise self.violated(swarm, peer, f"skips peer {subject} as a suspect, which has answered it since it was accused")
 
 

@@ -136,7 +136,8 @@ class RoundLiveness(Liveness):
 
 
 class RoundsGoOn(RoundLiveness):
-    """L2: where a quorum is connected, everybody applies round after round; never two round timeouts pass without one."""
+    """L2: where a quorum is connected, everybody applies round after round; once all has settled in the calm, never two round
+    timeouts pass without one, up to the end."""
 
     invariant = "L2"
     effects = (Apply,)
@@ -145,15 +146,21 @@ class RoundsGoOn(RoundLiveness):
         super().__init__(circumstances)
         self._applied_at: dict[PeerId, float] = {}
         self._applied: dict[PeerId, int] = {}
+        self._settled_at: float | None = None
 
     def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
         super().on_start(swarm, peer)
         self._applied[peer] = 0
+        self._applied_at.pop(peer, None)
+
+    def settled(self, swarm: Swarm[Any]) -> None:
+        self._settled_at = swarm.now
 
     def begin_calm(self, swarm: Swarm[Any]) -> None:
         super().begin_calm(swarm)
         self._applied = dict.fromkeys(swarm.hosts, 0)
         self._applied_at.clear()
+        self._settled_at = None
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
         if not isinstance(effect, Apply) or self.calm_at is None:
@@ -161,9 +168,10 @@ class RoundsGoOn(RoundLiveness):
         before, self._applied_at[peer] = self._applied_at.get(peer), swarm.now
         self._applied[peer] += 1
         core = peer_core(swarm, peer)
-        if before is None or core is None or before < self.deadline_at(swarm):
+        if before is None or core is None or self._settled_at is None or before < max(self._settled_at, self._last_life_at):
             return
         most_s = 2.0 * core.rounds.deadline.round_timeout_s()
+        self.judged += 1
         if swarm.now - before > most_s:
             text = f"applies round {effect.round_id} {swarm.now - before:.2f} s after the one before; at most {most_s:.2f} s"
             raise self.violated(swarm, peer, text)
@@ -173,6 +181,9 @@ class RoundsGoOn(RoundLiveness):
             if self._applied[peer] < ROUNDS_AFTER:
                 where = f"{core.phase} in round {core.rounds.round_id}"
                 return peer, f"it has applied {self._applied[peer]} rounds in the calm, and is {where}"
+            since_s = max(self._applied_at[peer], self._settled_at or 0.0, self._last_life_at)
+            if self._settled_at is not None and swarm.now - since_s > 2.0 * core.rounds.deadline.round_timeout_s():
+                return peer, f"it has applied nothing for {swarm.now - since_s:.2f} s, and is in round {core.rounds.round_id}"
         return None
 
 
@@ -304,13 +315,14 @@ class OneLineage(RoundLiveness):
     def _left_behind(self, participants: list[tuple[PeerId, Peer]], at: dict[PeerId, int]) -> Shortcoming:
         """Nobody is far behind those it hears. In a ring those are two, and the far side may be further.
 
-        Nobody has to follow one whom a liar has sent into a round that never comes.
+        Nobody has to follow one whom a liar has sent into a round that never comes, nor at the word of f peers alone.
         """
         for peer, core in participants:
             assert isinstance(core.rounds, GossipRounds)
-            for source in core.rounds._sources:
-                if source not in self._misled and at.get(source, 0) - at[peer] > BEHIND_ROUNDS + 2:
-                    return peer, f"it is in round {at[peer]}, peer {source}, which it hears, in round {at[source]}"
+            sources = [source for source in core.rounds._sources if source not in self._misled]
+            ahead = [source for source in sources if at.get(source, 0) - at[peer] > BEHIND_ROUNDS + 2]
+            if len(ahead) > core.settings.f:
+                return peer, f"it is in round {at[peer]}, peer {ahead[0]}, which it hears, in round {at[ahead[0]]}"
         return None
 
     def _one_chain(self, participants: list[tuple[PeerId, Peer]], last: int, ahead: PeerId) -> Shortcoming:
@@ -347,11 +359,13 @@ class NobodyStarves(Checker):
         super().__init__(circumstances)
         self.disturbances = disturbances
         self._waits: dict[PeerId, tuple[int, float]] = {}  # rounds without a turn, and since when
+        self._able: dict[PeerId, int] = {}  # rounds in a row in which it could have had one
         self._born_at: dict[PeerId, float] = {}
         self._latest = -1
 
     def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
         self._waits.pop(peer, None)
+        self._able.pop(peer, None)
         self._born_at[peer] = swarm.now
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
@@ -366,6 +380,8 @@ class NobodyStarves(Checker):
         self._waits = {p: wait for p, wait in self._waits.items() if p in able}
         for candidate in able:
             waited, since_s = self._waits.get(candidate, (0, swarm.now))
+            self._able[candidate] = self._able.get(candidate, 0) + 1 if _takes_part(swarm, candidate) else 0
+            self.judged += self._able[candidate] > STARVED_AFTER * len(able)
             if candidate == effect.commit.server or not _takes_part(swarm, candidate):
                 self._waits[candidate] = (0, swarm.now)
                 continue
@@ -377,7 +393,6 @@ class NobodyStarves(Checker):
                 after_s = memory_s(core.settings.membership, len(swarm.hosts))
                 if quiet_s >= swarm.now - since_s + after_s:
                     raise self.violated(swarm, candidate, f"it has not served for {waited + 1} rounds")
-        self.judged += 1
 
 
 def _takes_part(swarm: Swarm[Any], peer: PeerId) -> bool:

@@ -188,12 +188,12 @@ class NoFalseDeath(TableChecker):
         subject = transition.subject
         if transition.field != "status" or transition.status != "dead" or subject == peer or self.circumstances.false_words:
             return
-        self.judged += 1
         membership = membership_of(swarm.hosts[peer].core)
         if membership is None or not _lives(swarm, subject, transition.incarnation):
             return
         if self.circumstances.unfounded_deaths and not membership.members[subject].spoken:
             return
+        self.judged += 1
         undisturbed_s = self.disturbances.undisturbed_s(swarm, subject)
         window_s = memory_s(membership.settings, len(swarm.hosts))
         if undisturbed_s > window_s:
@@ -215,7 +215,6 @@ class NoDeathByASleeper(TableChecker):
         if transition.field != "status" or transition.status != "dead" or subject == peer:
             return
         membership = membership_of(swarm.hosts[peer].core)
-        self.judged += peer in self.disturbances.still_until
         if membership is None or not _lives(swarm, subject, transition.incarnation):
             return
         own_verdict = membership.members[subject].origin == peer
@@ -225,6 +224,7 @@ class NoDeathByASleeper(TableChecker):
         if not own_verdict or long_s <= 2.0 * membership.settings.probe_interval_s:
             return
         least_s = shortest_s(len(membership.view), membership.settings)
+        self.judged += 1
         if awake_s < least_s - 1e-6:
             text = f"declares peer {subject}, which runs, dead {awake_s:.3f} s after it slept for {long_s:.2f} s itself"
             raise self.violated(swarm, peer, f"{text}; it has to wait {least_s:.3f} s")

@@ -96,12 +96,23 @@ class Panel(Observer):
                 if swarm.now >= checker.deadline_at(swarm):
                     checker.finish(swarm)
         self.finish(swarm)
+        for judge in self._judges:
+            judge.settled(swarm)
         return swarm.now - began
 
     def finish(self, swarm: Swarm[Any]) -> None:
         """The run is over: lets all judge. Raises Violation; ValueError when the calm phase was too short to tell."""
         for checker in self._judges:
             checker.finish(swarm)
+
+    def close(self, swarm: Swarm[Any]) -> None:
+        """Some time after all had settled: lets all judge once more, and nothing may be lacking again. Raises: Violation."""
+        for checker in self._judges:
+            if not isinstance(checker, Liveness):
+                checker.finish(swarm)
+            elif (shortcoming := checker.lacks(swarm)) is not None:
+                peer, text = shortcoming
+                raise checker.violated(swarm, peer, f"{text}, though all had settled")
 
     def blame(self, swarm: Swarm[Any], error: Exception) -> Violation:
         """What an exception that left ``swarm`` amounts to: itself if it is a violation, else one of S14."""
@@ -115,6 +126,10 @@ class Panel(Observer):
         for checker in self._judges:
             totals[checker.invariant] = totals.get(checker.invariant, 0) + checker.judged
         return totals
+
+    def judged_by(self) -> dict[str, int]:
+        """How often each checker has judged, by its name: several look at one invariant, and one may look in vain."""
+        return {type(checker).__name__: checker.judged for checker in self._judges}
 
     def _look(self, swarm: Swarm[Any], peer: PeerId, event: Event | None) -> None:
         watch = self._watches.get(peer)

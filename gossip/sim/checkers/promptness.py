@@ -187,7 +187,7 @@ class OverWhenAllIsThere(Checker):
     def _is_settled(self, swarm: Swarm[Any], roster: tuple[PeerId, ...]) -> bool:
         """Whether everybody runs, undisturbed, reaches a quorum, and skips exactly those whom it does not reach."""
         network = swarm.network
-        if self.circumstances.two_faced and not self._calm:
+        if self.circumstances.delaying and not self._calm:
             return False
         cores = {
             peer: core for peer in roster if (core := peer_core(swarm, peer)) is not None and swarm.hosts[peer].state == "up"
@@ -255,7 +255,7 @@ class NobodyIsStuck(Checker):
         """All who run, when they see each other and nothing disturbs them."""
         if swarm.network.cuts:
             return None
-        if self.circumstances.two_faced and not self._calm:
+        if self.circumstances.delaying and not self._calm:
             return None
         cores: dict[PeerId, Peer] = {}
         for peer, host in swarm.hosts.items():

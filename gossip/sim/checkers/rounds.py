@@ -258,6 +258,7 @@ class OneHistory(Checker):
     def __init__(self, disturbances: Disturbances, circumstances: Circumstances | None = None) -> None:
         super().__init__(circumstances)
         self.disturbances = disturbances
+        self._calm_at: float | None = None
         self._promised: dict[PeerId, _Promise] = {}
         self._offered: dict[PeerId, dict[tuple[int, int, bytes], int]] = {}
         self._made: dict[tuple[bytes, int, int, int], tuple[Life, bytes]] = {}
@@ -369,9 +370,14 @@ class OneHistory(Checker):
     def _may_fork(self, swarm: Swarm[Any]) -> bool:
         """Whether commits could get lost between the living just now, or so little ago that one of them may come out yet."""
         circumstances = self.circumstances
-        if circumstances.false_words or circumstances.forking_lies or not circumstances.forks:
+        if circumstances.false_words or not circumstances.forks:
             return circumstances.forks
+        if circumstances.forking_lies and (self._calm_at is None or swarm.now - self._calm_at <= FORKS_AFTER_S):
+            return True  # a lie may come out long after it was told, but not after all have compared what they hold
         return swarm.now - self.disturbances.uneven_until <= FORKS_AFTER_S
+
+    def begin_calm(self, swarm: Swarm[Any]) -> None:
+        self._calm_at = swarm.now
 
     def _on_go(self, swarm: Swarm[Any], peer: PeerId, go: Go) -> None:
         rounds = rolling_of(peer_core(swarm, peer))

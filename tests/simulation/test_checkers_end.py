@@ -1,0 +1,170 @@
+"""What is judged when all has settled and at the end; what lies and weather excuse; and how much is said: each with a plant."""
+
+from __future__ import annotations
+
+import pytest
+from checked_swarm import checked_swarm, tamper
+from test_checkers import another_digest, each
+
+from gossip.core.events import Apply, Committed, Go, Received, Send
+from gossip.core.messages import CommitRequest, Gossip, Rumour
+from gossip.sim.campaign import Tally
+from gossip.sim.checkers import Circumstances, Panel, Violation, every_checker
+from gossip.sim.checkers.disturbances import Disturbances
+from gossip.sim.checkers.liveness import NobodyStarves, RoundsGoOn
+from gossip.sim.checkers.rounds import FORKS_AFTER_S, OneHistory
+from gossip.sim.checkers.traffic import AsksInMeasure, NewsGrowOld
+from gossip.sim.generate import FAST_COMPUTE_S, generate
+from gossip.sim.network import LinkModel
+from gossip.sim.play import _Pace, run
+from gossip.sim.schedule import Schedule
+from gossip.world_faults import NODE_LIES
+
+
+def test_a_swarm_that_stands_still_after_it_had_settled_is_caught_by_one_who_waits_and_at_the_end() -> None:
+    checker = RoundsGoOn()
+    panel = Panel([checker])
+    swarm = checked_swarm(panel)
+    swarm.run_for(1.0)
+    panel.settle(swarm)
+    before = checker.judged
+    swarm.run_for(2.0)
+    assert checker.judged > before
+    panel.close(swarm)
+    for peer in range(4):
+        tamper(swarm, peer, each(Apply, lambda apply: []))
+    swarm.run_for(5.0)
+    with pytest.raises(Violation, match=r"it has applied nothing for .* though all had settled"):
+        panel.close(swarm)
+
+
+def test_rounds_that_come_on_slower_than_peers_compute_are_caught() -> None:
+    swarm = checked_swarm()
+    swarm.run_for(1.0)
+    schedule = Schedule(0, peers=4, compute_s=(0.1, 0.12))
+    pace = _Pace(schedule, swarm)
+    swarm.run_for(5.0)
+    pace.judge(swarm)
+    for peer in range(4):
+        tamper(swarm, peer, each(Go, lambda go: []))
+    pace = _Pace(schedule, swarm)
+    swarm.run_for(5.0)
+    with pytest.raises(Violation, match=r"L2 .* rounds since"):
+        pace.judge(swarm)
+
+
+def test_news_that_are_told_for_ever_are_caught() -> None:
+    checker = NewsGrowOld()
+    swarm = checked_swarm(Panel([checker]))
+    swarm.run_for(2.0)
+    assert checker.judged > 0
+    old = Gossip((Rumour(2, "alive", 0, "", "", 2),))
+    tamper(swarm, 0, lambda event, effects: [*effects, Send(1, old)] if isinstance(event, Received) else effects)
+    with pytest.raises(Violation, match="says for the 37th time that peer 2 is alive"):
+        swarm.run_for(10.0)
+
+
+def test_l6_is_judged_only_where_somebody_could_have_starved() -> None:
+    checker = NobodyStarves(Disturbances())
+    swarm = checked_swarm(Panel([checker]), compute_s=0.02)
+    swarm.run_for(1.0)
+    assert checker.judged == 0
+    swarm.run_for(3.0)
+    assert checker.judged > 0
+
+
+def test_some_schedules_have_rounds_enough_for_that() -> None:
+    fast = [seed for seed in range(200) if generate(seed).compute_s == FAST_COMPUTE_S]
+    assert 2 <= len(fast) <= 20
+    assert all(generate(seed).topology == "rolling" for seed in fast)
+
+
+def test_a_third_of_the_schedules_has_a_robust_rule() -> None:
+    robust = sum(generate(seed).aggregator != "mean" for seed in range(300))
+    assert 75 <= robust <= 120
+
+
+def test_a_campaign_says_which_checker_never_had_anything_to_judge() -> None:
+    tally = Tally()
+    outcome = run(Schedule(1, peers=4, active_s=1.0, duration_s=2.0))
+    assert outcome.judged_by["PushesToAll"] == 0
+    assert outcome.judged_by["CommitsWhatTheRuleSaid"] > 0
+    tally.add(outcome)
+    tally.rounds *= 1000
+    tally.drawn["crash"] = 1
+    assert not [text for text in tally.vacuous if "PushesToAll" in text]  # no gossip rounds were played
+    tally.topologies["random-k"] = 1
+    assert "PushesToAll has never judged" in tally.vacuous
+
+
+# --- excuses ----------------------------------------------------------------------------------------------------------------
+
+
+def test_lies_excuse_by_kind_what_they_can_cause() -> None:
+    defaming = [lie for lie in NODE_LIES if Circumstances.of(lies=[lie]).defaming]
+    delaying = [lie for lie in NODE_LIES if Circumstances.of(lies=[lie]).delaying]
+    others = ["false_deaths", "false_suspicions", "forged_departures", "forged_incarnations", "deaf"]
+    noise = ["replays", "garbage", "flood"]
+    results = ["wrong_results", "broken_results", "nan_results", "two_results", "strange_roster", "usurper"]
+    assert defaming == ["wrong_size", *others, *noise]
+    assert delaying == ["wrong_size", *results, *others, "far_states", *noise]
+
+
+@pytest.mark.parametrize(
+    ("model", "uneven"),
+    [
+        (LinkModel(duplicate=0.5), False),
+        (LinkModel(reorder=0.5, reorder_s=0.01), False),
+        (LinkModel(delay_s=(0.0, 0.02)), False),
+        (LinkModel(delay_s=(0.0, 0.2)), True),
+        (LinkModel(spike=0.01, spike_s=1.0), True),
+        (LinkModel(loss=0.01), True),
+        (LinkModel(reset=0.01), True),
+        (LinkModel(bytes_per_s=1000.0), True),
+    ],
+)
+def test_weather_excuses_a_second_result_only_where_a_commit_may_be_lost_or_late(model: LinkModel, uneven: bool) -> None:
+    disturbances = Disturbances()
+    swarm = checked_swarm(Panel([disturbances]))
+    swarm.run_for(1.0)
+    swarm.network.default = model
+    swarm.run_for(1.0)
+    assert (disturbances.uneven_until > 1.0) is uneven
+    assert disturbances.weather_until > 1.0
+
+
+def test_a_second_result_is_excused_by_a_lie_for_some_seconds_of_the_calm_only() -> None:
+    circumstances = Circumstances.of((3,), two_faced=(3,), lies=["two_results"])
+    every = [each for each in every_checker(circumstances) if isinstance(each, OneHistory | Disturbances)]
+    panel = Panel(every)
+    swarm = checked_swarm(panel)
+    other = each(Committed, lambda done: [done] if done.made else another_digest(done))
+    tamper(swarm, 1, other)
+    swarm.run_for(2.0)
+    panel.begin_calm(swarm)
+    with pytest.raises(Violation, match="at peer"):
+        swarm.run_for(FORKS_AFTER_S + 2.0)
+    assert swarm.now > 2.0 + FORKS_AFTER_S
+
+
+def test_s15_one_that_asks_for_commits_without_end_is_caught() -> None:
+    checker = AsksInMeasure()
+    swarm = checked_swarm(Panel([checker]))
+    swarm.run_for(1.0)
+    ask = Send(1, CommitRequest(b"lineage!", 0))
+    tamper(swarm, 0, lambda event, effects: [*effects, ask] if isinstance(event, Received) else effects)
+    with pytest.raises(Violation, match="asks for the commits from round 0 on 13 times"):
+        swarm.run_for(2.0)
+
+
+@pytest.mark.parametrize("seed", [5])
+def test_who_is_behind_over_a_slow_link_does_not_ask_for_everything_again_and_again(seed: int) -> None:
+    """It asked 48 times in a second, each time for all that it lacked, and was sent 963 commits for it."""
+    outcome = run(generate(seed))
+    assert outcome.violation is None, outcome.violation
+
+
+def test_rounds_to_which_a_liar_has_sent_everybody_are_not_counted_as_played() -> None:
+    outcome = run(generate(100))
+    assert outcome.violation is None, outcome.violation
+    assert 20 < outcome.rounds < 100

@@ -1,0 +1,296 @@
+"""Every checker of gossip rounds, of what is committed, and of trust catches a violation planted in a real swarm."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from checked_swarm import checked_swarm, tamper
+
+from gossip.core.events import Aggregate, Apply, Committed, Effect, Event, Go, Report, Send, Slice
+from gossip.core.messages import Push
+from gossip.core.peer import Peer
+from gossip.sim.checkers import Checker, Panel, Violation, every_checker
+from gossip.sim.checkers.consensus import ReplicasStayClose
+from gossip.sim.checkers.exchange import TakesWhatItWasPushed
+from gossip.sim.checkers.pushing import EachReadsItsOwn, PushesToAll, WaitsForSomebody
+from gossip.sim.checkers.results import AppliesWhatTheRuleSaid, CommitsWhatTheRuleSaid
+from gossip.sim.checkers.trusting import TrustFollowsExperience, TrustFollowsTheCommits
+from gossip.sim.driver import Swarm
+from gossip.sim.toy_trainer import Judged, Values, payload_of, weighted_mean
+
+LIAR = 3
+SENDS = "random_k:k=2"
+
+
+def watched(kind: type[Checker], topology: str = SENDS, **options: Any) -> tuple[Swarm[Peer], Checker]:
+    """A swarm that trains, under one checker, for a second."""
+    checker = kind()
+    swarm = checked_swarm(Panel([checker]), n=5, topology=topology, **options)
+    swarm.run_for(1.0)
+    assert checker.judged > 0
+    return swarm, checker
+
+
+def caught(swarm: Swarm[Peer], for_s: float = 3.0) -> str:
+    with pytest.raises(Violation) as found:
+        swarm.run_for(for_s)
+    return found.value.text
+
+
+def each(kind: type, change: Callable[[Any], list[Effect]]) -> Callable[[Event, list[Effect]], list[Effect]]:
+    """Replaces every effect of a kind."""
+    return lambda event, effects: [new for old in effects for new in (change(old) if isinstance(old, kind) else [old])]
+
+
+def pushes(keep: Callable[[Send, Push], bool]) -> Callable[[Event, list[Effect]], list[Effect]]:
+    """Sends those pushes only."""
+    return each(Send, lambda send: [send] if not isinstance(send.message, Push) or keep(send, send.message) else [])
+
+
+# --- gossip rounds --------------------------------------------------------------------------------------------------------
+
+
+def test_gossip_rounds_with_a_crash_and_a_cut_are_found_sound() -> None:
+    kinds = (TakesWhatItWasPushed, PushesToAll, WaitsForSomebody, EachReadsItsOwn, AppliesWhatTheRuleSaid, ReplicasStayClose)
+    panel = Panel([checker for checker in every_checker() if not isinstance(checker, Checker) or isinstance(checker, kinds)])
+    swarm = checked_swarm(panel, n=5, topology=SENDS)
+    swarm.run_for(2.0)
+    swarm.restart(1)
+    swarm.run_for(2.0)
+    swarm.network.partition({0, 2}, {1, 3, 4})
+    swarm.run_for(1.0)
+    swarm.network.heal()
+    panel.settle(swarm)
+    assert all(checker.judged for checker in panel.checkers if isinstance(checker, Checker))
+
+
+@pytest.mark.parametrize(
+    ("keep", "words"),
+    [
+        (lambda send, push: send.peer != min(range(1, 5)), "does not push its gradient"),
+        (lambda send, push: push.what == "gradient", "does not push its parameters"),
+    ],
+)
+def test_a_push_that_the_plan_names_and_nobody_sends_is_caught(keep: Callable[[Send, Push], bool], words: str) -> None:
+    swarm, _ = watched(PushesToAll)
+    tamper(swarm, 0, pushes(keep))
+    assert words in caught(swarm)
+
+
+def test_a_push_that_no_plan_names_is_caught() -> None:
+    swarm, _ = watched(PushesToAll)
+    everybody = each(
+        Send, lambda send: [replace(send, peer=p) for p in range(1, 5)] if isinstance(send.message, Push) else [send]
+    )
+    tamper(swarm, 0, everybody)
+    assert "its plan does not name" in caught(swarm)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda ask: [replace(ask, rows=ask.rows[:1])], "what has come, and is its own"),
+        (lambda ask: [replace(ask, rows=ask.rows[::-1])], "what has come, and is its own"),
+        (lambda ask: [], "which has come"),
+    ],
+)
+def test_a_push_that_has_come_and_goes_into_no_aggregate_is_caught(
+    change: Callable[[Aggregate], list[Effect]], words: str
+) -> None:
+    swarm, _ = watched(TakesWhatItWasPushed)
+
+    def faulty(event: Event, effects: list[Effect]) -> list[Effect]:
+        changed = each(Aggregate, change)(event, effects)
+        if len(changed) < len(effects):  # nobody was asked: it goes on by itself
+            rounds: Any = swarm.hosts[0].core.rounds
+            rounds._tickets.clear()
+            changed += rounds._apply()
+        return changed
+
+    tamper(swarm, 0, faulty)
+    assert words in caught(swarm)
+
+
+def test_a_round_that_does_not_wait_for_its_sources_is_caught() -> None:
+    swarm, _ = watched(TakesWhatItWasPushed)
+    core: Any = swarm.hosts[0].core
+    core.rounds._awaited = list
+    assert "before its grace is over" in caught(swarm)
+
+
+def test_sources_that_the_plan_does_not_name_are_caught() -> None:
+    swarm, _ = watched(TakesWhatItWasPushed)
+    plan: Any = swarm.hosts[0].core.rounds._plan  # type: ignore[union-attr]
+    core: Any = swarm.hosts[0].core
+    core.rounds._plan = lambda round_id, peers: plan(round_id + 1, peers)
+    assert caught(swarm)
+
+
+def test_waiting_for_one_that_is_skipped_is_caught() -> None:
+    swarm, _ = watched(TakesWhatItWasPushed, topology="full")
+    core: Any = swarm.hosts[0].core
+    rounds = core.rounds
+    rounds._awaited = lambda: rounds.pushes.missing(("gradient",), rounds._sources, rounds.round_id)
+    swarm.crash(2)
+    assert "of whom nothing is to come" in caught(swarm)
+
+
+def test_waiting_when_all_others_are_gone_is_caught() -> None:
+    swarm, _ = watched(WaitsForSomebody, topology="full")
+    core: Any = swarm.hosts[0].core
+    rounds = core.rounds
+    rounds._awaited = lambda: [1]
+    for peer in range(1, 5):
+        swarm.crash(peer)
+    assert "of none of whom anything is to come" in caught(swarm)
+
+
+def test_a_push_that_the_sender_s_trainer_never_made_is_caught() -> None:
+    swarm, _ = watched(TakesWhatItWasPushed)
+    forged = payload_of(payload_of(swarm.trainer(1).parameters).data + 1.0)  # type: ignore[attr-defined]
+    tamper(swarm, 1, each(Send, lambda send: [replace(send, payload=forged)] if isinstance(send.message, Push) else [send]))
+    assert "has never come with it" in caught(swarm)
+
+
+def test_a_sample_with_two_readers_is_caught() -> None:
+    swarm, _ = watched(EachReadsItsOwn)
+    tamper(swarm, 0, each(Go, lambda go: [replace(go, samples=Slice(0, ((60, 64),)))]))
+    assert "reads sample" in caught(swarm)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda apply: [replace(apply, mix_scale=0.0)] if apply.mix else [apply], "is right"),
+        (lambda apply: [replace(apply, mix_scale=0.9)] if apply.mix else [apply], "is right"),
+        (lambda apply: [replace(apply, mix=apply.payloads[0])] if apply.mix else [apply], "elsewhere than its rule"),
+        (lambda apply: [replace(apply, payloads=())], "something else than what its rule has made"),
+    ],
+)
+def test_applying_or_mixing_something_else_than_the_rule_said_is_caught(
+    change: Callable[[Apply], list[Effect]], words: str
+) -> None:
+    swarm, _ = watched(AppliesWhatTheRuleSaid)
+    tamper(swarm, 0, each(Apply, change))
+    assert words in caught(swarm)
+
+
+def test_replicas_that_are_far_apart_in_the_calm_are_caught() -> None:
+    checker = ReplicasStayClose()
+    panel = Panel([checker])
+    swarm = checked_swarm(panel, n=5, topology=SENDS)
+    tamper(
+        swarm, 0, each(Apply, lambda apply: [replace(apply, payloads=(payload_of(apply.payloads[0].data * 0 + 1),), mix=None)])
+    )
+    swarm.run_for(3.0)
+    with pytest.raises(Violation, match="away from their mean"):
+        panel.settle(swarm)
+
+
+# --- what is committed ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda commit: replace(commit, digest=b"another digest!!"), "with the digest"),
+        (lambda commit: replace(commit, contributors=commit.contributors[:1]), "with the verdicts"),
+    ],
+)
+def test_a_commit_of_something_else_than_the_rule_made_is_caught(change: Callable[[Any], Any], words: str) -> None:
+    swarm, _ = watched(CommitsWhatTheRuleSaid, topology="rolling")
+    for peer in range(5):
+        tamper(swarm, peer, each(Committed, lambda done: [replace(done, commit=change(done.commit))] if done.made else [done]))
+    assert words in caught(swarm)
+
+
+def test_a_row_that_its_peer_never_contributed_is_caught() -> None:
+    swarm, _ = watched(CommitsWhatTheRuleSaid, topology="rolling")
+
+    def swapped(ask: Aggregate) -> list[Effect]:
+        return [replace(ask, rows=(replace(ask.rows[0], payload=ask.rows[1].payload), *ask.rows[1:]))]
+
+    for peer in range(5):
+        tamper(swarm, peer, each(Aggregate, swapped))
+    assert "is not what its trainer has come with" in caught(swarm)
+
+
+# --- trust ------------------------------------------------------------------------------------------------------------------
+
+
+def one_stands_out(rows: Sequence[Values], samples: Sequence[int], f: int) -> Judged:
+    """Of five the fourth; of four nobody, since it is not there."""
+    far = [50.0 if len(rows) == 5 and index == LIAR else 1.0 for index in range(len(rows))]
+    return Judged(weighted_mean(rows, samples), tuple([1.0 / len(rows)] * len(rows)), tuple(far))
+
+
+def nobody_stands_out(rows: Sequence[Values], samples: Sequence[int], f: int) -> Judged:
+    return Judged(weighted_mean(rows, samples), tuple([1.0 / len(rows)] * len(rows)), (1.0,) * len(rows))
+
+
+TRUST = [(TrustFollowsTheCommits, "rolling"), (TrustFollowsExperience, "full")]
+
+
+def judging(kind: type[Checker], topology: str, reducer: Any = one_stands_out) -> Swarm[Peer]:
+    return watched(kind, topology, f=1, reducer=reducer, compute_s=0.04)[0]
+
+
+def table_of(core: Any) -> Any:
+    return core.rounds.agreed.trust if hasattr(core.rounds, "agreed") else core.rounds.trust
+
+
+@pytest.mark.parametrize(("kind", "topology"), TRUST)
+def test_who_stands_out_is_locked_up_and_released_and_that_is_found_right(kind: type[Checker], topology: str) -> None:
+    swarm = judging(kind, topology)
+    swarm.run_for(3.0)
+    told = [report.event for report in swarm.reports(0) if report.event in ("quarantined", "parole")]
+    assert told[:2] == ["quarantined", "parole"]
+
+
+@pytest.mark.parametrize(("kind", "topology"), TRUST)
+@pytest.mark.parametrize(
+    ("faulty", "words"),
+    [
+        (lambda table: setattr(table, "_quarantine", lambda round_id, roster: []), "is not locked up"),
+        (lambda table: setattr(table, "quarantined", lambda round_id: frozenset()), "which are in quarantine"),
+        (lambda table: setattr(table, "settings", replace(table.settings, quarantine_rounds=3)), "is released with round"),
+        (
+            lambda table: setattr(table, "settings", replace(table.settings, quarantine_rounds=90)),
+            "is in quarantine for|is to bear",
+        ),
+        (lambda table: setattr(table, "settings", replace(table.settings, memory=0.5)), "it takes"),
+    ],
+)
+def test_trust_that_does_not_follow_from_the_verdicts_is_caught(
+    kind: type[Checker], topology: str, faulty: Callable[[Any], None], words: str
+) -> None:
+    swarm = judging(kind, topology)
+    for peer in range(5):
+        faulty(table_of(swarm.hosts[peer].core))
+    assert re.search(words, caught(swarm, 6.0))
+
+
+@pytest.mark.parametrize(("kind", "topology"), TRUST)
+def test_a_rule_that_is_told_of_fewer_liars_than_there_may_be_is_caught(kind: type[Checker], topology: str) -> None:
+    swarm = judging(kind, topology, nobody_stands_out)
+    for peer in range(5):
+        tamper(swarm, peer, each(Aggregate, lambda ask: [replace(ask, f=0)]))
+    assert "is to bear 0 liars" in caught(swarm)
+
+
+def test_one_who_serves_from_quarantine_is_caught() -> None:
+    swarm = judging(TrustFollowsTheCommits, "rolling")
+    for peer in range(5):
+        table_of(swarm.hosts[peer].core).may_serve = lambda peer, round_id: True
+    assert "which may not serve" in caught(swarm, 6.0)
+
+
+def test_trust_that_blames_an_honest_peer_is_caught() -> None:
+    swarm = judging(TrustFollowsTheCommits, "rolling", nobody_stands_out)
+    blame = Report("quarantined", {"subject": 1, "trust": 0.1, "reasons": [], "round": 0})
+    tamper(swarm, 0, lambda event, effects: [blame, *effects] if any(isinstance(e, Committed) for e in effects) else effects)
+    assert "it takes 16" in caught(swarm)
