@@ -54,14 +54,17 @@ def test_liars_meet_means_and_robust_rules_that_have_an_update_to_spare() -> Non
     lied_to = [schedule for schedule in MANY if any(isinstance(fault, Liar) for fault in schedule.faults)]
     assert {schedule.aggregator for schedule in lied_to} == set(RULES)
     assert all(RULES[schedule.aggregator] < schedule.peers for schedule in lied_to)
-    assert {schedule.aggregator for schedule in MANY if schedule not in lied_to} == {"mean"}
+    others = [schedule for schedule in MANY if schedule not in lied_to]
+    assert {schedule.aggregator for schedule in others} == set(RULES)
+    assert 0.2 < sum(schedule.aggregator != "mean" for schedule in MANY) / len(MANY) < 0.5
+    assert all(RULES[schedule.aggregator] < schedule.peers for schedule in MANY)
     assert generate(lied_to[0].seed, aggregator="krum").aggregator == "krum"
 
 
 def test_much_can_happen_while_a_rule_runs_in_half_of_the_schedules() -> None:
     slow = [schedule for schedule in MANY if schedule.rule_s >= 10 * schedule.delay_s[1]]
     assert 0.4 < len(slow) / len(MANY) < 0.6
-    assert max(schedule.rule_s for schedule in MANY) < min(schedule.compute_s[0] for schedule in MANY)
+    assert all(schedule.rule_s < schedule.compute_s[0] for schedule in MANY)
 
 
 def test_a_seed_draws_the_same_in_every_process() -> None:
