@@ -118,8 +118,8 @@ def dnc(gram: Gram, *, f: int, c: float = 1.0) -> Decision:
     """Divide and conquer: the mean without the c f updates that stick out most along the direction in which all differ most.
 
     Meant for f < n/2 colluders who push one way. Its mean is the plain mean of all, so one liar far away can shield others
-    (the sacrificial anchor); and of liars far out in different directions (scale, bit flips) one direction shows the farthest alone:
-    it is not robust in the worst case. Needs inner products.
+    (the sacrificial anchor); and of liars far out in different directions (scale, bit flips) one direction shows the farthest
+    alone: it is not robust in the worst case. Needs inner products.
     The paper draws some columns at random, several times, and keeps who passes each time, because a singular vector of all
     columns was dear. The Gram matrix gives that of all columns at no cost, so there is nothing to draw and nothing to
     repeat; a liar cannot hope for columns that were not drawn, and knows that none is.
