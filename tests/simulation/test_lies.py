@@ -135,7 +135,7 @@ def test_seed_1232_peers_that_leave_their_branches_for_each_others_all_at_once_k
         NodeLie("broken_results", (3,)),
     )
     schedule = Schedule(
-        1232,
+        1500,
         peers=6,
         aggregator="multi_krum",
         faults=faults,

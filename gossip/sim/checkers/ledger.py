@@ -8,6 +8,7 @@ from math import ceil, log
 
 from gossip.core.messages import PeerId
 from gossip.core.settings import TrustSettings
+from gossip.core.trust import RECENT
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +101,13 @@ class Ledger:
         return replace(self, records=records, wrong=wrong or self._lacks(round_id, records, members))
 
     def _lacks(self, round_id: int, records: dict[PeerId, Record], members: Collection[PeerId]) -> tuple[PeerId, str] | None:
+        # Only who stands out as a rule is accused: what a peer sent before may clear it for as long as that is remembered.
         locked = [peer for peer, record in records.items() if record.locked_at >= 0]
         room = min(self.f - len(locked), (len(members) - 1) // 2 - len([peer for peer in locked if peer in members]))
         for peer, record in records.items():
             if record.locked_at >= 0:
                 if round_id - record.locked_at > self.settings.quarantine_rounds:
                     return peer, f"is in quarantine for {round_id - record.locked_at} rounds"
-            elif room > 0 and peer in members and record.in_a_row > self.most(1.0):
+            elif room > 0 and peer in members and record.in_a_row > RECENT + self.most(1.0):
                 return peer, f"has stood out for {record.in_a_row} rounds in a row by round {round_id}, and is not locked up"
         return None
