@@ -11,12 +11,14 @@ TORCH_INDEX ?=
 ARGS ?=
 PYTEST_ARGS ?=
 JOBS ?= $(shell nproc)
+# Of tests that start a swarm each: most of their time they wait for processes to start.
+SWARMS ?= $(shell echo $$(( ($(JOBS) + 1) / 2 )))
 # How many fault schedules `make test` plays; `make simulate` plays 2,000.
 SCHEDULES ?= 50
 
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
-# Tests that need one process each run side by side; those that start peers have the machine to themselves.
+# Tests that need one process each run on every processor, those that start peers on every other.
 ALONE := tests/unit tests/property tests/simulation $(wildcard tests/test_*.py)
 TOGETHER := tests/integration tests/fault
 SOURCES := gossip aggregators topologies launch tests examples benchmarks
@@ -53,7 +55,7 @@ ifdef PYTEST_ARGS
 else
 	$(BIN)/python -m pytest -q --durations=5 --numprocesses $(JOBS) $(ALONE)
 	$(BIN)/gossip simulate --seeds $(SCHEDULES) --jobs $(JOBS)
-	$(BIN)/python -m pytest -q --durations=5 $(TOGETHER)
+	$(BIN)/python -m pytest -q --durations=5 --numprocesses $(SWARMS) $(TOGETHER)
 endif
 
 mutants: $(INSTALLED)  ## plant protocol faults and let the simulator find them, up to 2,000 schedules each (an hour or two)
