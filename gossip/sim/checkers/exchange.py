@@ -100,6 +100,7 @@ class _Round:
     late: bool = False
     expected: dict[Kind, dict[PeerId, _Arrived]] | None = None
     asked: dict[Kind, bool] = field(default_factory=dict)
+    released: list[PeerId] = field(default_factory=list)  # whose quarantine ended with this round
 
 
 @dataclass(slots=True)
@@ -202,6 +203,8 @@ class TakesWhatItWasPushed(Checker):
         if isinstance(effect, Report):
             if effect.event == "late":
                 self._on_late(swarm, peer, core, desk, doing, effect.fields["missing"])
+            elif effect.event == "parole" and doing.expected is None:
+                doing.released.append(effect.fields["subject"])  # with this round: it was locked up while rows were taken
         elif isinstance(effect, Aggregate | Apply) and effect.round_id == doing.round_id:
             if doing.expected is None:
                 doing.expected = self._close(swarm, peer, core, rounds, desk, doing)
@@ -246,7 +249,7 @@ class TakesWhatItWasPushed(Checker):
                 if not delivered and is_worth_waiting(core, rounds, source):
                     text = f"goes on in round {doing.round_id} without peer {source}, which it hears, before its grace is over"
                     raise self.violated(swarm, peer, text)
-        barred, found = rounds.trust.quarantined(doing.round_id), {}
+        barred, found = {*rounds.trust.quarantined(doing.round_id), *doing.released}, {}
         for kind in kinds:
             taken = {
                 sender: boxes[kind].take(doing.round_id, settings.staleness_max, sender in doing.sources, sender in barred)
