@@ -6,6 +6,7 @@ import dataclasses
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -135,7 +136,6 @@ def test_a_table_of_what_was_run_so_far_says_what_is_missing() -> None:
 
 
 def test_a_page_is_written_with_its_heat_maps(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
     shown = table()
     robustness_page.write(tmp_path / "docs" / "page.md", [shown], outcomes(shown), "digits", plot=True)
     page = (tmp_path / "docs" / "page.md").read_text("utf-8")
@@ -166,7 +166,6 @@ def test_a_changed_rule_file_is_another_rule(tmp_path: Path) -> None:
 
 
 def test_an_npz_file_is_read_and_a_wrong_one_refused(tmp_path: Path) -> None:
-    np = pytest.importorskip("numpy")
     images = np.arange(60, dtype=np.uint8).reshape(5, 3, 4)
     np.savez(tmp_path / "small.npz", x_train=images, y_train=[0, 1, 2, 1, 0], x_test=images[:2], y_test=[0, 1])
     data = trials.load_data(str(tmp_path / "small.npz"))
@@ -179,8 +178,6 @@ def test_an_npz_file_is_read_and_a_wrong_one_refused(tmp_path: Path) -> None:
 
 
 def test_the_command_runs_only_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("sklearn")
-
     def bench(seeds: int) -> list[dict[str, object]]:
         bench_robustness.robustness(
             rules=["mean trimmed-mean"], attacks=["none scale"], n=[5], f=[1], seeds=seeds, rounds=5, batch=4, lr=0.5, hidden=8,
