@@ -64,6 +64,13 @@ class Cases:
         self.view.settle(member)
         return [Connect(member.peer, control, bulk)]
 
+    def look_at(self, member: Member, control: str, bulk: str) -> list[Effect]:
+        """Calls where it may be found, while nobody answers where it should be. What is known of it stays as it is."""
+        if member.lane_up or not control or control == member.lane:
+            return []
+        member.lane, member.linked = control, False
+        return [Connect(member.peer, control, bulk)]
+
     def meet(self, member: Member) -> None:
         """It, or a member that knows it, has spoken."""
         if not member.met:

@@ -12,6 +12,7 @@ from .members import RANK, REFUTATIONS, Member, View, first_standing, incarnatio
 from .messages import Gossip, PeerId, Rumour
 from .settings import MembershipSettings
 
+LAST_WORDS_S = 2.0  # what a process said may arrive for so long after others have heard of its successor
 MEMBERS_MAX = 4096  # where no list says who may be one
 TABLE_MAX = 500  # members in one PushPull: a header holds about twice as many
 
@@ -49,8 +50,13 @@ class Hearsay:
             member = members.get(rumour.peer)
             if member is not None and rumour.incarnation <= member.standing:
                 # Most of what is heard is known already: this is all that a large swarm has time for.
-                known = rumour.status == "alive" and member.met and member.control
-                if (known or rumour.incarnation < member.standing) and (member.spoken or sender != rumour.peer):
+                called = member.lane_up or member.lane == member.control
+                if rumour.incarnation < member.standing:
+                    known = member.spoken or (member.lane_up and sender != rumour.peer)
+                else:
+                    known = rumour.status == "alive" and member.met and called and member.control != ""
+                    known = known and (member.spoken or sender != rumour.peer)
+                if known:
                     if self.rumours.waiting:
                         self.rumours.told_by(sender, rumour)
                     continue
@@ -75,7 +81,7 @@ class Hearsay:
             return []
         if member is not None and incarnation_of(rumour.incarnation) != member.incarnation:
             if not self._is_its_life(rumour, member, sender):
-                return []
+                return self._look_there(rumour, member, now)
             if rumour.incarnation < member.standing:  # the later life was invented
                 return self.cases.revive(member, rumour, sender, now) if rumour.status == "alive" else []
         effects: list[Effect] = []
@@ -108,6 +114,8 @@ class Hearsay:
             effects += self.cases.revive(member, rumour, sender, now)
         elif not member.control:
             effects += self.cases.set_address(member, rumour.control, rumour.bulk)
+        elif member.lane != member.control and not member.lane_up:  # the search for another life of it found nothing
+            effects += self.cases.set_address(member, member.control, member.bulk)
         self.cases.meet(member)
         return effects
 
@@ -156,6 +164,17 @@ class Hearsay:
             return sender == member.peer and not member.spoken
         heard = member.spoken and member.linked and not member.gone
         return sender == member.peer or not heard or self.voices.get(member.peer) == life
+
+    def _look_there(self, rumour: Rumour, member: Member, now: float) -> list[Effect]:
+        """Others know a peer in an earlier life than we do, and we have never heard the later one where it is said to be.
+
+        It may be invented, and the peer been told the same of us: then neither calls the other where it is. Whoever answers
+        at the address that the others know tells by its ``Hello`` which life it lives.
+        """
+        heard_of_long_ago = now - member.known_since >= LAST_WORDS_S
+        if rumour.status != "alive" or member.spoken or member.gone or not heard_of_long_ago:
+            return []
+        return self.cases.look_at(member, rumour.control, rumour.bulk)
 
     def undeceive(self, sender: PeerId, incarnation: int, now: float) -> list[Effect]:
         """A peer speaks of which others have told a later life: that was invented. Where it is, it or others will say again."""

@@ -15,7 +15,7 @@ from .awareness import Awareness
 from .cases import Cases, Forget, SuspicionExpired
 from .dissemination import Rumours
 from .events import Disconnect, Effect, Send
-from .hearsay import TABLE_MAX, Hearsay
+from .hearsay import LAST_WORDS_S, TABLE_MAX, Hearsay
 from .members import REFUTATIONS, Change, Member, View, first_standing
 from .messages import Ack, Gossip, Nack, PeerId, Ping, PingRequest, Progress, PushPull, Rumour
 from .probing import Prober, ProbeStep, RelayExpired, Silence
@@ -28,7 +28,6 @@ __all__ = ["TIMERS", "Change", "Member", "Membership", "MembershipMessage", "Mem
 STALLED_BEHIND = 2  # rounds; one behind is anybody who has not applied what we just did
 TABLE_EVERY_S = 0.1  # at most one answer in that time to one peer's PushPull
 STRAY_EVERY = 5  # of so many probes and tables, one goes to a peer that is dead or was never met
-LAST_WORDS_S = 2.0  # what a process said may arrive for so long after others have heard of its successor
 
 MembershipMessage: TypeAlias = Ping | PingRequest | Ack | Nack | PushPull | Gossip
 

@@ -16,6 +16,7 @@ from gossip.sim.schedule import Schedule
 from gossip.world_faults import (
     NODE_LIES,
     CrashMidway,
+    Delay,
     Drift,
     HangTrainer,
     LateTimers,
@@ -102,6 +103,30 @@ def test_seed_706_a_false_address_told_before_a_life_began_gives_way_to_its_owne
     schedule = Schedule(706, peers=8, topology="ring", faults=faults, compute_s=(0.35, 0.5))
     outcome = run(schedule)
     assert outcome.violation is None, outcome.violation
+
+
+def test_seed_487_two_who_were_told_false_addresses_of_each_other_find_each_other_by_the_word_of_the_rest() -> None:
+    faults = (
+        CrashMidway(7, 10.415, 13, 1.141),
+        CrashMidway(4, 11.349, 23, 0.614),
+        NodeLie("forged_incarnations", (8,)),
+        Delay(0.316, 10.919, 3.17),
+        Ring((2, 8, 0, 1, 4, 5, 3, 7, 6), 14.43, 1.668),
+    )
+    schedule = Schedule(487, peers=9, topology="full", aggregator="median", faults=faults, compute_s=(0.46, 0.58), shards=(8,))
+    assert run(replace(schedule, probe_interval_s=0.5)).violation is None
+
+
+def test_seed_1204_a_liar_that_nobody_follows_makes_up_no_quorum_with_the_honest() -> None:
+    """The fault was the checker's. Of four one is dead and one is in a round that its own false result opened."""
+    faults = (
+        Crash("server", at_s=7.875),
+        NodeLie("strange_roster", (0,)),
+        Loss(0.117, 2.591, 2.456),
+        LateTimers(1, 0.176, 6.479, 4.194),
+    )
+    schedule = Schedule(1204, peers=4, faults=faults, compute_s=(0.46, 0.58), shards=(8,), commit_log=8, rounds_min=0)
+    assert run(schedule).violation is None
 
 
 def test_seed_784_who_was_told_two_results_may_be_found_out_late() -> None:

@@ -9,8 +9,9 @@ import pytest
 from member_bench import NEXT_LIFE, Bench, rumour
 
 from gossip.core.events import Connect, Disconnect
+from gossip.core.hearsay import LAST_WORDS_S
 from gossip.core.members import REFUTATIONS
-from gossip.core.membership import LAST_WORDS_S, Membership
+from gossip.core.membership import Membership
 from gossip.core.messages import ROUND_MAX, Ack, Gossip, Nack, Ping, PingRequest, Progress, PushPull, Rumour
 from gossip.core.settings import MembershipSettings
 from gossip.core.timers import Timers
@@ -505,6 +506,30 @@ def test_a_life_that_others_invented_gives_way_to_what_the_peer_says_of_itself()
     bench.gossip(1, rumour(1, "alive", 0, control="c1"))
     member = bench.core.members[1]
     assert (member.status, member.standing, member.control) == ("alive", 0, "c1")
+
+
+def test_who_was_told_false_lives_of_each_other_looks_where_others_know_the_peer_and_goes_back_where_nobody_answers() -> None:
+    """Simulation seed 487: neither called the other where it was, and the word of those who knew better was not heeded."""
+    bench = Bench(4)
+    bench.link(1, up=False)
+    bench.gossip(2, rumour(1, "alive", 5 * NEXT_LIFE, control="evil"))
+    member = bench.core.members[1]
+    bench.gossip(2, rumour(1, "alive", 0, control="c1"))
+    assert bench.connects[-1].control == "evil", "a life that has just begun gets time to speak"
+    bench.now += LAST_WORDS_S + 0.1
+    bench.gossip(2, rumour(1, "alive", 0, control="c1"))
+    assert bench.connects[-1] == Connect(1, "c1", "c1")
+    assert (member.incarnation, member.control, member.linked) == (5, "evil", False), "at others' word no life ends"
+    bench.gossip(3, rumour(1, "alive", 5 * NEXT_LIFE, control="evil"))
+    assert bench.connects[-1] == Connect(1, "evil", "evil")
+    bench.gossip(2, rumour(1, "alive", 0, control="c1"))
+    bench.link(1)
+    called = len(bench.connects)
+    bench.gossip(3, rumour(1, "alive", 5 * NEXT_LIFE, control="evil"))
+    assert len(bench.connects) == called, "somebody answers there"
+    bench.say(1, Gossip(()))
+    bench.do(bench.core.learn(1, "c1", "b1", 0, bench.now))  # its hello
+    assert (member.incarnation, member.control, member.linked) == (0, "c1", True)
 
 
 def test_last_words_of_a_former_life_do_not_undo_the_later_one() -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from gossip.core.events import Aggregate, Apply, Contributed, Effect, Event, Go, Payload, Received, Report, Row
 from gossip.core.gossiping import GossipRounds
-from gossip.core.membership import LAST_WORDS_S
+from gossip.core.hearsay import LAST_WORDS_S
 from gossip.core.messages import PeerId, Push
 from gossip.core.peer import Peer
 from gossip.topologies.base import Roster

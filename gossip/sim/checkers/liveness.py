@@ -228,7 +228,9 @@ class CrashCostsLittle(Checker):
         locked = max(
             (rolling.agreed.trust.quarantined(rolling.round_id) for core in cores if (rolling := rolling_of(core))), key=len
         )
-        here = [peer for peer in roster if peer in swarm.up]
+        # A liar may be on a branch of its own after a result that nobody else took, and make up no quorum with the others.
+        astray = self.circumstances.liars if self.circumstances.delaying else frozenset[PeerId]()
+        here = [peer for peer in roster if peer in swarm.up and peer not in astray]
         useful = sum(1 for peer in here if peer not in locked and peer not in self.circumstances.liars)
         if len(here) < quorum or useful < updates_needed(cores[0].settings, roster, locked):
             return  # rounds cannot go on, or change nothing, for want of updates
