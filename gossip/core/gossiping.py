@@ -32,6 +32,7 @@ BEHIND_ROUNDS = 8
 """A peer that others have left this many rounds behind passes over the rounds between."""
 
 PLANS_KEPT = 64
+TIMES_KEPT = 32  # of our own contributions
 
 Phase: TypeAlias = Literal["off", "computing", "collecting", "aggregating", "applying"]
 
@@ -169,7 +170,7 @@ class GossipRounds:
             return []
         self._own, self.phase = event, "collecting"
         self._contributed_at[self.round_id] = now
-        while len(self._contributed_at) > self.settings.gossip.staleness_max + 1:
+        while len(self._contributed_at) > TIMES_KEPT:
             self._contributed_at.popitem(last=False)
         if self.mixes:
             self.mixing.learn(self.local, self.round_id, event.sketch)
@@ -215,14 +216,15 @@ class GossipRounds:
         known = push.lineage == self.settings.lineage and sender in self.settings.peers and sender != self.local
         if not known or not self._scheduled(sender, push.round_id) or not self.pushes.meet(sender, event.incarnation):
             return []
+        self._time(push, now)
         if push.round_id < self.round_id - self.settings.gossip.staleness_max:
+            self.pushes.note(push.what, sender, push.round_id)
             return []
         if payload is not None and not payload.finite:
             self._faulty[sender] = Rejection(sender, "non_finite")
             payload = None  # it has answered: nobody waits for it, and nothing is used
         if push.what == "parameters" and payload is not None:
             self.mixing.learn(sender, push.round_id, push.sketch)
-        self._time(push, now)
         self.elsewhere.heard(sender, push.round_id)
         self.pushes.add(push.what, sender, Pushed(push.round_id, push.samples, payload))
         return self._maybe_close(now)
@@ -412,10 +414,20 @@ class GossipRounds:
         return False
 
     def _time(self, push: Push, now: float) -> None:
-        """Teaches the grace, also from those who came too late for it, else it would only ever shrink."""
-        if push.what == "gradient" and push.round_id >= self.round_id - self.settings.gossip.staleness_max:
+        """Teaches the grace, also from those who came too late for it, else it would only ever shrink.
+
+        Who comes too late to be of any use teaches nothing, or one slow peer would slow us all; unless we are so far ahead of the
+        others that nobody will follow: then we are to wait until they are here.
+        """
+        if push.what != "gradient":
+            return
+        oldest = self.round_id - self.settings.gossip.staleness_max
+        if push.round_id >= oldest:
             began = self._contributed_at.get(push.round_id)
             self.deadline.observe(0.0 if began is None else now - began)
+        elif self._contributed_at and self._newest() < oldest:
+            first = next(iter(self._contributed_at))
+            self.deadline.observe(now - self._contributed_at.get(push.round_id, self._contributed_at[first]))
 
     def _newest(self) -> int:
         """The latest round that more than f others have reached: no liar's word alone takes us anywhere."""

@@ -47,7 +47,11 @@ class Pushes:
         kept[pushed.round_id] = pushed
         while len(kept) > self._staleness_max + 1:
             del kept[min(kept)]
-        self._heard[kind, peer] = max(self._heard.get((kind, peer), -1), pushed.round_id)
+        self.note(kind, peer, pushed.round_id)
+
+    def note(self, kind: Kind, peer: PeerId, round_id: int) -> None:
+        """It is in ``round_id`` at least."""
+        self._heard[kind, peer] = max(self._heard.get((kind, peer), -1), round_id)
 
     def heard(self, peer: PeerId) -> int:
         """The latest round that the peer has pushed in, -1 for none."""

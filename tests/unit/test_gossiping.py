@@ -22,7 +22,7 @@ from gossip.core.events import (
     Send,
     SetTimer,
 )
-from gossip.core.gossiping import BEHIND_ROUNDS, GossipRounds
+from gossip.core.gossiping import BEHIND_ROUNDS, GossipRounds, GossipTimer
 from gossip.core.messages import Hello, Push
 from gossip.core.pushes import Kind, Pushed, Pushes
 from gossip.core.settings import CoreSettings, GossipSettings, TrustSettings
@@ -544,6 +544,46 @@ def test_mixing_that_fails_leaves_the_step() -> None:
     assert reports(effects, "unmixed") == [{"round": 0, "reason": "too few"}]
     (apply,) = only(table.answer(gradient), Apply)
     assert (apply.mix, apply.mix_scale, len(apply.payloads)) == (None, 0.0, 1)
+
+
+def ran_ahead(table: Table, alone: int) -> None:
+    """Twenty rounds of half a second in which all are prompt, then ``alone`` rounds in which nobody comes in time."""
+    table.start()
+    for _ in range(20):
+        table.now += 0.5
+        table.whole_round()
+    for _ in range(alone):
+        table.now += 0.5
+        table.contribute()
+        table.rounds.on_timer(GossipTimer(table.rounds.round_id), table.now)
+        table.applied()
+
+
+def test_who_is_far_ahead_of_all_others_waits_for_them() -> None:
+    """Simulation seed 199: a peer eleven rounds ahead neither waited for the others nor was followed, and trained alone."""
+    table = Table(peers=4, f=1)
+    ran_ahead(table, alone=12)
+    prompt = table.rounds.deadline.grace_s()
+    assert prompt < 0.1
+    for at in range(20, 32):
+        for peer in (1, 2, 3):
+            table.push(peer, at)
+    assert table.rounds.deadline.grace_s() > 1.0
+
+
+def test_one_peer_far_behind_slows_nobody_down() -> None:
+    table = Table(peers=4, f=1)
+    ran_ahead(table, alone=0)
+    for _ in range(40):
+        table.now += 0.5
+        table.contribute()
+        for peer in (1, 2):
+            table.push(peer)
+        table.push(3, table.rounds.round_id - 12)
+        (ask,) = only(table.rounds.on_timer(GossipTimer(table.rounds.round_id), table.now), Aggregate)
+        table.answer(ask)
+        table.applied()
+    assert table.rounds.deadline.grace_s() < 0.1
 
 
 # --- elsewhere ------------------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gossip.core.events import CancelTimer, Effect, Event, Halt, Received, Send, SetTimer, TimerFired, Token
-from gossip.core.gossiping import PLANS_KEPT, GossipRounds
+from gossip.core.gossiping import PLANS_KEPT, TIMES_KEPT, GossipRounds
 from gossip.core.lineage import HISTORY_ROUNDS
 from gossip.core.membership import Membership
 from gossip.core.messages import PeerId
@@ -170,7 +170,7 @@ def _gossip_sizes(core: Peer, rounds: GossipRounds, n: int) -> list[tuple[str, i
         ("peers heard pushing", len(rounds.pushes._heard), 2 * n),
         ("sketches", len(rounds.mixing._sketches), n),
         ("plans", len(rounds._plans), PLANS_KEPT),
-        ("times of contributions", len(rounds._contributed_at), kept),
+        ("times of contributions", len(rounds._contributed_at), TIMES_KEPT),
         ("rules asked", len(rounds._tickets), 2),
         ("peers that have finished", len(rounds.finished), n),
     ]

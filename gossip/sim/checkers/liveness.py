@@ -325,6 +325,9 @@ class OneLineage(RoundLiveness):
             ahead = [source for source in sources if at.get(source, 0) - at[peer] > BEHIND_ROUNDS + 2]
             if len(ahead) > core.settings.f:
                 return peer, f"it is in round {at[peer]}, peer {ahead[0]}, which it hears, in round {at[ahead[0]]}"
+            behind = [source for source in sources if at[peer] - at.get(source, at[peer]) > BEHIND_ROUNDS + 2]
+            if peer not in self._misled and len(behind) == len(core.rounds._sources) > core.settings.f:
+                return peer, f"it is alone in round {at[peer]}; all whom it hears are behind, the first in round {at[behind[0]]}"
         return None
 
     def _one_chain(self, participants: list[tuple[PeerId, Peer]], last: int, ahead: PeerId) -> Shortcoming:
