@@ -129,6 +129,20 @@ def test_seed_1204_a_liar_that_nobody_follows_makes_up_no_quorum_with_the_honest
     assert run(schedule).violation is None
 
 
+def test_seed_1235_a_result_that_all_refused_may_be_shown_as_it_is_to_one_who_returns_into_its_round() -> None:
+    """Of a liar that stops lying; whoever took it is on a branch of its own until it hears of the others."""
+    faults = (
+        Restart(5, None, 0.01, 5.3),
+        Restart(1, None, 0.11, 5.172),
+        Liar("zero", (4,), 1.0),
+        NodeLie("broken_results", (3,)),
+    )
+    schedule = Schedule(1235, peers=6, aggregator="multi_krum", faults=faults, active_s=5.41, duration_s=17.41)
+    schedule = replace(schedule, compute_s=(0.46, 0.58), rule_s=0.1, shards=(4, 4, 4), stable_addresses=True)
+    assert circumstances(schedule).forking_lies
+    assert run(schedule).violation is None
+
+
 def test_seed_784_who_was_told_two_results_may_be_found_out_late() -> None:
     found = circumstances(replace(SHORT, faults=(NodeLie("two_results", (3,)),)))
     assert found.forks

@@ -41,9 +41,10 @@ FORKING_LIES = frozenset({"two_results", "forged_departures"})
 by the next round's hashes only, until results are compared. Who forges others' farewells speaks in their name, which nothing
 prevents before there are keys, and shrinks the roster until half of it is a majority."""
 
-SPLITTING_LIES = frozenset({"wrong_results"})
-"""By which the liar holds another result than all others, and so is missing among those who hold a commit. Peers that are started
-again have forgotten what they held, too: of five, two that forgot and the liar are as good as a majority."""
+SPLITTING_LIES = frozenset({"wrong_results", "broken_results", "nan_results", "strange_roster"})
+"""By which the liar holds another result than all others, who refused what it said. Peers that are started again have forgotten
+what they held, too: of five, two that forgot and the liar are as good as a majority. And whoever returns into that round takes
+the liar's result if the liar shows it then as it is."""
 
 INVENTING_LIES = frozenset({"forged_incarnations"})
 """By which honest peers come to believe in lives that never were: of peers that have not spoken to them, until they do; and in
