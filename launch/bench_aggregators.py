@@ -281,10 +281,12 @@ def print_table(table: Table, out: Any) -> None:
     drawn.add_column("rule")
     for name in ("ms", "passes", "byzfl ms", "times faster"):
         drawn.add_column(name, justify="right")
-    drawn.add_column("")
+    with_notes = any(cell.note for cell in table.cells)
+    if with_notes:
+        drawn.add_column("note")
     for cell in table.cells:
-        numbers = (_show(cell.ms, 2), _show(cell.passes, 2), _show(cell.byzfl_ms, 1), _show(cell.ratio, 1))
-        drawn.add_row(cell.rule, *numbers, cell.note)
+        numbers = (_show(cell.ms, 2), _show(cell.passes, 2), _show(cell.byzfl_ms, 2), _show(cell.ratio, 1))
+        drawn.add_row(cell.rule, *numbers, *([cell.note] if with_notes else []))
     Console(file=out).print(drawn)
 
 
