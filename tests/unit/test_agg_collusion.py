@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from gossip.aggregators import attacks, krum, median, registry
-from gossip.aggregators.attacks.adaptive import STRENGTHS, strongest
+from gossip.aggregators.attacks.adaptive import STRENGTHS, directions, strongest
 from gossip.aggregators.attacks.crowd import Crowd
 from gossip.aggregators.attacks.guessing import RESIDUALS_MAX, Guess
 from gossip.aggregators.attacks.together import alie_z
@@ -153,6 +153,36 @@ def test_the_search_finds_the_edge_at_which_krum_drops_the_liars() -> None:
     fine = [damage(rule, crowd.all_alike(honest.mean(dim=0) - z / 50 * deviation), honest) for z in range(1, 400)]
     assert found.damage >= 0.9 * max(fine)
     assert STRENGTHS[0] < found.strength < STRENGTHS[-1]
+
+
+@pytest.mark.parametrize("peak", [0.3, 1.7, 5.3, 40.0])
+def test_the_search_closes_in_on_a_strength_between_the_powers_of_two(peak: float) -> None:
+    """A rule that gives way the more, the nearer the lie's length is to the peak."""
+    crowd = Crowd(
+        torch.zeros(3, 1), torch.zeros(1, 1), torch.Generator(), torch.Generator(), lambda rows: 1 / (1 + (rows[-1] - peak) ** 2)
+    )
+    tried: list[float] = []
+    found = strongest(crowd, lambda t: (tried.append(t), crowd.all_alike(torch.tensor([t])))[1])
+    assert found.strength == pytest.approx(peak, rel=0.06)
+    assert len(tried) == len(set(tried)) == 19
+
+
+def test_directions_of_the_adaptive_are_what_their_names_say() -> None:
+    crowd = Crowd(HONEST, HONEST[:2], torch.Generator(), torch.Generator(), mean_rule)
+    ways = directions(crowd)
+    assert torch.allclose(ways["against the mean"], -MEAN)
+    assert torch.allclose(ways["against the deviation"], -DEVIATION)
+    assert torch.allclose(ways["with the deviation"], DEVIATION)
+    assert torch.allclose(ways["against its sign"], -DEVIATION * MEAN.sign())
+    lengths = [float(way.norm()) for name, way in ways.items() if name != "against the mean"]
+    assert lengths == pytest.approx([float(DEVIATION.norm())] * 4, rel=1e-5)
+
+
+@pytest.mark.parametrize(("name", "way"), [("optimal_alie", -DEVIATION), ("optimal_ipm", -MEAN)])
+def test_the_optimal_ones_go_the_way_of_those_that_they_improve(name: str, way: Tensor) -> None:
+    lie = attacks.make(name).collude(HONEST, 2, rule=lambda updates: median(updates, f=2))[0]
+    start = MEAN if name == "optimal_alie" else torch.zeros_like(MEAN)
+    assert torch.cosine_similarity(lie - start, way, dim=0) > 0.999
 
 
 def test_an_adaptive_crew_searches_only_so_often_and_follows_the_mean_between() -> None:
