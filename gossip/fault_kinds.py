@@ -120,7 +120,7 @@ STRENGTH_MAX = 1e12
 
 def unknown_kind(kind: str, where: str, known: tuple[str, ...] = KINDS) -> BadFault:
     """The error for a kind that there is not, with its nearest neighbour."""
-    near = difflib.get_close_matches(kind, known, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(kind, known, n=1, cutoff=0.6)
     suggestion = f" Did you mean {near[0]!r}?" if near else ""
     return BadFault(f"{where}: unknown kind {kind!r}.{suggestion}", f"kinds: {', '.join(known)}")
 

@@ -152,7 +152,7 @@ class _Table:
     def word(self, key: str, choices: tuple[str, ...]) -> str:
         value = self.table[key]
         if not isinstance(value, str) or value not in choices:
-            near = difflib.get_close_matches(str(value), choices, n=1, cutoff=0.5)
+            near = difflib.get_close_matches(str(value), choices, n=1, cutoff=0.6)
             suggestion = f" Did you mean {near[0]!r}?" if near else ""
             raise BadFault(f"{self.where}: {self.kind} knows no {key} {value!r}.{suggestion}", f"it knows {', '.join(choices)}")
         return value

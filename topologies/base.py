@@ -84,7 +84,7 @@ def unknown_option(what: str, name: str, known: Sequence[str]) -> ConfigError:
     """The error for an option that ``what`` does not take, with its nearest neighbour."""
     if not known:
         return ConfigError(f"{what} takes no options, got {name!r}")
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     suggestion = f" Did you mean {near[0]!r}?" if near else ""
     return ConfigError(f"{what} has no option {name!r}.{suggestion}", f"its options: {', '.join(known)}")
 
