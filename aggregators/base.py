@@ -33,7 +33,8 @@ from .kernels import Rows
 Updates: TypeAlias = "Tensor | Sequence[Tensor] | Sequence[NDArray[Any]] | Rows"
 """``(n, d)``, or n vectors ``(d,)``, which are never stacked as a whole unless a rule asks for that."""
 AVAILABLE = frozenset({"f", "center", "previous", "evaluate", "gradient", "learning_rate", "round_id"})
-"""What a caller may have for a rule that names it. The runtime has no ``previous``: a rule must do without."""
+"""What a caller may have for a rule that names it. There is no ``previous`` in the first round, nor ever for parameters or for
+rules that run in the trainer: a rule must do without."""
 RowFunction: TypeAlias = Callable[[Sequence[NDArray[np.float32]]], NDArray[np.float32] | None]
 
 

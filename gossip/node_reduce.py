@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
+from gossip.aggregators.kernels.rows import tensor_of
 from gossip.aggregators.registry import BoundRule
 from gossip.core.digests import digest_of
 from gossip.core.events import Aggregate, Aggregated, Payload
@@ -103,6 +104,8 @@ class Reducer:
         if self._centered and own is not None and "center" in self._rule.needs:
             # Not a view of the row: a rule may write to neither, and the differences to oneself have their centre at zero.
             options["center"] = torch.zeros(stacked.shape[1]) if work.mix else stacked[work.own].clone()
+        if work.previous is not None and "previous" in self._rule.needs:
+            options["previous"] = tensor_of(work.previous.data)
         try:
             verdict = self._rule.explain(stacked, **options)  # nothing in it asks for a gradient, so none is recorded
         except ConfigError as error:
