@@ -258,10 +258,14 @@ def coordinate_rule(
     return decorate
 
 
-def named(function: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of the options that a bound takes by name, f aside."""
-    parameters = inspect.signature(function).parameters
-    return {key: value for key, value in options.items() if key in parameters and key != "f"}
+def named(function: Callable[..., Any], options: Mapping[str, Any], *more: str) -> dict[str, Any]:
+    """Those of the options that a function takes by name, beside f, unless f is asked for, too."""
+    return {key: value for key, value in options.items() if key in _names(function) and (key != "f" or key in more)}
+
+
+@functools.cache
+def _names(function: Callable[..., Any]) -> frozenset[str]:
+    return frozenset(inspect.signature(function).parameters)
 
 
 def as_tensor(updates: Updates) -> Tensor:
