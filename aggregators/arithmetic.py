@@ -22,7 +22,8 @@ def working_dtype(tensor: Tensor) -> torch.dtype:
 def norm(vector: Tensor) -> float:
     """Euclidean norm of a vector of any magnitude; at most ``HUGE``."""
     work = working_dtype(vector)
-    quick = math.hypot(*(float(torch.linalg.vector_norm(part.to(work))) for part in torch.split(vector, BLOCK_ELEMENTS)))
+    parts = [vector] if len(vector) <= BLOCK_ELEMENTS else torch.split(vector, BLOCK_ELEMENTS)
+    quick = math.hypot(*[float(torch.linalg.vector_norm(part.to(work))) for part in parts])
     if TINY_NORM < quick < FLOAT32_MAX:
         return quick
     largest = float(torch.linalg.vector_norm(vector, float("inf"), dtype=torch.float64))

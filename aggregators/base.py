@@ -33,7 +33,8 @@ from .kernels import Rows
 Updates: TypeAlias = "Tensor | Sequence[Tensor] | Sequence[NDArray[Any]] | Rows"
 """``(n, d)``, or n vectors ``(d,)``, which are never stacked as a whole unless a rule asks for that."""
 AVAILABLE = frozenset({"f", "center", "previous", "evaluate", "gradient", "learning_rate", "round_id"})
-"""What a caller may have for a rule that names it. The runtime has no ``previous``: a rule must do without."""
+"""What a caller may have for a rule that names it. There is no ``previous`` in the first round, nor ever for parameters or for
+rules that run in the trainer: a rule must do without."""
 RowFunction: TypeAlias = Callable[[Sequence[NDArray[np.float32]]], NDArray[np.float32] | None]
 
 
@@ -257,10 +258,14 @@ def coordinate_rule(
     return decorate
 
 
-def named(function: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of the options that a bound takes by name, f aside."""
-    parameters = inspect.signature(function).parameters
-    return {key: value for key, value in options.items() if key in parameters and key != "f"}
+def named(function: Callable[..., Any], options: Mapping[str, Any], *more: str) -> dict[str, Any]:
+    """Those of the options that a function takes by name, beside f, unless f is asked for, too."""
+    return {key: value for key, value in options.items() if key in _names(function) and (key != "f" or key in more)}
+
+
+@functools.cache
+def _names(function: Callable[..., Any]) -> frozenset[str]:
+    return frozenset(inspect.signature(function).parameters)
 
 
 def as_tensor(updates: Updates) -> Tensor:

@@ -19,10 +19,8 @@ def centered_clipping(gram: Gram, *, f: int = 0, tau: float | None = None, steps
 
     Args:
         gram: Of the updates.
-        previous: ``(d,)``, the last aggregate; the origin in the first round. It is given by whoever calls: the runtime gives
-            none,
-            so there every round starts from the origin, and the ball is around zero: that bounds the length of a liar's
-            pull, and forgets what earlier rounds agreed on.
+        previous: ``(d,)``, the last aggregate; the origin in the first round. Who calls gives it; in a run that is what was
+            applied last, and a peer that has just taken over a state serves from the origin until it has applied something.
         f: Byzantine peers to tolerate; says how many updates are needed, and how many are left out of what is typical.
         tau: Radius, in units of an update's norm. By default the median distance to ``previous``, taken once before the steps.
         steps: Rounds of clipping.

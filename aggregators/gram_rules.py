@@ -10,6 +10,7 @@ A ``GramRule`` is called like any rule. On a server whose vector is cut in shard
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, overload
 
@@ -21,9 +22,9 @@ from gossip.errors import AggregationError
 
 from . import kernels
 from .arithmetic import HUGE_FACTOR, norm, working_dtype
-from .base import Rule, Updates, Verdict, check_rows, plain_bound
+from .base import Rule, Updates, Verdict, check_rows, named, plain_bound
 from .columns import Columns, Kept
-from .gram import POINTS, Decision, FloatArray, Gram, in_typical
+from .gram import POINTS, Decision, FloatArray, Gram, in_typical, middle_of
 from .kernels import Rows, middle
 
 SAMPLE_COLUMNS = 1024  # of which the reference is chosen: what it costs is not to be seen beside a pass
@@ -63,25 +64,35 @@ class GramRule(Rule):
 
     def decide(self, gram: Gram, **options: Any) -> Decision:
         """A function of nothing but its arguments. Raises TooFewUpdates or AggregationError."""
-        if not self.about_origin:  # there distances are all rounding, and nobody's twin is known
-            gram = gram.with_equal_twins()
-        result = self.function(gram, **options)
-        decision = result if isinstance(result, Decision) else Decision(np.asarray(result, dtype=np.float64))
-        weights = gram.full(decision.weights)
-        if not np.isfinite(weights).all() or abs(float(weights.sum()) - 1) > 1e-6 * max(1.0, float(np.abs(weights).sum())):
-            raise AggregationError(
-                f"{self.name}: its weights add up to {float(weights.sum()):.6g}, not to 1",
-                "give what is left to a point, to 'origin' if it is to add nothing",
-            )
-        outlyingness = decision.outlyingness
+        gram = self._twinned(gram)
+        decision = self._checked(gram, options)
+        weights, outlyingness, shares = decision.weights, decision.outlyingness, decision.shares
         if outlyingness is None:
             distances = gram.distances_to(weights)
             outlyingness = in_typical(distances, gram.resolution, typical(distances, int(options.get("f", 0))))
-        shares = decision.shares
         if shares is None:
             own = weights[: gram.n]
-            shares = own / own.sum() if own.sum() > 0 else np.zeros(gram.n)
+            total = own.sum()
+            shares = own / total if total > 0 else np.zeros(gram.n)
         return Decision(weights, outlyingness, shares, decision.state)
+
+    def _twinned(self, gram: Gram) -> Gram:
+        """As its function sees it. Around the origin distances are all rounding, and nobody's twin is known."""
+        return gram if self.about_origin else gram.with_equal_twins()
+
+    def _checked(self, gram: Gram, options: Mapping[str, Any]) -> Decision:
+        """What the function makes of a Gram matrix: with weights for all rows, which add up to 1."""
+        result = self.function(gram, **options)
+        decision = result if isinstance(result, Decision) else Decision(np.asarray(result, dtype=np.float64))
+        weights = gram.full(decision.weights)
+        total = float(weights.sum())
+        # Weights that are not finite add up to nothing finite.
+        if not abs(total - 1) <= 1e-6 and not abs(total - 1) <= 1e-6 * float(np.abs(weights).sum()) < math.inf:
+            raise AggregationError(
+                f"{self.name}: its weights add up to {total:.6g}, not to 1",
+                "give what is left to a point, to 'origin' if it is to add nothing",
+            )
+        return Decision(weights, decision.outlyingness, decision.shares, decision.state)
 
     def combine(self, updates: Updates, decision: Decision, **options: Any) -> Tensor:
         """``(d,)``: the aggregate of these columns, by a decision of ``decide``.
@@ -111,8 +122,7 @@ class GramRule(Rule):
                 weights[rows.n :] += beside
             return Kept(combined(rows, vectors, weights))
         chosen = np.flatnonzero(weights[:n])
-        named = inspect.signature(self.last_step).parameters
-        options = {key: value for key, value in options.items() if key in named}
+        options = named(self.last_step, options, "f")
         if matrix is None:
             picked = Columns(rows.chosen(chosen.tolist()), None, survivors)
         else:
@@ -123,10 +133,10 @@ class GramRule(Rule):
     def __call__(self, updates: Updates, **options: Any) -> Tensor:
         rows, vectors, named = self._prepared(updates, options)
         if self.one_look is True or (self.one_look and self.one_look(**named)):
-            gram = distances_alone(rows, vectors)
+            weights = self._checked(distances_alone(rows, vectors), named).weights
         else:
-            gram = self._gram(rows, vectors, None)
-        return self.finish(rows, vectors, self.decide(gram, **named).weights, None, named).aggregate
+            weights = self._checked(self._twinned(self._gram(rows, vectors, None)), named).weights
+        return self.finish(rows, vectors, weights, None, named).aggregate
 
     def explain(self, updates: Updates, **options: Any) -> Verdict:
         rows, vectors, named = self._prepared(updates, options)
@@ -176,7 +186,8 @@ def _points(vectors: Mapping[str, Tensor]) -> list[Tensor | None]:
 
 def typical(distances: FloatArray, f: int) -> float:
     """The median distance, or the (n - f)-th smallest when that comes first: the largest that honest peers vouch for."""
-    return min(float(np.median(distances)), float(np.sort(distances)[max(0, len(distances) - f - 1)]))
+    ordered, count = np.sort(distances), len(distances)
+    return min(float(ordered[(count - 1) // 2] + ordered[count // 2]) / 2, float(ordered[max(0, count - f - 1)]))
 
 
 def checked_point(name: str, point: str, value: Tensor, rows: Rows) -> Tensor:
@@ -201,17 +212,18 @@ def with_points(rows: Rows, vectors: Mapping[str, Tensor], matrix: FloatArray) -
 
 def combined(rows: Rows, vectors: Mapping[str, Tensor], weights: FloatArray) -> Tensor:
     """``(d,)``: the weighted sum of updates and points; a row that has all the weight as it is."""
-    every, factors = with_points(rows, vectors, weights[None])
-    only = np.flatnonzero(factors[0])
+    every, factors = with_points(rows, vectors, weights[None]) if any(point != "origin" for point in vectors) else (rows, None)
+    shares = weights[: rows.n] if factors is None else factors[0]
+    only = shares.nonzero()[0]
     if len(only) == 0:
         return torch.zeros(rows.d, dtype=rows.dtype, device=rows.device)
-    if len(only) == 1 and factors[0, only[0]] == 1.0:
+    if len(only) == 1 and shares[only[0]] == 1.0:
         return every.row(int(only[0])).clone()
-    if rows.dtype == torch.float64 and float(np.abs(factors[0, only]).min()) < 1 / HUGE_FACTOR * 1e10:
+    if rows.dtype == torch.float64 and float(np.abs(shares[only]).min()) < 1 / HUGE_FACTOR * 1e10:
         # Such a weight belongs to a row so far away that its distance was cut. What counts of it is what was measured.
         every = Rows.of([every.row(int(row)).clamp(-HUGE_FACTOR, HUGE_FACTOR) for row in only])
-        return kernels.weighted_sum(every, factors[0, only])
-    return kernels.weighted_sum(every, factors[0])
+        return kernels.weighted_sum(every, shares[only])
+    return kernels.weighted_sum(every, shares)
 
 
 def statistics(rows: Rows, vectors: Mapping[str, Tensor], reference: Tensor | None = None) -> Gram:
@@ -224,24 +236,25 @@ def statistics(rows: Rows, vectors: Mapping[str, Tensor], reference: Tensor | No
     if reference is None:
         reference = vectors.get("center", vectors.get("median"))
     if reference is None:
-        reference = rows.row(_central_row(_sample(rows)))
+        # Of few numbers another pass, should it be needed, costs less than a choice.
+        reference = rows.row(_central_row(_sample(rows)) if rows.n * rows.d >= kernels.SMALL else 0)
     # A clone: the rows may be read-only memory of others, and zero minus itself is zero only for the same bits.
     for _ in range(ATTEMPTS):
-        products = kernels.gram(rows, reference, _points(vectors))
+        resolution = 4 * float(torch.finfo(rows.dtype).eps) * norm(reference)
+        found = Gram(kernels.gram(rows, reference, _points(vectors)), rows.n, tuple(vectors), resolution, _precision(rows))
         if not guessed:
             break
-        better = _nearer_row(products, rows.n, _precision(rows))
+        better = _nearer_row(found)
         if better is None:
             break
         reference = rows.row(better)
-    eps = float(torch.finfo(rows.dtype).eps)
-    return Gram(products, rows.n, tuple(vectors), 4 * eps * norm(reference), _precision(rows))
+    return found
 
 
 def plain_statistics(rows: Rows, vectors: Mapping[str, Tensor]) -> Gram:
     """The Gram matrix of the rows as they are: norms and directions keep their digits, distances may not."""
     products = kernels.gram(rows, None, _points(vectors))
-    length = float(np.sqrt(np.median(products.diagonal()[: rows.n])))
+    length = float(np.sqrt(middle_of(products.diagonal()[: rows.n])))
     return Gram(products, rows.n, tuple(vectors), 4 * float(torch.finfo(rows.dtype).eps) * length, _precision(rows))
 
 
@@ -273,13 +286,13 @@ def _central_row(sample: FloatArray) -> int:
     """The row whose median distance to the others is least; of equals the first."""
     columns = torch.from_numpy(sample)  # numpy's product would wake threads that compete with torch's
     apart = Gram((columns @ columns.T).numpy(), len(sample)).squared_distances()
-    return int(np.argmin(np.median(apart, axis=1)))
+    return int(np.argmin(middle_of(apart)))
 
 
-def _nearer_row(products: FloatArray, n: int, precision: float) -> int | None:
+def _nearer_row(gram: Gram) -> int | None:
     """The row to take as reference instead, when the present one is far from most rows."""
-    radius = float(np.median(products.diagonal()[:n]))
-    medians = np.median(Gram(products, n, precision=precision).squared_distances(), axis=1)
+    radius = float(middle_of(gram.products.diagonal()[: gram.n]))
+    medians = middle_of(gram.squared_distances())
     best = int(np.argmin(medians))
     return best if radius > FAR**2 * max(float(medians[best]), 0.0) else None
 

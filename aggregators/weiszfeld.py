@@ -6,7 +6,7 @@ import numpy as np
 
 from gossip.errors import AggregationError
 
-from .gram import Decision, FloatArray, Gram, ascending
+from .gram import Decision, FloatArray, Gram, ascending, middle_of
 from .gram_rules import gram_rule, typical
 
 STEPS_MAX = 1000
@@ -32,15 +32,17 @@ def geometric_median(gram: Gram, *, f: int = 0, nu: float | None = None) -> Deci
     Source: Weiszfeld 1937; Pillutla, Kakade, Harchaoui 2022, "Robust Aggregation for Federated Learning", arXiv:1912.13445.
     """
     _check_nu("geometric_median", nu)
-    medians = np.median(gram.squared_distances(), axis=1)
-    from_central = gram.squared_distances()[int(np.argmin(medians))]
+    from_central = gram.squared_distances()[int(np.argmin(middle_of(gram.squared_distances())))]
     weights = gram.even(ascending(from_central)[: gram.n // 2 + 1])
     scale = typical(gram.distances_to(weights), 0)
     smallest = nu if nu is not None else SMOOTHING * scale
     smallest = max(smallest, gram.resolution, np.finfo(np.float64).tiny)
+    still = max(STANDSTILL * scale, STANDSTILL * smallest) ** 2
+    products = gram.products
     for _ in range(STEPS_MAX):
         before, weights = weights, _weiszfeld(gram, weights, smallest)
-        if gram.between(weights, before) <= max(STANDSTILL * scale, STANDSTILL * smallest):
+        moved = weights - before
+        if float(moved @ products @ moved) <= still:
             break
     return Decision(weights)
 

@@ -18,7 +18,7 @@ import traceback
 from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
-from typing import assert_never
+from typing import Any, assert_never
 
 import torch
 
@@ -151,6 +151,7 @@ class Node:
             self._journal,
             self._tongue,
             emit=self._inbox.append,
+            prepared=self._prepare,
             judged=lambda said: self._judge.judged(said),
             in_flight=self.transport.in_flight,
             cut=lambda elements: shard_sizes(elements, config.peers, rule.whole_vector or not topology.rolling),
@@ -366,6 +367,16 @@ class Node:
                 self._halt = effect
             case _ as never:
                 assert_never(never)
+
+    def _prepare(self, trainer: events.Prepared) -> None:
+        """The core hears of the trainer's model when the rule is ready for it, too."""
+
+        def ready(how: dict[str, Any]) -> None:
+            if how:
+                self._journal.event("kernels", **how)
+            self._inbox.append(trainer)
+
+        self._reducer.prepare(self.spec.config.peers, max(trainer.sizes), ready)
 
     def _ask(self, question: control.Judge, fd: int | None) -> None:
         if not self._trainer_gone:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -11,6 +12,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
+from gossip.aggregators import kernels
+from gossip.aggregators.kernels.rows import tensor_of
 from gossip.aggregators.registry import BoundRule
 from gossip.core.digests import digest_of
 from gossip.core.events import Aggregate, Aggregated, Payload
@@ -84,6 +87,16 @@ class Reducer:
         self._from_rows = rule.from_rows
         self._small, self._large = _Rows(), _Rows()  # one for each thread
 
+    def prepare(self, n: int, d: int, then: Callable[[dict[str, Any]], None]) -> None:
+        """Loads what the rule will need for n rows of d numbers, in the worker, so that no round waits for a compiler.
+
+        ``then`` is told how it went, or nothing where there was nothing to do: now or from ``Worker.finish``.
+        """
+        if self._from_rows is not None or kernels.is_prepared(n, d):
+            then({})
+        else:
+            self._worker.submit(lambda: _prepared(n, d), then)
+
     def reduce(self, work: Aggregate) -> None:
         """Calls ``done`` with the answer, now or from ``Worker.finish``."""
         if len(work.rows) * work.rows[0].payload.nbytes <= 4 * INLINE_ELEMENTS:
@@ -103,6 +116,8 @@ class Reducer:
         if self._centered and own is not None and "center" in self._rule.needs:
             # Not a view of the row: a rule may write to neither, and the differences to oneself have their centre at zero.
             options["center"] = torch.zeros(stacked.shape[1]) if work.mix else stacked[work.own].clone()
+        if work.previous is not None and "previous" in self._rule.needs:
+            options["previous"] = tensor_of(work.previous.data)
         try:
             verdict = self._rule.explain(stacked, **options)  # nothing in it asks for a gradient, so none is recorded
         except ConfigError as error:
@@ -114,6 +129,12 @@ class Reducer:
             aggregate = aggregate.copy()  # A row as it is, like Krum's choice: the next round will overwrite it.
         weights, outlyingness = verdict.weights.tolist(), verdict.outlyingness.tolist()
         return answer(work.ticket, aggregate, tuple(weights), tuple(outlyingness), ahead)
+
+
+def _prepared(n: int, d: int) -> dict[str, Any]:
+    began = time.monotonic()
+    compiled = kernels.prepare(n, d)
+    return {"seconds": round(time.monotonic() - began, 3), "compiled": len(compiled)}
 
 
 class _Rows:

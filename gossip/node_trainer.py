@@ -52,7 +52,8 @@ class TrainerLink:
     """Speaks to the trainer over the channel and the arena.
 
     Args:
-        emit: Takes the events for the core.
+        emit: Takes the events for the core, but for ``Prepared``, which
+        prepared: takes.
         judged: Takes the answers to ``Judge``.
         in_flight: Whether the transport still reads an array (``Transport.in_flight``).
         cut: Elements of the flat vector -> sizes of its shards.
@@ -68,6 +69,7 @@ class TrainerLink:
         tongue: Tongue,
         *,
         emit: Callable[[Event], None],
+        prepared: Callable[[events.Prepared], None],
         judged: Callable[[control.Judged], None],
         in_flight: Callable[[object], bool],
         cut: Callable[[int], tuple[int, ...]],
@@ -75,7 +77,7 @@ class TrainerLink:
         own_apart: bool,
     ) -> None:
         self._channel, self._worker, self._journal, self._tongue = channel, worker, journal, tongue
-        self._emit, self._judged, self._in_flight = emit, judged, in_flight
+        self._emit, self._prepared, self._judged, self._in_flight = emit, prepared, judged, in_flight
         self._cut, self._sketch_seed, self._own_apart = cut, sketch_seed, own_apart
         self._arena: Arena | None = None
         self._bounds: list[tuple[int, int]] = []  # start and stop of each shard
@@ -285,7 +287,7 @@ class TrainerLink:
         self._given.clear()
         self._offered.clear()
         self.learning_rate, self.has_judge = said.learning_rate, said.has_judge
-        self._emit(events.Prepared(said.layout, said.state, sizes, said.state_bytes, said.round_id))
+        self._prepared(events.Prepared(said.layout, said.state, sizes, said.state_bytes, said.round_id))
 
     def _contribute(self, said: control.Contribute) -> None:
         assert self._arena is not None

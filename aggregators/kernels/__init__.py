@@ -14,6 +14,7 @@ import functools
 import importlib.util
 import logging
 import os
+import sys
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -32,6 +33,7 @@ __all__ = [
     "backend",
     "between",
     "gram",
+    "is_prepared",
     "majority",
     "middle",
     "mixed",
@@ -65,15 +67,24 @@ def _backend(wanted: str) -> Literal["fast", "plain"]:
     return "fast" if there and wanted != "plain" else "plain"
 
 
-def prepare(n: int, d: int) -> None:
+def is_prepared(n: int, d: int) -> bool:
+    """Whether n float32 updates of d coordinates need no kernels that ``prepare`` has not loaded."""
+    return backend() == "plain" or not _worth_compiling(n * d) or f"{__name__}.compiled_sums" in sys.modules
+
+
+def prepare(n: int, d: int) -> tuple[str, ...]:
     """Loads the kernels that n float32 updates of d coordinates will need, and compiles them if this machine never has.
 
-    To be called where there is time; otherwise the first rule that is called takes it: less than a second, or 6 to 13.
+    To be called where there is time; otherwise the first rule that is called takes it: less than a second, or 6 to 13. Of several
+    processes that do so at once, one compiles.
+    Returns: the names of those that were compiled here.
     """
-    if backend() == "fast" and _worth_compiling(n * d):
-        from . import compiled_ranks, compiled_sums
+    if is_prepared(n, d):
+        return ()
+    from . import compiled_cache, compiled_ranks, compiled_sums
 
-        log.debug("kernels are ready: modules=%s,%s", compiled_ranks.__name__, compiled_sums.__name__)
+    log.debug("kernels are ready: modules=%s,%s", compiled_ranks.__name__, compiled_sums.__name__)
+    return tuple(compiled_cache.compiled)
 
 
 def _kernels(rows: Rows, values: int = 1) -> Any:

@@ -190,13 +190,7 @@ def _products(
     whole = len(these) == m
     found = np.zeros((len(these), m))
     for columns in rows.blocks():
-        block = rows.block(columns).to(work)
-        if points:
-            zero = torch.zeros_like(block[:1])
-            more = [zero if point is None else point[columns].to(rows.device, work)[None] for point in points]
-            block = torch.cat([block, *more])
-        if reference is not None:
-            block = block - reference[columns].to(rows.device, work)
+        block = _centered(rows, columns, reference, points, work)
         if work == torch.float64:
             block = block.clamp(-HUGE_FACTOR, HUGE_FACTOR)
         some = block if whole else block[list(these)]
@@ -205,8 +199,30 @@ def _products(
             left, right = (x[:, : pieces * FLUSH].reshape(len(x), pieces, FLUSH).transpose(0, 1) for x in (some, block))
             found += torch.bmm(left, right.transpose(1, 2)).to("cpu", torch.float64).numpy().sum(axis=0)
         rest = slice(pieces * FLUSH, block.shape[1])
+        if rest.start == rest.stop:
+            continue
         found += some[:, rest].mm(block[:, rest].T).to("cpu", torch.float64).numpy()
     return found
+
+
+def _centered(rows: Rows, columns: slice, reference: Tensor | None, points: Sequence[Tensor | None], work: torch.dtype) -> Tensor:
+    """``(n + points, c)``: these columns of all of them minus the reference; a copy if that is anything, and then followed by
+    columns of zeros up to a multiple of ``FLUSH``, if there are that many."""
+    center = None if reference is None else reference[columns].to(rows.device, work)
+    if not points and center is None:
+        return rows.block(columns).to(work)
+    width = columns.stop - columns.start
+    whole = torch.empty(
+        rows.n + len(points), width if width < FLUSH else -(-width // FLUSH) * FLUSH, dtype=work, device=rows.device
+    )
+    whole[:, width:] = 0.0
+    made = whole[:, :width]
+    rows.put(columns, center, made)
+    for at, point in enumerate(points, rows.n):
+        made[at] = 0.0 if point is None else point[columns]
+        if center is not None:
+            made[at] -= center
+    return whole
 
 
 def squared_distances_to(rows: Rows, center: Tensor | None) -> NDArray[np.float64]:
@@ -250,12 +266,15 @@ def exact_weighted_sum(rows: Rows, weights: NDArray[np.float64]) -> Tensor:
 
 
 def _weighted_sum(rows: Rows, weights: NDArray[np.float64], work: torch.dtype) -> Tensor:
+    as_it_is = work == working(rows.dtype) == rows.dtype
+    factors, blocks = torch.from_numpy(weights).to(rows.device, work), rows.blocks()
+    if as_it_is and len(blocks) == 1:
+        return factors @ rows.block(blocks[0])
     greatest = torch.finfo(rows.dtype).max
     result = torch.empty(rows.d, dtype=rows.dtype, device=rows.device)
-    factors = torch.from_numpy(weights).to(rows.device, work)
-    for columns in rows.blocks():
+    for columns in blocks:
         part = factors @ rows.block(columns).to(work)
-        result[columns] = part if work == working(rows.dtype) == rows.dtype else part.clamp(-greatest, greatest).to(rows.dtype)
+        result[columns] = part if as_it_is else part.clamp(-greatest, greatest).to(rows.dtype)
     return result
 
 

@@ -90,6 +90,17 @@ class Rows:
             return self._together[:, columns]
         return torch.stack([row[columns] for row in self._apart])
 
+    def put(self, columns: slice, center: Tensor | None, into: Tensor) -> None:
+        """Writes these columns of all rows, minus ``center`` ``(c,)``, into the first n rows of ``into``, in its dtype."""
+        parts = [self._together] if self._together is not None else self._apart
+        places = [into[: self.n]] if self._together is not None else into[: self.n].unbind(0)
+        for part, place in zip(parts, places, strict=True):
+            piece = part[..., columns]
+            if center is None:
+                place.copy_(piece)
+            else:
+                torch.sub(piece if piece.dtype == into.dtype else piece.to(into.dtype), center, out=place)
+
     def chosen(self, rows: Sequence[int]) -> Rows:
         """Some of the rows, not copied."""
         return Rows(None, tuple(self.row(at) for at in rows))

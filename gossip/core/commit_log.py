@@ -16,14 +16,21 @@ ROUNDS_KEPT_ALWAYS = 2
 
 
 class CommitLog:
-    """Args: ``rounds_max`` and ``bytes_max`` bound it; the last two rounds are kept whatever they weigh."""
+    """Args: ``rounds_max`` and ``bytes_max`` bound it; the last two rounds are kept whatever they weigh.
+
+    ``previous`` are the aggregates, one a shard, of the last round that changed anything; empty as long as there is none here.
+    """
 
     def __init__(self, rounds_max: int, bytes_max: int) -> None:
         self.rounds_max, self.bytes_max = rounds_max, bytes_max
         self._rounds: OrderedDict[int, Held] = OrderedDict()
         self._bytes = 0
+        self.previous: tuple[Payload, ...] = ()
 
     def append(self, round_id: int, held: Held) -> None:
+        payloads = tuple([payload for _, payload in held if payload is not None])
+        if len(payloads) == len(held):
+            self.previous = payloads
         self._rounds[round_id] = held
         self._bytes += _weight(held)
         while len(self._rounds) > ROUNDS_KEPT_ALWAYS and (len(self._rounds) > self.rounds_max or self._bytes > self.bytes_max):
@@ -61,7 +68,7 @@ class CommitLog:
 
     def clear(self) -> None:
         self._rounds.clear()
-        self._bytes = 0
+        self._bytes, self.previous = 0, ()
 
 
 def reissue(peer: PeerId, commit: Commit, payload: Payload | None, attempt: int) -> Send:

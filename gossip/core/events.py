@@ -251,6 +251,8 @@ class Aggregate:
 
     ``own`` is the local peer's row, the centre of self-centred rules: an index into ``rows``, or None.
     With ``mix`` the rows are parameters: aggregate their differences to the own row.
+    ``previous`` is the last aggregate that was applied, of the same shard, for rules with a memory: None before there is one, in
+    the turns of a peer that has taken over a state and has applied nothing since, and for parameters.
     """
 
     ticket: int
@@ -260,6 +262,7 @@ class Aggregate:
     f: int
     own: int | None = None
     mix: bool = False
+    previous: Payload | None = None
 
 
 @record

@@ -78,6 +78,7 @@ class GossipRounds:
         self._data: tuple[int, int] | None = None  # samples_total, batch
         self._contributed_at: OrderedDict[int, float] = OrderedDict()
         self._next_ticket = 1
+        self._previous: Payload | None = None  # the last aggregate applied here
         # Of this round:
         self._sources: tuple[PeerId, ...] = ()
         self._own: Contributed | None = None
@@ -148,7 +149,7 @@ class GossipRounds:
         """The trainer was given another peer's state, from which ``round_id`` comes next. Raises: ValueError: of another run."""
         if chain != genesis(self.settings.run, self.settings.lineage) or snapshot:
             raise ValueError("the state is not of gossip rounds of this run")
-        self.round_id = round_id
+        self.round_id, self._previous = round_id, None
 
     def configure_data(self, samples_total: int, batch: int) -> list[Effect]:
         """The trainer reads its data through us. ``Go`` comes again, with samples, when it waits for that."""
@@ -336,7 +337,8 @@ class GossipRounds:
         self._next_ticket += 1
         self._tickets[ticket] = mix
         own = next((index for index, row in enumerate(rows) if row.peer == self.local), None)
-        return Aggregate(ticket, self.round_id, 0, rows, self._tolerated(len(rows)), own, mix)
+        # Parameters are aggregated as differences to the own ones, which have no history.
+        return Aggregate(ticket, self.round_id, 0, rows, self._tolerated(len(rows)), own, mix, None if mix else self._previous)
 
     def _tolerated(self, rows: int) -> int:
         """f for so few rows: as many as the rule can tolerate, whose need for f we know and which grows by 2 with each."""
@@ -369,6 +371,7 @@ class GossipRounds:
         if self.mixes:
             self.mixing.measure(self.round_id, self.trust.quarantined(self.round_id))
         payloads = (self._aggregate,) if self._aggregate is not None else ()
+        self._previous = self._aggregate or self._previous
         scale = self.mixing.scale(self._others_mixed) if self._mix is not None else 0.0
         return [*effects, Apply(self.round_id, payloads, self._mix, scale), self._round_report()]
 

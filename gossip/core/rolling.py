@@ -330,7 +330,7 @@ class RollingRounds:
         plan = self.topology(self.agreed.electorate(), self.round_id, self.settings.seed, shards=len(self.sizes))
         self._shards = [ShardRound(index, order) for index, order in enumerate(plan.servers)]
         self._own, self._began_at = None, now
-        self.server.begin(self.round_id, self.roster, self.agreed.begin(), self.chain)
+        self.server.begin(self.round_id, self.roster, self.agreed.begin(), self.chain, self.log.previous)
         self._promises.recall(self.round_id, self.chain, self._shards)
         effects: list[Effect] = []
         if self.mode == "active":

@@ -51,12 +51,20 @@ class Server:
         self.roster = Roster(())
         self.locked: frozenset[PeerId] = frozenset()
         self.parent = b""
+        self.previous: tuple[Payload, ...] = ()
         self._tickets: dict[int, tuple[ShardRound, int]] = {}
         self._next_ticket = 1
 
-    def begin(self, round_id: int, roster: Roster, locked: frozenset[PeerId], parent: bytes) -> None:
-        """A round begins. ``locked`` are those in quarantine: nobody waits for their updates, and no rule sees them."""
-        self.round_id, self.roster, self.locked, self.parent = round_id, roster, locked, parent
+    def begin(
+        self, round_id: int, roster: Roster, locked: frozenset[PeerId], parent: bytes, previous: tuple[Payload, ...] = ()
+    ) -> None:
+        """A round begins.
+
+        Args:
+            locked: Those in quarantine: nobody waits for their updates, and no rule sees them.
+            previous: The aggregate of each shard that was applied last; empty where that is not known.
+        """
+        self.round_id, self.roster, self.locked, self.parent, self.previous = round_id, roster, locked, parent, previous
         self._tickets.clear()
 
     def quorum(self) -> int:
@@ -141,7 +149,8 @@ class Server:
         own = next((i for i, row in enumerate(shard.rows) if row.peer == self.local), None)
         # Who is proven faulty is out of n and out of f.
         proven = len(self.locked.intersection(self.roster)) + len(set(shard.faulty) - self.locked)
-        return [Aggregate(ticket, self.round_id, shard.index, shard.rows, max(0, self.settings.f - proven), own)]
+        f, previous = max(0, self.settings.f - proven), self.previous[shard.index] if self.previous else None
+        return [Aggregate(ticket, self.round_id, shard.index, shard.rows, f, own, previous=previous)]
 
     def finish(self, event: Aggregated, roster: tuple[PeerId, ...]) -> tuple[ShardRound, Commit] | None:
         """The rule has answered. None when that is no longer of use: we have promised a later attempt meanwhile."""

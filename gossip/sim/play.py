@@ -303,10 +303,11 @@ def reducer_of(aggregator: str, f: int) -> tuple[Reducer, int]:
             "gossip demo --topology random-k runs it",
         )
 
-    def reduce(rows: Sequence[Values], samples: Sequence[int], tolerated: int) -> Values | Judged:
+    def reduce(rows: Sequence[Values], samples: Sequence[int], tolerated: int, last: Values | None) -> Values | Judged:
+        previous = torch.tensor(last, dtype=torch.float32) if last is not None else None
         try:
             with torch.no_grad():
-                verdict = rule.explain(torch.tensor(rows, dtype=torch.float32), f=tolerated)
+                verdict = rule.explain(torch.tensor(rows, dtype=torch.float32), f=tolerated, previous=previous)
         except ConfigError:
             return [nan] * len(rows[0])  # too few updates: the trainer then says that it could not
         return Judged(verdict.aggregate.tolist(), tuple(verdict.weights.tolist()), tuple(verdict.outlyingness.tolist()))

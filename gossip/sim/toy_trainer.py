@@ -35,9 +35,9 @@ class Judged(NamedTuple):
     outlyingness: tuple[float, ...]
 
 
-Reducer = Callable[[Sequence[Values], Sequence[int], int], Values | Judged]
-"""``(rows of (d,), samples of each, f) -> (d,)``; a bare vector blames nobody. f is what the core says each time: it falls as
-liars are found out."""
+Reducer = Callable[[Sequence[Values], Sequence[int], int, Values | None], Values | Judged]
+"""``(rows of (d,), samples of each, f, previous) -> (d,)``; a bare vector blames nobody. f is what the core says each time: it
+falls as liars are found out. previous is the last aggregate, if there is one."""
 
 TRAINER_EFFECTS = (events.Aggregate, events.Apply, events.Go, events.TakeSnapshot, events.Restore)
 
@@ -102,8 +102,9 @@ def target_of(seed: int, elements: int) -> Vector:
     return target
 
 
-def weighted_mean(rows: Sequence[Values], samples: Sequence[int], f: int = 0) -> list[float]:
-    """The sample-weighted mean, summed in the order of ``rows``, so that every peer gets the same bits. It tolerates no liars."""
+def weighted_mean(rows: Sequence[Values], samples: Sequence[int], f: int = 0, previous: Values | None = None) -> list[float]:
+    """The sample-weighted mean, summed in the order of ``rows``, so that every peer gets the same bits. It tolerates no liars,
+    and remembers nothing."""
     total = [0.0] * len(rows[0])
     for row, weight in zip(rows, samples, strict=True):
         total = [sum_so_far + value * weight for sum_so_far, value in zip(total, row, strict=True)]
@@ -285,7 +286,8 @@ class ToyTrainer:
             center = rows[ask.own]
             rows = [[value - own for value, own in zip(row, center, strict=True)] for row in rows]
             samples = [1] * len(rows)
-        found = self.reducer(rows, samples, ask.f)
+        previous = ask.previous.data.tolist() if ask.previous is not None else None
+        found = self.reducer(rows, samples, ask.f, previous)
         if not isinstance(found, Judged):
             everything = sum(samples)
             found = Judged(found, tuple([weight / everything for weight in samples]), (1.0,) * len(rows))

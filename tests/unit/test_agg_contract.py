@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,6 +27,7 @@ from gossip.aggregators import (
     rule,
     trimmed_mean,
 )
+from gossip.aggregators.gram import middle_of
 from gossip.errors import AggregationError, TooFewUpdates
 
 X = np.random.default_rng(0).standard_normal((6, 9)) + 2
@@ -233,3 +236,32 @@ def test_twins_tie_and_the_earlier_goes_first() -> None:
         gram = krum.statistics(x.to(dtype)).with_equal_twins()
         assert gram.squared_distances()[2, 6] == 0
         assert (gram.products[2] == gram.products[6]).all()
+
+
+def test_few_numbers_are_not_sampled_and_a_liar_in_the_first_row_costs_no_digits() -> None:
+    x = torch.randn(8, 20_000, generator=torch.Generator().manual_seed(3))
+    honest = ((x[1:, None].double() - x[1:].double()) ** 2).sum(-1).numpy()
+    x[0] += 1e6
+    calls: list[str] = []
+
+    def see(frame: Any, event: str, what: Any) -> None:
+        if event in ("call", "c_call"):
+            calls.append(frame.f_code.co_name)
+
+    krum(x, f=1)
+    sys.setprofile(see)
+    try:
+        gram = krum.statistics(x)
+        first = len(calls)
+        krum.decide(gram, f=1)
+    finally:
+        sys.setprofile(None)
+    np.testing.assert_allclose(gram.squared_distances()[1:, 1:], honest, rtol=1e-5)
+    assert "_sample" not in calls
+    assert len(calls) - first < 110, "what does not depend on the updates' length is most of what few of them cost"
+
+
+def test_the_median_of_few_numbers_is_numpys() -> None:
+    for shape in ((1,), (2,), (5, 4), (5, 5), (3, 8)):
+        values = np.random.default_rng(0).standard_normal(shape) ** 3
+        np.testing.assert_allclose(middle_of(values), np.median(values, axis=-1), rtol=1e-15)

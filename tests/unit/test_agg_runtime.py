@@ -37,7 +37,15 @@ def central(gram: Gram, *, f, k: int = 3):
 """
 
 
-def reduced(spec: str, updates: np.ndarray, *, own: int | None = None, mix: bool = False, round_id: int = 4) -> Aggregated:
+def reduced(
+    spec: str,
+    updates: np.ndarray,
+    *,
+    own: int | None = None,
+    mix: bool = False,
+    round_id: int = 4,
+    previous: Payload | None = None,
+) -> Aggregated:
     """What the node answers the core."""
     told: list[Aggregated] = []
     worker = Worker()
@@ -46,7 +54,7 @@ def reduced(spec: str, updates: np.ndarray, *, own: int | None = None, mix: bool
         for row in rows:
             row.payload.data.setflags(write=False)  # as they come from the network
         reducer = Reducer(load(spec), worker, told.append, centered=own is not None)
-        reducer.reduce(Aggregate(7, round_id, 0, rows, F, own, mix))
+        reducer.reduce(Aggregate(7, round_id, 0, rows, F, own, mix, previous))
     finally:
         worker.close()
     return told[0]
@@ -91,6 +99,19 @@ def test_rules_that_need_the_loss_run_on_the_trainers_bench(spec: str) -> None:
     said = bench.answer(load(spec), control.Judge(1, 6, 0, 2, -1, False), rows, 0.1)
     assert said.reason == ""
     assert float(torch.from_numpy(rows[6]) @ gradient) > 0, "the aggregate descends"
+
+
+@pytest.mark.parametrize("spec", ["centered_clipping:steps=2", "nnm+centered_clipping"])
+def test_a_rule_with_a_memory_starts_from_the_last_aggregate(spec: str) -> None:
+    x = cloud()
+    last = np.full(D, 0.9, np.float32)
+    last.setflags(write=False)
+    found, fresh = reduced(spec, x, previous=Payload(last, last.nbytes)), reduced(spec, x)
+    assert found.payload is not None
+    expected = load(spec)(torch.from_numpy(x.copy()), f=F, previous=torch.full((D,), 0.9))
+    np.testing.assert_allclose(found.payload.data, expected, rtol=1e-6)
+    assert fresh.payload is not None
+    assert np.linalg.norm(found.payload.data - 1) < 0.5 * np.linalg.norm(fresh.payload.data - 1)
 
 
 @pytest.mark.parametrize("spec", ["monna", "self_centered_clipping", "nnm+monna"])

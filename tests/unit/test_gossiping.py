@@ -114,6 +114,27 @@ class Table:
 # --- the course of a round ------------------------------------------------------------------------------------------------
 
 
+def test_a_rule_is_given_the_aggregate_that_was_applied_last_and_none_of_another_state() -> None:
+    table = Table(gossip={"mix_every": 2})
+    table.start()
+    (first,) = only(table.whole_round(), Aggregate)
+    assert first.previous is None
+    effects = table.contribute(parameters=vector(0.0, 0.0))
+    for peer in table.settings.peers[1:]:
+        effects += [*table.push(peer), *table.push(peer, what="parameters")]
+    gradients, parameters = only(effects, Aggregate)
+    assert gradients.previous is not None
+    assert gradients.previous.data == (9.0, 9.0)
+    assert parameters.mix
+    assert parameters.previous is None, "differences to the own parameters have no history"
+    chain, snapshot = table.rounds.snapshot(8) or (b"", ())
+    table.rounds.stop(table.now)
+    table.rounds.adopt(8, chain, snapshot)
+    table.rounds.start(table.now)
+    (after,) = only(table.whole_round(), Aggregate)
+    assert after.previous is None
+
+
 def test_a_round_goes_from_go_to_the_next_go() -> None:
     table = Table()
     assert table.start() == [Go(0, None, want_parameters=False)]

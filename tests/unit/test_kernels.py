@@ -7,7 +7,10 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -349,12 +352,69 @@ from gossip.aggregators import kernels, krum, median
 small = torch.randn(9, 1000)
 median(small), krum(small, f=2), kernels.prepare(9, 1000)
 assert "numba" not in sys.modules
+assert kernels.is_prepared(9, 1000)
+assert not kernels.is_prepared(9, 1_000_000)
 kernels.prepare(9, 1_000_000)
+assert kernels.is_prepared(9, 1_000_000)
 print("numba" in sys.modules)
 """
     environment = {key: value for key, value in os.environ.items() if key != "GOSSIP_KERNELS"}
     made = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
     assert made.stdout.strip() == "True"
+
+
+def test_what_one_process_compiles_the_others_wait_for_and_find(
+    tmp_path: Path, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if backend == "plain":
+        return  # it has nothing to compile
+    from gossip.aggregators.kernels import compiled_cache
+
+    locked, told, waits = compiled_cache._locked, list[str](), threading.Event()
+
+    def watched(fd: int) -> bool:
+        if locked(fd):
+            return True
+        waits.set()
+        return False
+
+    def second() -> None:
+        compiled_cache.kernel(nothing)
+        told.append("second")
+
+    monkeypatch.setattr(compiled_cache, "_locked", watched)
+    monkeypatch.setattr(compiled_cache, "_folder", lambda: tmp_path)
+    monkeypatch.setattr(compiled_cache, "compiled", [])
+    other = threading.Thread(target=second)
+    with compiled_cache._alone(tmp_path):
+        other.start()
+        assert waits.wait(20)
+        told.append("first")
+    other.join(20)
+    assert told == ["first", "second"]
+    assert compiled_cache.compiled == ["nothing"]
+    compiled_cache.kernel(nothing)
+    assert compiled_cache.compiled == ["nothing"], "it is in the cache"
+
+
+def nothing(pointer: Any) -> None:
+    pass
+
+
+def test_a_process_that_compiles_for_ever_keeps_nobody_waiting(
+    tmp_path: Path, backend: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    if backend == "plain":
+        return
+    from gossip.aggregators.kernels import compiled_cache
+
+    with compiled_cache._alone(tmp_path):
+        monkeypatch.setattr(compiled_cache, "PATIENCE_S", 0.0)
+        with compiled_cache._alone(tmp_path):
+            assert "compiling them here, too" in caplog.text
+        caplog.clear()
+    with compiled_cache._alone(tmp_path):
+        assert caplog.text == ""
 
 
 def test_the_environment_chooses_the_kernels_and_is_told_when_it_cannot(monkeypatch: pytest.MonkeyPatch, backend: str) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from node_fakes import FakeCore, Stage, end_of, socket_pair, vector
 
+from gossip.aggregators import kernels
 from gossip.core import events
 from gossip.core.digests import digest_of
 from gossip.core.events import Aggregate, Aggregated, Apply, Go, Halt, Payload, Row, Slice
@@ -262,6 +263,25 @@ def test_a_large_input_is_aggregated_while_the_loop_goes_on(tmp_path: Path) -> N
         heard = core.wait_for(Aggregated)
         assert heard.reason == ""
         assert heard.payload.data[0] == 1
+
+
+def test_the_core_hears_of_the_trainer_when_the_kernels_are_there_and_the_loop_goes_on_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled = threading.Event()
+    monkeypatch.setattr(kernels, "is_prepared", lambda n, d: (n, d) != (1, 4))
+    monkeypatch.setattr(kernels, "prepare", lambda n, d: ("gram", "squares") if compiled.wait(20) else ())
+    core = FakeCore()
+    with Stage(core, aggregator="krum", run_dir=tmp_path) as stage:
+        stage.trainer.send(control.Prepare(4, b"layout", b"state", 8, 0.1, True), fds=(stage.arena.fd,))
+        stage.poke()
+        assert core.count(events.Prepared) == 0, "a round would wait for the compiler"
+        compiled.set()
+        assert core.wait_for(events.Prepared).sizes == (4,)
+    lines = [json.loads(line) for line in (tmp_path / "peer-0" / "events.jsonl").read_text().splitlines()]
+    (told,) = [line for line in lines if line.get("event") == "kernels"]
+    assert told["compiled"] == 2
+    assert 0 <= told["seconds"] < 20
 
 
 def test_a_rule_that_needs_the_loss_is_run_by_the_trainer() -> None:

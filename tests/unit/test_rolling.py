@@ -84,6 +84,7 @@ class Table:
         self.made: list[Commit] = []
         self.crashed: set[int] = set()
         self.aggregations = 0
+        self.asked: list[Aggregate] = []
         self.held_back: list[tuple[int, Aggregate]] | None = None
         for peer in self.peers:
             peer.sizes = (1,) * shards
@@ -103,6 +104,7 @@ class Table:
                     self.due[i].pop(token, None)
                 case Aggregate():
                     self.aggregations += 1
+                    self.asked.append(effect)
                     if self.held_back is not None:
                         self.held_back.append((i, effect))
                     else:
@@ -194,6 +196,28 @@ def test_a_round_ends_with_the_same_chain_everywhere(shards: int) -> None:
     table.assert_one_history(4)
     assert table.aggregations == 4 * shards
     assert table.go == [4] * 5
+
+
+def test_whoever_serves_is_given_the_last_aggregate_of_its_shard() -> None:
+    table = Table(5, shards=2)
+    table.peers[2].adopt(0, table.peers[2].chain, table.peers[2].snapshot(0)[1])  # type: ignore[index]
+    last: dict[int, bytes] = {}
+    for number in range(6):
+        table.contribute(samples=0 if number == 3 else 4)
+        table.deliver()
+        asked, table.asked = table.asked, []
+        for ask in asked:
+            assert (b"" if ask.previous is None else ask.previous.digest) == last.get(ask.shard, b"")
+        if number != 3:  # a round that changes nothing is not remembered
+            last = {commit.shard: commit.digest for commit in table.made[-2:]}
+    assert len({commit.server for commit in table.made}) > 2
+    stranger = table.peers[3]
+    snapshot = stranger.snapshot(6)
+    assert snapshot is not None
+    stranger.stop(table.now)
+    stranger.adopt(6, *snapshot)
+    stranger.start(table.now)
+    assert stranger.server.previous == (), "what was applied elsewhere is not known here"
 
 
 def test_a_swarm_of_one_trains() -> None:

@@ -50,23 +50,26 @@ class Conserved(Checker):
     history no sample is used twice in an epoch, nor is one lost."""
 
     invariant = "S11"
-    events = (Contributed,)
+    events = (Contributed, Restored)
     effects = (Aggregate, Committed, Apply, Go)
 
     def __init__(self, circumstances: Circumstances | None = None) -> None:
         super().__init__(circumstances)
         self._rows: dict[PeerId, dict[tuple[int, int], tuple[Row, ...]]] = {}
         self._pending: dict[PeerId, list[Committed]] = {}
+        self._previous: dict[PeerId, tuple[Payload, ...]] = {}  # what each has applied last, since it took over a state
         self._sent: dict[tuple[PeerId, int], list[int]] = {}
         self._read: dict[tuple[PeerId, int, bytes], Ranges] = {}
         self._branches: dict[bytes, _Branch] = {}
 
     def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
-        self._rows[peer], self._pending[peer] = {}, []
+        self._rows[peer], self._pending[peer], self._previous[peer] = {}, [], ()
 
     def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
         if isinstance(event, Contributed):
             self._sent.setdefault((peer, event.round_id), []).append(event.samples)
+        elif isinstance(event, Restored) and not event.error:
+            self._previous[peer] = ()
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
         match effect:
@@ -82,6 +85,7 @@ class Conserved(Checker):
                     self._on_made(swarm, peer, effect.commit)
             case Apply():
                 done, self._pending[peer] = self._pending[peer], []
+                self._previous[peer] = effect.payloads or self._previous[peer]
                 if done and done[0].chain not in self._branches:
                     self._branches[done[0].chain] = self._follow(swarm, peer, done)
             case _:
@@ -99,6 +103,9 @@ class Conserved(Checker):
             raise self.violated(swarm, peer, f"{what}: the own row is {ask.own} and should be {own}")
         if min([row.samples for row in ask.rows], default=1) < 1:
             raise self.violated(swarm, peer, f"{what}: a row without samples: {[(row.peer, row.samples) for row in ask.rows]}")
+        last = self._previous[peer]
+        if ask.previous is not (last[ask.shard] if last and not ask.mix else None):
+            raise self.violated(swarm, peer, f"{what}: the rule is not given the aggregate that was applied last")
         rows = self._rows[peer]
         if len(rows) > 64:
             del rows[next(iter(rows))]
