@@ -264,7 +264,7 @@ def test_an_observer_that_crashes_a_peer_ends_its_event_there() -> None:
 
 SCRIPT = """
 import sys
-sys.path.insert(0, {tests!r})
+sys.path[:0] = {tests!r}
 from test_peer_rolling import rolling_swarm
 from gossip.sim.liars import Liars
 from gossip.sim.network import LinkModel
@@ -279,7 +279,7 @@ print(swarm.trace_hash, swarm.cores[0].rounds.round_id)
 
 
 def test_a_run_is_the_same_in_every_process_and_under_every_hash_seed() -> None:
-    script = SCRIPT.format(tests=str(ROOT / "tests" / "simulation"))
+    script = SCRIPT.format(tests=[str(ROOT / "tests" / "simulation"), str(ROOT / "tests")])
     said = []
     for hash_seed in ("0", "1", "12345"):
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT)}
