@@ -35,6 +35,7 @@ from gossip.world_faults import (
     Reset,
     Ring,
     ServerFault,
+    SlowNode,
     Spike,
 )
 
@@ -288,6 +289,12 @@ def _narrow(lots: _Lots) -> list[Fault]:
     return [Narrow(speed, queue_bytes, lots.when(0.2), lots.long(0.5, 8.0), _near(lots))]
 
 
+def _full_queue(lots: _Lots) -> list[Fault]:
+    """So slow that an update is still on its way when the next one comes, for which there is no room."""
+    speed, queue_bytes = lots.long(10.0, 200.0), float(lots.random.choice((0, 16, 32)))
+    return [Narrow(speed, queue_bytes, lots.when(0.2), lots.long(1.0, 8.0), _near(lots))]
+
+
 def _ring(lots: _Lots) -> list[Fault]:
     return [Ring(tuple(lots.peers()), lots.when(), lots.long(0.2, 5.0))]
 
@@ -299,6 +306,11 @@ def _drift(lots: _Lots) -> list[Fault]:
 
 def _late_timers(lots: _Lots) -> list[Fault]:
     return [LateTimers(lots.peers()[0], lots.long(0.005, 0.5), lots.when(), lots.long(0.5, 6.0))]
+
+
+def _slow_node(lots: _Lots) -> list[Fault]:
+    """Hardly noticed, or with more to do than it has time for."""
+    return [SlowNode(lots.peers()[0], lots.long(0.0005, 0.03), lots.when(0.2), lots.long(0.5, 6.0))]
 
 
 def _hang_trainer(lots: _Lots) -> list[Fault]:
@@ -338,9 +350,11 @@ KINDS: tuple[Kind, ...] = (
     Kind("spike", 0.8, _spike),
     Kind("reset", 1.0, _reset),
     Kind("narrow", 0.5, _narrow),
+    Kind("queue_full", 0.6, _full_queue),
     Kind("ring", 0.6, _ring),
     Kind("drift", 0.5, _drift),
     Kind("late_timers", 0.7, _late_timers),
+    Kind("slow_node", 0.8, _slow_node),
     Kind("hang_trainer", 0.8, _hang_trainer),
     Kind("kill_trainer", 0.8, _kill_trainer),
     Kind("leave", 0.5, _leave),
