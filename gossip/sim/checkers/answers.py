@@ -22,8 +22,10 @@ from gossip.core.messages import (
     StateRequest,
     Update,
 )
+from gossip.core.rolling import RollingRounds
 
-from .base import Checker, Circumstances
+from .base import Checker, Circumstances, peer_core
+from .rounds import rolling_of
 
 if TYPE_CHECKING:
     from gossip.sim.driver import Swarm
@@ -71,15 +73,13 @@ class AnswersOnce(Checker):
         self.judged += 1
         owed[effect.peer, what] -= 1
         if owed[effect.peer, what] < 0:
-            text = (
-                f"answers peer {effect.peer} with a {type(effect.message).__name__}, which has asked for none that it has not had"
-            )
-            raise self.violated(swarm, peer, text)
+            answer = type(effect.message).__name__
+            raise self.violated(swarm, peer, f"sends peer {effect.peer} an answer, {answer}, that it has not asked for")
 
 
 class CommitsForAReason(Checker):
-    """S15: a peer is sent a commit of a shard when one has been made or heard of, and for each update, query or request of its
-    own; never more often than that."""
+    """S15: a peer is sent a commit of a shard when it has been made, when one who serves hears of it, and for each update, query
+    or request that comes when it is held; never more often than that."""
 
     invariant = "S15"
     events = (Commit, Update, Query, CommitRequest)
@@ -98,15 +98,17 @@ class CommitsForAReason(Checker):
     def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
         if type(event) is not Received:
             return
-        match event.message:
-            case Commit(round_id=round_id, shard=shard):
-                self._spread[peer][round_id, shard] += 1
-            case Update(round_id=round_id, shard=shard) | Query(round_id=round_id, shard=shard):
-                self._asked[peer][event.sender, round_id, shard] += 1
-            case CommitRequest(first=first):
-                insort(self._wanted[peer].setdefault(event.sender, []), first)
-            case _:
-                return
+        message = event.message
+        if isinstance(message, CommitRequest):
+            insort(self._wanted[peer].setdefault(event.sender, []), message.first)
+            return
+        rounds = rolling_of(peer_core(swarm, peer))
+        if rounds is None or not isinstance(message, Commit | Update | Query) or not _calls_for_a_commit(rounds, message):
+            return
+        if isinstance(message, Commit):
+            self._spread[peer][message.round_id, message.shard] += 1
+        else:
+            self._asked[peer][event.sender, message.round_id, message.shard] += 1
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
         if type(effect) is Aggregate:
@@ -120,8 +122,19 @@ class CommitsForAReason(Checker):
         reasons += bisect_right(self._wanted[peer].get(to, ()), round_id)
         self.judged += 1
         if self._sent[peer][to, round_id, shard] > reasons:
-            text = f"sends peer {to} the commit of round {round_id}, shard {shard} for the {reasons + 1}th time"
-            raise self.violated(swarm, peer, f"{text}, and has had {reasons} reasons")
+            text = f"sends peer {to} the commit of round {round_id}, shard {shard} {reasons + 1} times"
+            raise self.violated(swarm, peer, f"{text}, and has had reason for {reasons}")
+
+
+def _calls_for_a_commit(rounds: RollingRounds, message: Commit | Update | Query) -> bool:
+    """Whether a message is a reason to send the commit of its shard to somebody."""
+    if message.round_id != rounds.round_id or message.shard >= len(rounds._shards):
+        return True  # it may be, when its round has come
+    shard = rounds._shards[message.shard]
+    held = shard.commit is not None or rounds._made is not None
+    if not isinstance(message, Commit):
+        return held  # else it is waited for
+    return not held and (shard.server(shard.attempt) == rounds.local or message.attempt < shard.attempt)
 
 
 class OffersOnce(Checker):
@@ -160,7 +173,7 @@ class OffersOnce(Checker):
         self.judged += 1
         if said[key] > 1 + self._resumed[peer]:
             what = f"{type(message).__name__} of round {message.round_id}, shard {message.shard}, attempt {message.attempt}"
-            raise self.violated(swarm, peer, f"sends peer {effect.peer} its {what} for the {said[key]}th time")
+            raise self.violated(swarm, peer, f"sends peer {effect.peer} its {what} {said[key]} times")
 
 
 __all__ = ["AnswersOnce", "CommitsForAReason", "OffersOnce"]
