@@ -56,9 +56,9 @@ def besides(message: Message, when: type = TimerFired) -> Change:
         (
             CommitsForAReason,
             Commit,
-            r"sends peer \d the commit of round \d+, shard 0 for the \d+th time, and has had \d+ reasons",
+            r"sends peer \d the commit of round \d+, shard 0 2 times, and has had reason for 1",
         ),
-        (OffersOnce, Update, r"sends peer \d its Update of round \d+, shard 0, attempt 0 for the 2th time"),
+        (OffersOnce, Update, r"sends peer \d its Update of round \d+, shard 0, attempt 0 2 times"),
     ],
 )
 def test_s15_what_is_said_twice_for_one_reason_is_caught(checker: type[Checker], kind: type, words: str) -> None:
@@ -88,7 +88,7 @@ def test_s15_an_answer_to_nothing_is_caught(answer: Message) -> None:
 def test_s15_a_server_that_asks_twice_for_an_update_is_caught() -> None:
     swarm, _ = watched(OffersOnce, topology="rolling")
     tamper(swarm, 0, besides(Query(b"lineage!", 3, 0, 1, b"")))
-    assert caught(swarm) == "sends peer 1 its Query of round 3, shard 0, attempt 1 for the 2th time"
+    assert caught(swarm) == "sends peer 1 its Query of round 3, shard 0, attempt 1 2 times"
 
 
 def test_who_is_asked_again_or_takes_a_state_over_may_offer_its_update_again() -> None:
