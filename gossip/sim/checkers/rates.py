@@ -15,12 +15,10 @@ from gossip.core.messages import (
     Gossip,
     Hello,
     Nack,
-    NotMe,
     PeerId,
     Ping,
     PingRequest,
     PushPull,
-    Query,
     StateRequest,
 )
 from gossip.core.returning import RETURN_HELLO_EVERY, RETURN_INTERVAL_S
@@ -70,7 +68,7 @@ def needed_in_the_calm(membership: Membership, n: int) -> dict[type, float]:
     and tells that as often as it takes."""
     settings = membership.settings
     turns = 1.0 / settings.probe_interval_s
-    nothing = dict.fromkeys((Hello, Query, NotMe, CommitRequest, StateRequest), 0.0)
+    nothing = dict.fromkeys((Hello, CommitRequest, StateRequest), 0.0)
     probe = dict.fromkeys((PingRequest, Nack), float(settings.indirect_probes))  # of one that is just leaving
     told = {Gossip: float(retransmit_limit(n, settings)), PushPull: 1.0 / settings.push_pull_interval_s}
     return {**nothing, **probe, **told, Ping: turns * (1 + 1 / STRAY_EVERY)}
@@ -80,7 +78,7 @@ class SpeaksInMeasure(Checker):
     """S15: in no second does a peer say more than twice what the protocol needs, of each kind of message that is no answer."""
 
     invariant = "S15"
-    effects = (Ping, PingRequest, Gossip, PushPull, Hello, CommitRequest, StateRequest, Nack, Query, NotMe)
+    effects = (Ping, PingRequest, Gossip, PushPull, Hello, CommitRequest, StateRequest, Nack)
 
     def __init__(self, circumstances: Circumstances | None = None) -> None:
         super().__init__(circumstances)
