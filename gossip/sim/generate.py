@@ -63,6 +63,7 @@ RULES = {"mean": 1, "median": 3, "trimmed_mean": 3, "multi_krum": 5}
 ROBUST = 0.45  # of the schedules in which nobody does: the rule is drawn all the same, of which a mean is one
 SERVER_LIES = ("wrong_results", "broken_results", "nan_results", "two_results", "strange_roster", "usurper")
 """About results of rounds that somebody serves: elsewhere nobody can tell them."""
+STATE_LIES = ("wrong_states", "broken_states", "far_states")
 LIES = (("sign_flip", 1.0), ("nan", 1.0), ("zero", 1.0), ("stale", 3.0), ("scale", 20.0), ("bit_flip", 1.0))
 
 
@@ -215,7 +216,11 @@ def _liar(lots: _Lots) -> list[Fault]:
 
 
 def _node_lie(lots: _Lots) -> list[Fault]:
-    return [NodeLie(lots.random.choice(NODE_LIES), (lots.peers()[0],))]
+    """Who lies about states needs somebody who asks for one: others are started again."""
+    lie, (liar, *others) = lots.random.choice(NODE_LIES), lots.peers()
+    drawn = [(lots.when(), lots.long(0.01, 1.0)) for _ in range(3)]
+    asking = [Restart(peer, None, after_s, at_s) for peer, (at_s, after_s) in zip(others, drawn, strict=False)]
+    return [NodeLie(lie, (liar,)), *(asking if lie in STATE_LIES else ())]
 
 
 def _partition(lots: _Lots) -> list[Fault]:

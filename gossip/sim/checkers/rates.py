@@ -148,8 +148,10 @@ class FallsSilent(Checker):
         self._news.pop(peer, None)
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+        if type(effect) is not Send or type(effect.message) is not Gossip or type(swarm.handling) is not TimerFired:
+            return
         membership, now = membership_of(swarm.hosts[peer].core), swarm.now
-        if membership is None or type(effect) is not Send or type(swarm.handling) is not TimerFired:
+        if membership is None:
             return
         news, settings = membership.rumours._order, membership.settings
         known, since, told_at = self._news.get(peer, (-1, 0.0, 0.0))
