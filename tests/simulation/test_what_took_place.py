@@ -13,6 +13,7 @@ from test_campaign import _NobodyMayDie as NobodyMayDie
 from gossip.fault_kinds import Crash
 from gossip.faults import Fault
 from gossip.sim.chart import Chart
+from gossip.sim.checkers.disturbances import Disturbances
 from gossip.sim.nemesis import name_of
 from gossip.sim.picture import draw
 from gossip.sim.play import run
@@ -96,3 +97,13 @@ def test_the_picture_says_why_a_message_did_not_arrive_and_what_a_liar_said_inst
     words = ["".join(node.itertext()) for node in ET.fromstring(draw(outcome, chart)).iter("{http://www.w3.org/2000/svg}text")]
     assert any(word.startswith("lied: Update r") for word in words)
     assert {"✕ cut", "✕ withheld"} <= set(words)
+
+
+def test_s6_a_node_with_far_too_much_to_do_may_be_taken_for_dead_and_one_that_is_a_little_slow_may_not() -> None:
+    swarm, _ = played(replace(WORLD, faults=(SlowNode(1, 0.03, 1.0, 60.0), SlowNode(2, 0.001, 1.0, 60.0))), seconds=0.5)
+    disturbances = Disturbances()
+    swarm.hooks.append(disturbances)
+    swarm.run_for(2.5)
+    assert disturbances.undisturbed_s(swarm, 1) < 0.5
+    assert disturbances.undisturbed_s(swarm, 2) > 2.0
+    assert swarm.now - disturbances.calm_since(swarm) < 0.5

@@ -106,6 +106,8 @@ class SpeaksInMeasure(Checker):
             return
         if kind is Ping and _is_relayed(swarm, effect.peer):
             return
+        if kind is Gossip and type(swarm.handling) is Received and swarm.handling.sender == effect.peer:
+            return  # a denial, to one that accuses it
         if not calm and kind in RUMOURS_KINDS and self.circumstances.lies and self.circumstances.defaming:
             return
         bounds = self._most.get(peer)
