@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 RECENT_PUSHES = 512
 FORKS_AFTER_S = 6.5
-"""Two round timeouts, and the messages between, after the network was uneven no second commit of a round can come out any more: who
-slept through it goes from attempt to attempt until a server gives it the commit again (seed 1980: 6.02 s)."""
+"""Two round timeouts and the messages between: later than that after the network was uneven no second commit of a round comes.
+Who slept through it goes from attempt to attempt until a server gives it the commit again (seed 1980: 6.02 s)."""
 
 
 def rolling_of(core: Peer | None) -> RollingRounds | None:
