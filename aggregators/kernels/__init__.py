@@ -14,7 +14,9 @@ import functools
 import importlib.util
 import logging
 import os
+import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -25,13 +27,15 @@ from torch import Tensor
 
 from gossip.errors import AggregationError, ConfigError
 
-from . import network, plain
+from . import cache_folder, network, plain
 from .rows import Rows
 
 __all__ = [
     "Rows",
     "backend",
     "between",
+    "compile_apart",
+    "do_without",
     "gram",
     "is_prepared",
     "majority",
@@ -47,6 +51,7 @@ log = logging.getLogger(__name__)
 SMALL = 2**18
 """Numbers below which updates go through the plain kernels: a millisecond or two, while loading numba takes half a second."""
 Survivors = NDArray[np.float64] | None
+_forced = ""
 
 
 def backend() -> Literal["fast", "plain"]:
@@ -54,7 +59,7 @@ def backend() -> Literal["fast", "plain"]:
 
     Raises: ConfigError: GOSSIP_KERNELS asks for something that is not there.
     """
-    return _backend(os.environ.get("GOSSIP_KERNELS", ""))
+    return _backend(_forced or os.environ.get("GOSSIP_KERNELS", ""))
 
 
 @functools.cache
@@ -84,7 +89,41 @@ def prepare(n: int, d: int) -> tuple[str, ...]:
     from . import compiled_cache, compiled_ranks, compiled_sums
 
     log.debug("kernels are ready: modules=%s,%s", compiled_ranks.__name__, compiled_sums.__name__)
+    try:
+        cache_folder.mark_complete()
+    except OSError as error:
+        log.info("kernels cannot be kept: reason=%s", error)
     return tuple(compiled_cache.compiled)
+
+
+def compile_apart(n: int, d: int, patience_s: float) -> bool:
+    """Lets a process of its own compile what ``prepare`` will load, which keeps this one's threads from nothing.
+
+    Returns: whether all is there, as far as can be known, before the patience is over. What was begun goes on.
+    """
+    folder, until = cache_folder.folder(), time.monotonic() + patience_s
+    if folder is None or cache_folder.is_complete():
+        return folder is not None
+    program = f"import {__name__} as kernels; kernels.prepare({int(n)}, {int(d)})"
+    try:
+        with cache_folder.alone(folder, "turn", patience_s):
+            if cache_folder.is_complete():
+                return True
+            if time.monotonic() >= until:
+                return False
+            compiler = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+            return compiler.wait(max(0.0, until - time.monotonic())) == 0
+    except subprocess.TimeoutExpired:
+        return False
+    except OSError as error:
+        log.info("kernels cannot be kept: reason=%s folder=%s", error, folder)
+        return False
+
+
+def do_without() -> None:
+    """From now on this process uses the plain kernels, whatever the environment says."""
+    global _forced
+    _forced = "plain"
 
 
 def _kernels(rows: Rows, values: int = 1) -> Any:

@@ -18,7 +18,18 @@ import torch
 from torch import Tensor
 
 from gossip.aggregators import kernels
-from gossip.aggregators.kernels import Rows, between, gram, majority, middle, mixed, nearest, squared_distances_to, weighted_sum
+from gossip.aggregators.kernels import (
+    Rows,
+    between,
+    cache_folder,
+    gram,
+    majority,
+    middle,
+    mixed,
+    nearest,
+    squared_distances_to,
+    weighted_sum,
+)
 from gossip.aggregators.kernels import network as networks
 from gossip.errors import AggregationError, ConfigError
 
@@ -371,7 +382,7 @@ def test_what_one_process_compiles_the_others_wait_for_and_find(
         return  # it has nothing to compile
     from gossip.aggregators.kernels import compiled_cache
 
-    locked, told, waits = compiled_cache._locked, list[str](), threading.Event()
+    locked, told, waits = cache_folder.locked, list[str](), threading.Event()
 
     def watched(fd: int) -> bool:
         if locked(fd):
@@ -383,11 +394,11 @@ def test_what_one_process_compiles_the_others_wait_for_and_find(
         compiled_cache.kernel(nothing)
         told.append("second")
 
-    monkeypatch.setattr(compiled_cache, "_locked", watched)
-    monkeypatch.setattr(compiled_cache, "_folder", lambda: tmp_path)
+    monkeypatch.setattr(cache_folder, "locked", watched)
+    monkeypatch.setattr(cache_folder, "folder", lambda: tmp_path)
     monkeypatch.setattr(compiled_cache, "compiled", [])
     other = threading.Thread(target=second)
-    with compiled_cache._alone(tmp_path):
+    with cache_folder.alone(tmp_path, "lock", 0.0):
         other.start()
         assert waits.wait(20)
         told.append("first")
@@ -402,20 +413,25 @@ def nothing(pointer: Any) -> None:
     pass
 
 
-def test_a_process_that_compiles_for_ever_keeps_nobody_waiting(
-    tmp_path: Path, backend: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    if backend == "plain":
-        return
-    from gossip.aggregators.kernels import compiled_cache
+def test_a_process_that_compiles_for_ever_keeps_nobody_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with cache_folder.alone(tmp_path, "lock", 0.0) as mine:
+        assert mine
+        with cache_folder.alone(tmp_path, "lock", 0.0) as both:
+            assert not both
+    with cache_folder.alone(tmp_path, "lock", 0.0) as mine:
+        assert mine
+    monkeypatch.setattr(cache_folder, "folder", lambda: tmp_path)
+    assert not kernels.compile_apart(8, 2**20, 0.0), "nothing is compiled in no time"
+    assert not cache_folder.is_complete()
+    cache_folder.mark_complete()
+    assert kernels.compile_apart(8, 2**20, 0.0)
 
-    with compiled_cache._alone(tmp_path):
-        monkeypatch.setattr(compiled_cache, "PATIENCE_S", 0.0)
-        with compiled_cache._alone(tmp_path):
-            assert "compiling them here, too" in caplog.text
-        caplog.clear()
-    with compiled_cache._alone(tmp_path):
-        assert caplog.text == ""
+
+def test_a_process_that_does_without_compiled_kernels_has_the_plain_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "_forced", "")
+    kernels.do_without()
+    assert kernels.backend() == "plain"
+    assert kernels.is_prepared(8, 2**20)
 
 
 def test_the_environment_chooses_the_kernels_and_is_told_when_it_cannot(monkeypatch: pytest.MonkeyPatch, backend: str) -> None:

@@ -1,0 +1,67 @@
+"""Where compiled kernels are kept, and that one process at a time fills it. To ask here does not load the compiler."""
+
+from __future__ import annotations
+
+import fcntl
+import functools
+import hashlib
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+ASK_AGAIN_S = 0.01
+COMPLETE = "complete"
+
+
+@functools.cache
+def folder() -> Path | None:
+    """A folder for this very version of the kernels: numba itself looks at one file's date, and a kernel is made of several."""
+    digest = hashlib.blake2b(digest_size=8)
+    for source in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(source.read_bytes())
+    chosen = os.environ.get("NUMBA_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME")
+    try:
+        above = Path(chosen) if chosen else Path.home() / ".cache"
+    except RuntimeError:  # nobody's home
+        return None
+    return above / "gossip" / f"kernels-{digest.hexdigest()}"
+
+
+def is_complete() -> bool:
+    """Whether all kernels were compiled for this machine, or for one that shares the folder."""
+    there = folder()
+    return there is not None and (there / COMPLETE).exists()
+
+
+def mark_complete() -> None:
+    """All of them have been made. Raises OSError where nothing can be kept."""
+    there = folder()
+    if there is not None:
+        (there / COMPLETE).touch()
+
+
+@contextmanager
+def alone(there: Path, what: str, patience_s: float) -> Iterator[bool]:
+    """One process of a machine does ``what``, the others wait for their turn, so long at most. Yields whether it is one's own.
+
+    Raises: OSError: There can be no such folder.
+    """
+    there.mkdir(parents=True, exist_ok=True)
+    with (there / what).open("w") as lock:
+        until = time.monotonic() + patience_s
+        mine = locked(lock.fileno())
+        while not mine and time.monotonic() < until:
+            time.sleep(ASK_AGAIN_S)
+            mine = locked(lock.fileno())
+        yield mine
+
+
+def locked(fd: int) -> bool:
+    """Closing the file, or dying, lets go of it again."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
