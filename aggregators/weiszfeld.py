@@ -37,14 +37,26 @@ def geometric_median(gram: Gram, *, f: int = 0, nu: float | None = None) -> Deci
     scale = typical(gram.distances_to(weights), 0)
     smallest = nu if nu is not None else SMOOTHING * scale
     smallest = max(smallest, gram.resolution, np.finfo(np.float64).tiny)
-    still = max(STANDSTILL * scale, STANDSTILL * smallest) ** 2
-    products = gram.products
+    still = max(STANDSTILL * scale, STANDSTILL * smallest)
+    return Decision(_until_it_stands_still(gram, weights[: gram.n], smallest, still))
+
+
+def _until_it_stands_still(gram: Gram, weights: FloatArray, smallest: float, still: float) -> FloatArray:
+    """Steps of ``_weiszfeld`` without points beside the updates. Each is a few short operations: of few updates they are all that
+    it costs."""
+    products = gram.products[: gram.n, : gram.n]
+    own, least = products.diagonal(), max(smallest * smallest, float(np.finfo(np.float64).tiny))
+    along = products @ weights
     for _ in range(STEPS_MAX):
-        before, weights = weights, _weiszfeld(gram, weights, smallest)
-        moved = weights - before
-        if float(moved @ products @ moved) <= still:
+        reach = own + max(0.0, float(weights @ along))
+        squares = reach - 2.0 * along
+        squares[squares <= np.maximum(gram.precision * reach, least)] = least
+        inverse = np.sqrt(squares.min() / squares)
+        before, along_before, weights = weights, along, inverse / inverse.sum()
+        along = products @ weights
+        if float((weights - before) @ (along - along_before)) <= still * still:
             break
-    return Decision(weights)
+    return weights
 
 
 @gram_rule(points=("origin",), translation=False, scale=False)
