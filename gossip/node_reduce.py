@@ -25,6 +25,9 @@ from .node_worker import Worker
 INLINE_ELEMENTS = 2**20
 """Inputs of at most this many numbers (n * d) are aggregated at once in the loop: a few milliseconds."""
 
+PREPARE_S = 30.0
+"""A node that has waited so long for compiled kernels goes on without: half of the time that peers have to come by default."""
+
 Ahead: TypeAlias = Callable[[np.ndarray], None] | None
 """Told of a result that is finite before its digest is made: others may begin to receive it."""
 
@@ -132,9 +135,13 @@ class Reducer:
 
 
 def _prepared(n: int, d: int) -> dict[str, Any]:
+    """In a process of its own where there is something to compile: in a thread it would keep the loop from answering probes."""
     began = time.monotonic()
-    compiled = kernels.prepare(n, d)
-    return {"seconds": round(time.monotonic() - began, 3), "compiled": len(compiled)}
+    if kernels.compile_apart(n, d, PREPARE_S):
+        kernels.prepare(n, d)
+    else:
+        kernels.do_without()
+    return {"seconds": round(time.monotonic() - began, 3), "backend": kernels.backend()}
 
 
 class _Rows:

@@ -270,7 +270,8 @@ def test_the_core_hears_of_the_trainer_when_the_kernels_are_there_and_the_loop_g
 ) -> None:
     compiled = threading.Event()
     monkeypatch.setattr(kernels, "is_prepared", lambda n, d: (n, d) != (1, 4))
-    monkeypatch.setattr(kernels, "prepare", lambda n, d: ("gram", "squares") if compiled.wait(20) else ())
+    monkeypatch.setattr(kernels, "compile_apart", lambda n, d, patience_s: compiled.wait(20))
+    monkeypatch.setattr(kernels, "prepare", lambda n, d: ())
     core = FakeCore()
     with Stage(core, aggregator="krum", run_dir=tmp_path) as stage:
         stage.trainer.send(control.Prepare(4, b"layout", b"state", 8, 0.1, True), fds=(stage.arena.fd,))
@@ -280,7 +281,7 @@ def test_the_core_hears_of_the_trainer_when_the_kernels_are_there_and_the_loop_g
         assert core.wait_for(events.Prepared).sizes == (4,)
     lines = [json.loads(line) for line in (tmp_path / "peer-0" / "events.jsonl").read_text().splitlines()]
     (told,) = [line for line in lines if line.get("event") == "kernels"]
-    assert told["compiled"] == 2
+    assert told["backend"] == kernels.backend()
     assert 0 <= told["seconds"] < 20
 
 
