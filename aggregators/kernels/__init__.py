@@ -25,7 +25,7 @@ from torch import Tensor
 
 from gossip.errors import AggregationError, ConfigError
 
-from . import network, plain
+from . import forks, network, plain
 from .rows import Rows
 
 __all__ = [
@@ -44,6 +44,7 @@ __all__ = [
 ]
 
 log = logging.getLogger(__name__)
+forks.watch()
 SMALL = 2**18
 """Numbers below which updates go through the plain kernels: a millisecond or two, while loading numba takes half a second."""
 Survivors = NDArray[np.float64] | None
