@@ -258,7 +258,11 @@ def _table(tally: Tally, result: dict[str, Any], console: _Console) -> None:
         "rules: "
         + ", ".join(f"{name} {count}" for name, count in result["aggregators"].items())
         + f"; asked {tally.judged_by['RuleAnswers']} times with as many updates as they need"
-        + (f"; way to the optimum left at the end: {left['median']:.1%} (median), {left['most']:.1%} (most)" if left else "")
+        + (
+            f"; way to the optimum left at the end: {100 * left['median']:.3g} % (median), {100 * left['most']:.3g} % (most)"
+            if left
+            else ""
+        )
     )
     console.say("kinds of fault that took place, in so many schedules: " + _pairs(result["kinds_of_fault"]))
     console.say(f"{'fault':<20}{'schedules':>10}{'times':>9}")
@@ -368,7 +372,7 @@ def _play_one(question: Question, seed: int, console: _Console, trace: bool, pic
         console.say(f"did not take place: {', '.join(idle)} (faults begin before active_s = {schedule.active_s:g})")
     console.say(f"{outcome.rounds} rounds in {outcome.simulated_s:.2f} simulated seconds, trace {outcome.trace_hash}")
     if isfinite(outcome.left):
-        console.say(f"the rule: way to the optimum left at the end: {outcome.left:.1%}")
+        console.say(f"the rule: way to the optimum left at the end: {100 * outcome.left:.3g} %")
     if picture is not None:
         console.say(f"picture: {picture}")
     console.say(f"violated: {outcome.violation}" if outcome.violation else "no violation")
