@@ -10,7 +10,8 @@ VENV ?= .venv
 TORCH_INDEX ?=
 ARGS ?=
 PYTEST_ARGS ?=
-JOBS ?= $(shell nproc)
+# nproc takes OMP_NUM_THREADS for the number of processors, and newer makes hand it what is exported below.
+JOBS ?= $(shell env -u OMP_NUM_THREADS nproc)
 # Of tests that start a swarm each: most of their time they wait for processes to start.
 SWARMS ?= $(shell echo $$(( ($(JOBS) + 1) / 2 )))
 # How many fault schedules `make test` plays; `make simulate` plays 2,000.
@@ -27,7 +28,7 @@ SOURCES := gossip aggregators topologies launch tests examples benchmarks
 export OMP_NUM_THREADS ?= 1
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: help venv demo test simulate lint format types pyright membership bench robustness package clean mutants
+.PHONY: help venv demo test test-long campaign simulate lint format types pyright membership bench robustness package clean mutants
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,10 +54,17 @@ test: lint types $(INSTALLED)  ## all that a change must pass: lint, types, test
 ifdef PYTEST_ARGS
 	$(BIN)/python -m pytest -q $(PYTEST_ARGS)
 else
-	$(BIN)/python -m pytest -q --durations=5 --numprocesses $(JOBS) $(ALONE)
+	@echo "the dear tests do what every change needs; make test-long gives them all their seeds, sizes and examples"
+	$(BIN)/python -m pytest -q --durations=5 --numprocesses $(JOBS) --dist loadgroup $(ALONE)
 	$(BIN)/gossip simulate --seeds $(SCHEDULES) --jobs $(JOBS)
 	$(BIN)/python -m pytest -q --durations=5 --numprocesses $(SWARMS) $(TOGETHER)
 endif
+
+test-long: $(INSTALLED)  ## the same tests with all their seeds, sizes and examples (ten minutes of four processors more)
+	TEST_LONG=1 $(BIN)/python -m pytest -q --durations=20 --numprocesses $(JOBS) --dist loadgroup $(PYTEST_ARGS) $(ALONE)
+	TEST_LONG=1 $(BIN)/python -m pytest -q --durations=20 --numprocesses $(SWARMS) $(PYTEST_ARGS) $(TOGETHER)
+
+campaign: lint types test-long simulate mutants  ## what a night is for: test-long, 2,000 schedules, every mutant (hours)
 
 mutants: $(INSTALLED)  ## plant protocol faults and let the simulator find them, up to 2,000 schedules each (an hour or two)
 	$(BIN)/python tests/mutants/hunt.py --jobs $(JOBS) $(ARGS)

@@ -183,11 +183,11 @@ def number(mean: float, deviation: float | None) -> str:
     return f"{mean:.2f}" if deviation is None else f"{mean:.2f} ± {deviation:.2f}"
 
 
-def tables(found: Found, seeds: int) -> str:
-    """Markdown: a row a rule, ours over the independent value."""
+def tables(found: Found) -> str:
+    """Markdown: a row a rule with its fewest seeds, ours over the independent value."""
     attacks = [attack for attack in ATTACKS if any(attack == a for _, a in found)]
     lines = [
-        f"| rule (ours, {seeds} seeds; *independent*) | " + " | ".join(TITLES[attack] for attack in attacks) + " |",
+        "| rule (seeds): ours, *independent* | " + " | ".join(TITLES[attack] for attack in attacks) + " |",
         "|---" * (len(attacks) + 1) + "|",
     ]
     for rule in (rule for rule in RULES if any(rule == r for r, _ in found)):
@@ -196,7 +196,8 @@ def tables(found: Found, seeds: int) -> str:
             other = INDEPENDENT[rule][ATTACKS.index(attack)]
             beside = "diverges" if other is None else number(*other)
             cells.append(f"{told(found[rule, attack])}<br>*{beside}*" if (rule, attack) in found else "")
-        lines.append(f"| {TITLES.get(rule, rule)} | " + " | ".join(cells) + " |")
+        seeds = min(len(rows) for (r, _), rows in found.items() if r == rule)
+        lines.append(f"| {TITLES.get(rule, rule)} ({seeds}) | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
@@ -248,7 +249,7 @@ def main() -> int:
     for cell in done:
         found.setdefault((cell.rule, cell.attack), []).append(rows[name_of(cell)])
     held = list(claims(found))
-    table = tables(found, options.seeds)
+    table = tables(found)
     said = [f"- {'holds' if holds else '**does not hold**'}: {words}" for words, holds in held]
     if options.json:
         print(json.dumps({"rows": [rows[name_of(cell)] for cell in done], "claims": [[*claim] for claim in held]}))

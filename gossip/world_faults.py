@@ -195,6 +195,19 @@ class LateTimers:
 
 
 @dataclass(frozen=True, slots=True)
+class SlowNode:
+    """The peer's node needs ``handling_s`` for each event, and the others wait meanwhile: a machine with far too much to do."""
+
+    peer: int
+    handling_s: float = _number(0)
+    at_s: float = _number(0)
+    for_s: float = _number(0)
+
+    def __str__(self) -> str:
+        return f"slow_node:{self.peer} {self.handling_s:g} s an event {_span(self)}"
+
+
+@dataclass(frozen=True, slots=True)
 class CrashMidway:
     """The peer dies between two effects of an event, the ``effect``-th from ``at_s`` on; it starts again ``after_s`` later."""
 
@@ -282,6 +295,7 @@ NODE_LIES = (
     "forged_departures",
     "forged_incarnations",
     "deaf",
+    "strangers",
     "wrong_states",
     "broken_states",
     "far_states",
@@ -305,7 +319,7 @@ class NodeLie:
 
 NetworkFault: TypeAlias = Partition | Ring | Flap | Loss | Duplicate | Corrupt | Reset | Reorder | Spike | Delay | Narrow
 ServerFault: TypeAlias = CrashBroadcast | HangServer
-ProcessFault: TypeAlias = CrashMidway | HangTrainer | KillTrainer | Leave | Drift | LateTimers
+ProcessFault: TypeAlias = CrashMidway | HangTrainer | KillTrainer | Leave | Drift | LateTimers | SlowNode
 WorldFault: TypeAlias = NetworkFault | ProcessFault | ServerFault | NodeLie
 
 WORLD_KINDS: Mapping[str, type[WorldFault]] = {
@@ -322,6 +336,7 @@ WORLD_KINDS: Mapping[str, type[WorldFault]] = {
     "ring": Ring,
     "drift": Drift,
     "late_timers": LateTimers,
+    "slow_node": SlowNode,
     "crash_midway": CrashMidway,
     "crash_broadcast": CrashBroadcast,
     "hang_server": HangServer,

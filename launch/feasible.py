@@ -9,6 +9,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from gossip import topologies
 from gossip.aggregators import registry
@@ -36,13 +37,7 @@ def check_rule(resolved: Resolved) -> Resolved:
     config = resolved.config
     if config.f is not None and config.f >= config.peers:
         raise ConfigError(f"f={config.f} of {config.peers} peers may lie: nobody honest is left", "lower f, or start more peers")
-    command = [sys.executable, "-m", "gossip.launch.feasible", config.aggregator, config.topology, str(config.peers)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    try:
-        answer = json.loads(done.stdout.splitlines()[-1])
-    except (ValueError, IndexError):
-        last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
-        raise ConfigError(f"aggregator {config.aggregator!r} cannot be loaded: {last}") from None
+    answer = _look(config.aggregator, config.topology, config.peers)
     if "error" in answer:
         raise ConfigError(answer["error"], answer["hint"])
     config.plan.fits(config.topology, answer["rolling"], answer["name"], answer["asks_loss"])
@@ -57,6 +52,23 @@ def check_rule(resolved: Resolved) -> Resolved:
     if not possible:
         raise TooFewUpdates(answer["name"], 0, least[0], rows)
     return resolved.with_values(f"what {answer['name']} and {config.peers} peers allow, at most a quarter", f=max(possible))
+
+
+def _look(aggregator: str, topology: str, peers: int) -> dict[str, Any]:
+    """``_describe`` or what is wrong, by a process of its own, unless torch is here already: to import it takes seconds."""
+    if "torch" in sys.modules:
+        try:
+            return _describe_or_refuse(aggregator, topology, peers)
+        except Exception as error:
+            raise ConfigError(f"aggregator {aggregator!r} cannot be loaded: {type(error).__name__}: {error}") from error
+    command = [sys.executable, "-m", "gossip.launch.feasible", aggregator, topology, str(peers)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    try:
+        answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    except (ValueError, IndexError):
+        last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        raise ConfigError(f"aggregator {aggregator!r} cannot be loaded: {last}") from None
+    return answer
 
 
 def check_memory(peers: int) -> None:
@@ -89,7 +101,14 @@ def make_run_folder(path: Path) -> None:
         raise ConfigError(f"cannot make the run folder {path}: {error.strerror}") from error
 
 
-def _describe(aggregator: str, topology: str, peers: int) -> dict[str, object]:
+def _describe_or_refuse(aggregator: str, topology: str, peers: int) -> dict[str, Any]:
+    try:
+        return _describe(aggregator, topology, peers)
+    except GossipError as error:
+        return {"error": str(error), "hint": error.hint}
+
+
+def _describe(aggregator: str, topology: str, peers: int) -> dict[str, Any]:
     """What the rule is called, the least number of updates for f = 0, 1, ..., and how many it gets at least in a round."""
     rule, who = registry.load(aggregator), topologies.load(topology)
     if rule.needs_center and who.rolling:
@@ -101,7 +120,4 @@ def _describe(aggregator: str, topology: str, peers: int) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    try:
-        print(json.dumps(_describe(sys.argv[1], sys.argv[2], int(sys.argv[3]))))
-    except GossipError as error:
-        print(json.dumps({"error": str(error), "hint": error.hint}))
+    print(json.dumps(_describe_or_refuse(sys.argv[1], sys.argv[2], int(sys.argv[3]))))

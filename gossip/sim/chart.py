@@ -17,6 +17,10 @@ from .observer import Observer
 if TYPE_CHECKING:
     from .driver import Swarm
 
+What = (
+    Literal["sent", "arrived", "lied", "lost", "altered"]
+    | Literal["started", "died", "halted", "committed", "aggregates", "reported", "link", "fault"]
+)
 Group = Literal["membership", "rounds", "joining"]
 _GROUPS: dict[type, Group] = {
     **dict.fromkeys(
@@ -26,17 +30,26 @@ _GROUPS: dict[type, Group] = {
 }
 RUMOURS_SHOWN = 2
 
+LOST = (
+    *("no_link", "lost", "cut", "reset", "queue_full", "lost_by_reset", "gone"),
+    *("malformed", "foreign_run", "own_name", "unwanted_payload", "withheld"),
+)
+"""Why a message never arrives, as the swarm counts it."""
+ALTERED = ("corrupted", "spoiled", "duplicated", "reordered", "spiked", "queued")
+"""What else may befall one. (That it is delayed is seen.)"""
+
 
 @dataclass(frozen=True, slots=True)
 class Line:
     """One thing that happened at one peer, or (-1, a fault) in the network.
 
-    ``sent`` and ``arrived`` carry the message and the other peer; of the rest ``text`` says what it was.
+    ``sent`` and ``arrived`` carry the message and the other peer, and so do ``lied`` (what is said instead of what was sent),
+    ``lost`` and ``altered``, whose ``text`` begins with what befell it; of the rest ``text`` says what it was.
     """
 
     t: float
     peer: PeerId
-    what: Literal["sent", "arrived", "started", "died", "halted", "committed", "aggregates", "reported", "link", "fault"]
+    what: What
     text: str
     message: Message | None = None
     other: PeerId = -1
@@ -49,10 +62,11 @@ class Line:
         return "membership" if self.what == "link" else "rounds"
 
     def __str__(self) -> str:
-        arrow = {"sent": f"-> {self.other}", "arrived": f"<- {self.other}"}.get(self.what, "   ")
-        word = "" if self.message is not None else f"{self.what} "
+        there = f"-> {self.other}"
+        arrow = {"sent": there, "arrived": f"<- {self.other}", "lied": there, "lost": f"-x {self.other}", "altered": there}
+        word = "" if self.what in ("sent", "arrived", "lost", "altered") else f"{self.what} "
         where = f"peer {self.peer}" if self.peer >= 0 else "network"
-        return f"{self.t:11.6f}  {where} {arrow:5} {word}{self.text}"
+        return f"{self.t:11.6f}  {where} {arrow.get(self.what, ''):5} {word}{self.text}"
 
 
 class Chart(Observer):
@@ -72,6 +86,15 @@ class Chart(Observer):
 
     def on_fault(self, swarm: Swarm[Any], peer: PeerId, text: str) -> None:
         self._add(swarm, peer, "fault", text)
+
+    def on_mishap(self, swarm: Swarm[Any], peer: PeerId, to: PeerId, what: str, message: Message | None) -> None:
+        words = say(message) if message is not None else "bytes that mean nothing"
+        if what == "lied":
+            self.lines.append(Line(swarm.now, peer, "lied", words, message, to))
+        elif what in LOST:
+            self.lines.append(Line(swarm.now, peer, "lost", f"{what}: {words}", message, to))
+        elif what in ALTERED:
+            self.lines.append(Line(swarm.now, peer, "altered", f"{what}: {words}", message, to))
 
     def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
         match event:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Generic
 
 from gossip.core import events
-from gossip.core.events import Effect, Event, Received, Send, Token
+from gossip.core.events import Effect, Event, Received, Send, TimerFired, Token
 from gossip.core.messages import PeerId
 
 from .host import C, Host
@@ -27,6 +27,7 @@ from .links import Links
 from .machine import NS, Machine, to_ns
 from .network import Network
 from .observer import MANY, Hooks
+from .slow_nodes import SlowNodes
 from .timeline import Stuck, Timeline
 from .toy_trainer import TRAINER_EFFECTS, Trainer
 from .trace import Trace
@@ -113,6 +114,7 @@ class Swarm(Timeline, Generic[C]):
         self._delivered = self._trace.delivered
         self._links: Links[C] = Links(self)
         self._wire = Wire(self, self._links)
+        self._slow_nodes: SlowNodes[C] = SlowNodes(self)
         self._carry_out: dict[type, Callable[[Host[C], Any], None]] = {
             Send: self._wire.send,
             events.SetTimer: self._set_timer,
@@ -216,8 +218,10 @@ class Swarm(Timeline, Generic[C]):
         host.state = "up"
         for see in self.hooks.resume:
             see(self, peer)
+        host.inbox.extendleft(reversed(host.waiting))  # what it had no time for before
+        host.waiting.clear()
         while host.inbox and host.state == "up":
-            self._handle(host, *host.inbox.popleft())
+            self._slow_nodes.handle(host, *host.inbox.popleft())
         still_s = host.machine.clock_s(self.now_ns) - host.machine.clock_s(host.paused_at_ns)
         if still_s > OVERSLEPT_S:
             self._handle(host, events.ClockJumped(still_s))
@@ -260,8 +264,10 @@ class Swarm(Timeline, Generic[C]):
 
     def slow_down(self, peer: PeerId, factor: float, handling_s: float = 0.0) -> None:
         """A slow machine: all that the trainer does takes ``factor`` times as long, and the node ``handling_s`` for an event."""
-        machine = self.machines[peer]
+        machine, host = self.machines[peer], self.hosts[peer]
         machine.slowness, machine.handling_ns = factor, to_ns(handling_s)
+        if not handling_s:
+            self._slow_nodes.catch_up(host)
 
     def drift(self, peer: PeerId, rate: float = 1.0, jump_s: float = 0.0) -> None:
         """From now on the peer's clock runs ``rate`` times as fast as the world's. ``jump_s``: see ``Machine.set_clock``."""
@@ -304,12 +310,13 @@ class Swarm(Timeline, Generic[C]):
         if host.trainer is None or host.state in ("crashed", "halted"):
             return
         if host.state == "up":  # read from shared memory by the node, so a hung trainer has some too
-            self._handle(host, host.trainer.progress(host.machine.clock_s(self.now_ns)))
+            self.deliver(host, host.trainer.progress(host.machine.clock_s(self.now_ns)))
         self.at_ns(self.now_ns + to_ns(self.progress_s), self._watch_progress, host)
 
     def _close_process(self, host: Host[C]) -> None:
         host.timers.clear()
         host.inbox.clear()
+        host.waiting.clear()
         self._links.close_process(host)
 
     # --- events and effects -----------------------------------------------------------------------------------------------
@@ -317,21 +324,10 @@ class Swarm(Timeline, Generic[C]):
     def deliver(self, host: Host[C], event: Event, said: bytes | None = None) -> None:
         """Hands an event to a core; to one that is paused, when it goes on. ``said``: the bytes that it came as."""
         if host.state == "up":
-            if host.machine.handling_ns:
-                machine = host.machine
-                waits_ns, machine.free_at_ns = machine.free_at_ns, max(machine.free_at_ns, self.now_ns) + machine.handling_ns
-                if waits_ns > self.now_ns:
-                    self.at_ns(waits_ns, self._deliver_late, host, event, said)
-                    return
-            self._handle(host, event, said)
+            if not self._slow_nodes.puts_off(host, event, said):
+                self._handle(host, event, said)
         elif host.state == "paused":
             host.inbox.append((event, said))
-
-    def _deliver_late(self, host: Host[C], event: Event, said: bytes | None) -> None:
-        if host.state == "paused":
-            host.inbox.append((event, said))
-        else:
-            self._handle(host, event, said)
 
     def _handle(self, host: Host[C], event: Event, said: bytes | None = None) -> None:
         if host.state != "up":
@@ -391,8 +387,10 @@ class Swarm(Timeline, Generic[C]):
         if host.state == "paused":
             host.late_timers.append((due_ns, token))
             return
-        del host.timers[token]
-        self.deliver(host, events.TimerFired(token))
+        event = TimerFired(token)
+        if not self._slow_nodes.puts_off(host, event):
+            del host.timers[token]
+            self._handle(host, event)
 
     def _connect(self, host: Host[C], effect: events.Connect) -> None:
         self._links.connect(host, effect.peer, effect.control)

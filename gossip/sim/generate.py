@@ -35,6 +35,7 @@ from gossip.world_faults import (
     Reset,
     Ring,
     ServerFault,
+    SlowNode,
     Spike,
 )
 
@@ -62,6 +63,7 @@ RULES = {"mean": 1, "median": 3, "trimmed_mean": 3, "multi_krum": 5}
 ROBUST = 0.45  # of the schedules in which nobody does: the rule is drawn all the same, of which a mean is one
 SERVER_LIES = ("wrong_results", "broken_results", "nan_results", "two_results", "strange_roster", "usurper")
 """About results of rounds that somebody serves: elsewhere nobody can tell them."""
+STATE_LIES = ("wrong_states", "broken_states", "far_states")
 LIES = (("sign_flip", 1.0), ("nan", 1.0), ("zero", 1.0), ("stale", 3.0), ("scale", 20.0), ("bit_flip", 1.0))
 
 
@@ -214,7 +216,11 @@ def _liar(lots: _Lots) -> list[Fault]:
 
 
 def _node_lie(lots: _Lots) -> list[Fault]:
-    return [NodeLie(lots.random.choice(NODE_LIES), (lots.peers()[0],))]
+    """Who lies about states needs somebody who asks for one: others are started again."""
+    lie, (liar, *others) = lots.random.choice(NODE_LIES), lots.peers()
+    drawn = [(lots.when(), lots.long(0.01, 1.0)) for _ in range(3)]
+    asking = [Restart(peer, None, after_s, at_s) for peer, (at_s, after_s) in zip(others, drawn, strict=False)]
+    return [NodeLie(lie, (liar,)), *(asking if lie in STATE_LIES else ())]
 
 
 def _partition(lots: _Lots) -> list[Fault]:
@@ -288,6 +294,12 @@ def _narrow(lots: _Lots) -> list[Fault]:
     return [Narrow(speed, queue_bytes, lots.when(0.2), lots.long(0.5, 8.0), _near(lots))]
 
 
+def _full_queue(lots: _Lots) -> list[Fault]:
+    """So slow that an update is still on its way when the next one comes, for which there is no room."""
+    speed, queue_bytes = lots.long(10.0, 200.0), float(lots.random.choice((0, 16, 32)))
+    return [Narrow(speed, queue_bytes, lots.when(0.2), lots.long(1.0, 8.0), _near(lots))]
+
+
 def _ring(lots: _Lots) -> list[Fault]:
     return [Ring(tuple(lots.peers()), lots.when(), lots.long(0.2, 5.0))]
 
@@ -299,6 +311,11 @@ def _drift(lots: _Lots) -> list[Fault]:
 
 def _late_timers(lots: _Lots) -> list[Fault]:
     return [LateTimers(lots.peers()[0], lots.long(0.005, 0.5), lots.when(), lots.long(0.5, 6.0))]
+
+
+def _slow_node(lots: _Lots) -> list[Fault]:
+    """Hardly noticed, or with more to do than it has time for."""
+    return [SlowNode(lots.peers()[0], lots.long(0.0005, 0.03), lots.when(0.2), lots.long(0.5, 6.0))]
 
 
 def _hang_trainer(lots: _Lots) -> list[Fault]:
@@ -338,9 +355,11 @@ KINDS: tuple[Kind, ...] = (
     Kind("spike", 0.8, _spike),
     Kind("reset", 1.0, _reset),
     Kind("narrow", 0.5, _narrow),
+    Kind("queue_full", 0.6, _full_queue),
     Kind("ring", 0.6, _ring),
     Kind("drift", 0.5, _drift),
     Kind("late_timers", 0.7, _late_timers),
+    Kind("slow_node", 0.8, _slow_node),
     Kind("hang_trainer", 0.8, _hang_trainer),
     Kind("kill_trainer", 0.8, _kill_trainer),
     Kind("leave", 0.5, _leave),

@@ -54,6 +54,7 @@ class Host(Generic[C]):
     timers: dict[Token, tuple[int, float]] = field(default_factory=dict)  # pending: when due (ns), and for when asked (s)
     used_tokens: set[Token] = field(default_factory=set)
     inbox: deque[tuple[Event, bytes | None]] = field(default_factory=deque)  # what came while it was paused
+    waiting: deque[tuple[Event, bytes | None]] = field(default_factory=deque)  # what a slow node had no time for yet
     late_timers: list[tuple[int, Token]] = field(default_factory=list)
     paused_at_ns: int = 0
     effects_left: int | None = None  # to live

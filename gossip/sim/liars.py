@@ -19,7 +19,20 @@ from numpy.typing import NDArray
 
 from gossip.core.events import Payload
 from gossip.core.members import REFUTATIONS
-from gossip.core.messages import ROUND_MAX, Ack, Commit, Envelope, Gossip, PeerId, Ping, PushPull, Rumour, StateOffer, Update
+from gossip.core.messages import (
+    ROUND_MAX,
+    Ack,
+    Commit,
+    Envelope,
+    Gossip,
+    PeerId,
+    Ping,
+    PushPull,
+    Rumour,
+    StateOffer,
+    Status,
+    Update,
+)
 from gossip.core.messages import Push as PushMessage
 
 from .toy_trainer import payload_of
@@ -31,6 +44,8 @@ if TYPE_CHECKING:
 OFTEN = 0.1  # of the messages that could carry a lie about others, so many do
 HUGE = np.float32(1e30)
 FAR_ROUNDS = 1_000_000
+STATUSES: tuple[Status, ...] = ("alive", "suspect", "dead", "left")
+STRANGERS = 10_000  # from which id on nobody is of the run
 
 
 @dataclass(slots=True)
@@ -201,7 +216,7 @@ def strange_roster(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload 
     """As a server it names a roster with somebody in it who is not of the run."""
     if not _own_commit(envelope, payload) or not isinstance(envelope.message, Commit):
         return None
-    return [(to, _say(envelope, roster=(*envelope.message.roster, 10_000)), payload)]
+    return [(to, _say(envelope, roster=(*envelope.message.roster, STRANGERS)), payload)]
 
 
 @lie
@@ -270,6 +285,19 @@ def forged_incarnations(liar: Liar, to: PeerId, envelope: Envelope, payload: Pay
 def deaf(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[Letter] | None:
     """Answers the probes of one peer never, and of all others always: a case for indirect probes."""
     return [] if isinstance(envelope.message, Ack) and to == min(p for p in liar.swarm.hosts if p != liar.peer) else None
+
+
+@lie
+def strangers(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[Letter] | None:
+    """Speaks of peers that do not exist: they have come, they are missed or dead, and they accuse those who do."""
+    stranger, often = STRANGERS + liar.rng.randrange(STRANGERS), liar.rng.random() < OFTEN
+    victim, accuses, status = liar.victim(), liar.rng.random() < 0.3, liar.rng.choice(STATUSES)
+    if not often:
+        return None
+    if accuses:
+        return _with_rumour(to, envelope, payload, Rumour(victim, "suspect", liar.standing_of(victim), "", "", stranger))
+    where = (f"tcp://10.9.9.9:{stranger}", f"tcp://10.9.9.9:{stranger + 1}")
+    return _with_rumour(to, envelope, payload, Rumour(stranger, status, 0, *where, stranger))
 
 
 # --- states, and anything ---------------------------------------------------------------------------------------------------

@@ -22,7 +22,8 @@ class Machine:
         slowness: Factor on the time that everything takes the trainer.
         handling_ns: What the node needs for one event; meanwhile others wait. 0: events take no time.
         late_ns: How much later than asked every timer fires.
-        free_at_ns: When the node has handled what it has been given.
+        free_at_ns: When the node has handled what it took up last.
+        waited: How many events had to wait for that.
         true: Its clock shows the world's time, as most do: saves the arithmetic.
     """
 
@@ -30,6 +31,7 @@ class Machine:
     handling_ns: int = 0
     late_ns: int = 0
     free_at_ns: int = 0
+    waited: int = 0
     rate: float = 1.0
     _since_ns: int = 0  # when the clock got its present rate
     _since_s: float = 0.0  # and what it showed then

@@ -6,7 +6,7 @@ A fault that finds nothing to strike (the peer is dead already, no message was s
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, assert_never
@@ -38,6 +38,7 @@ from gossip.world_faults import (
     Reset,
     Ring,
     ServerFault,
+    SlowNode,
     Spike,
     kind_of,
 )
@@ -45,6 +46,7 @@ from gossip.world_faults import (
 from .liars import Liars
 from .network import Link, LinkModel
 from .observer import Observer
+from .proof import Proofs, drops
 from .schedule import Schedule
 from .toy_lies import Apart, ToyLie
 from .toy_trainer import ToyTrainer
@@ -55,18 +57,6 @@ if TYPE_CHECKING:
 
 Weather = Loss | Duplicate | Corrupt | Reset | Reorder | Spike | Delay | Narrow
 Break = Partition | Ring | Flap
-_PROOF: dict[type, str] = {
-    Loss: "lost",
-    Duplicate: "duplicated",
-    Corrupt: "corrupted",
-    Reset: "reset",
-    Reorder: "reordered",
-    Spike: "spiked",
-    Partition: "cut",
-    Ring: "cut",
-    Flap: "cut",
-}
-"""The counter of the swarm that a fault in the network must have moved; of the others: messages were sent meanwhile."""
 
 
 def name_of(fault: Fault) -> str:
@@ -80,6 +70,8 @@ def name_of(fault: Fault) -> str:
             return f"lie_{fault.lie}"
         case Partition(one_way=True):
             return "partition_one_way"
+        case Narrow() if drops(fault):
+            return "queue_full"
         case _:
             return kind_of(fault)
 
@@ -106,7 +98,9 @@ class Nemesis(Observer):
         self._told: tuple[PeerId, int, int, int] = (-1, -1, -1, 0)  # of the last commit: who, round, shard, told how many
         self._weather: dict[int, Weather] = {}
         self._cuts: dict[int, tuple[Link, ...]] = {}
-        self._before: dict[int, int] = {}
+        self._on_now: dict[int, bool] = {}
+        self._proofs = Proofs()
+        self._slow_nodes: list[tuple[PeerId, int]] = []  # whose node was made slow, and how many events had waited there before
         self._liars: Liars | None = None
         self._calm = False
 
@@ -138,6 +132,8 @@ class Nemesis(Observer):
             for f in self.schedule.faults
         ):
             swarm.hooks.append(self)
+        if any(isinstance(fault, NetworkFault) for fault in self.schedule.faults):
+            swarm.hooks.append(self._proofs)
         for number, fault in enumerate(self.schedule.faults):
             if isinstance(fault, NetworkFault):
                 self._later(swarm, fault.at_s, partial(self._on, swarm, number, fault))
@@ -155,7 +151,7 @@ class Nemesis(Observer):
     def end(self, swarm: Swarm[Any]) -> None:
         """Ends every fault: the network is whole, who stood still goes on. Those who crashed for good stay away; liars lie."""
         for number, fault in enumerate(self.schedule.faults):
-            if number in self._before and isinstance(fault, NetworkFault):
+            if number in self._on_now and isinstance(fault, NetworkFault):
                 self._off(swarm, number, fault)
         self._calm = True
         self._tell(swarm, -1, "all faults are over")
@@ -169,16 +165,17 @@ class Nemesis(Observer):
                 swarm.resume_trainer(peer)
             if host.state == "paused":
                 swarm.resume(peer)
-            self._set_right(swarm, host)
+            swarm.drift(peer, 1.0)
+            swarm.make_timers_late(peer, 0.0)
+            swarm.slow_down(peer, 1.0)
             if isinstance(host.trainer, ToyTrainer):
                 host.trainer.slowness = 1.0
 
     def totals(self, swarm: Swarm[Any]) -> Counter[str]:
         """``struck``, with those who lied and those who were slow."""
         found = Counter(self.struck)
-        for number, before in self._before.items():  # still on: a violation ended the run
-            fault = self.schedule.faults[number]
-            found[name_of(fault)] += self._count(swarm, fault) > before
+        found.update(name_of(self.schedule.faults[number]) for number in self._proofs.proven)
+        found["slow_node"] += sum(swarm.machines[peer].waited > before for peer, before in self._slow_nodes)
         for lie in self.lies.values():
             found[lie.liar.attack] += lie.told > 0
         if self._liars is not None:
@@ -281,37 +278,40 @@ class Nemesis(Observer):
                 swarm.stop(fault.peer, "asked to leave")
             case Drift():
                 swarm.drift(fault.peer, fault.rate)
-                swarm.at(swarm.now + fault.for_s, partial(self._set_right, swarm, host))
+                self._later(swarm, swarm.now + fault.for_s, partial(self._set_clock_right, swarm, host))
             case LateTimers():
                 swarm.make_timers_late(fault.peer, fault.late_s)
-                swarm.at(swarm.now + fault.for_s, partial(self._set_right, swarm, host))
+                self._later(swarm, swarm.now + fault.for_s, partial(swarm.make_timers_late, fault.peer, 0.0))
+            case SlowNode():
+                swarm.slow_down(fault.peer, 1.0, fault.handling_s)
+                self._slow_nodes.append((fault.peer, host.machine.waited))
+                self._later(swarm, swarm.now + fault.for_s, partial(swarm.slow_down, fault.peer, 1.0))
+                return  # counted when an event has had to wait
         self.struck[name_of(fault)] += 1
 
-    def _set_right(self, swarm: Swarm[Any], host: Host[Any]) -> None:
-        """Makes a peer's clock and timers those of a healthy machine, if this life goes on."""
+    def _set_clock_right(self, swarm: Swarm[Any], host: Host[Any]) -> None:
+        """Makes a peer's clock that of a healthy machine, if this life goes on."""
         if swarm.hosts[host.peer] is host:
             swarm.drift(host.peer, 1.0)
-            swarm.make_timers_late(host.peer, 0.0)
 
     # --- the network ------------------------------------------------------------------------------------------------------
 
     def _on(self, swarm: Swarm[Any], number: int, fault: NetworkFault) -> None:
-        self._before[number] = self._count(swarm, fault)
+        self._on_now[number] = True
         self._tell(swarm, -1, f"begins: {fault}")
-        if isinstance(fault, Partition | Ring):
-            self._cuts[number] = tuple(_across(fault) if isinstance(fault, Partition) else _beyond(fault))
-            self._cut(swarm)
-        elif isinstance(fault, Flap):
+        if isinstance(fault, Flap):
             self._swing(swarm, number, fault)
+        elif isinstance(fault, Partition | Ring):
+            self._break(swarm, number, fault, _across(fault) if isinstance(fault, Partition) else _beyond(fault))
         else:
             self._weather[number] = fault
+            self._proofs.watch(number, fault, _near(fault, tuple(swarm.hosts)))
             self._reshape(swarm)
 
     def _off(self, swarm: Swarm[Any], number: int, fault: NetworkFault) -> None:
-        before = self._before.pop(number, None)
-        if before is None:
+        if self._on_now.pop(number, None) is None:
             return  # ended before its time
-        self.struck[name_of(fault)] += self._count(swarm, fault) > before
+        self._proofs.rest(number)
         self._tell(swarm, -1, f"ends: {fault}")
         if isinstance(fault, Break):
             self._cuts.pop(number, None)
@@ -320,19 +320,22 @@ class Nemesis(Observer):
             del self._weather[number]
             self._reshape(swarm)
 
+    def _break(self, swarm: Swarm[Any], number: int, fault: Break, links: Iterable[Link]) -> None:
+        self._cuts[number] = tuple(links)
+        self._proofs.watch(number, fault, self._cuts[number])
+        self._cut(swarm)
+
     def _swing(self, swarm: Swarm[Any], number: int, fault: Flap) -> None:
-        if number not in self._before:
+        if number not in self._on_now:
             return  # it is over
         if number in self._cuts:
             del self._cuts[number]
+            self._proofs.rest(number)
+            self._cut(swarm)
         else:
             a, b = fault.peers
-            self._cuts[number] = ((a, b), (b, a))
-        self._cut(swarm)
+            self._break(swarm, number, fault, ((a, b), (b, a)))
         self._later(swarm, swarm.now + fault.period_s / 2, partial(self._swing, swarm, number, fault))
-
-    def _count(self, swarm: Swarm[Any], fault: Fault) -> int:
-        return swarm.counts[_PROOF.get(type(fault), "sent")]
 
     def _cut(self, swarm: Swarm[Any]) -> None:
         """Makes the network's cuts those of all faults that are on."""
@@ -349,13 +352,9 @@ class Nemesis(Observer):
         """Makes every link as bad as the faults that are on make it together."""
         peers, network = tuple(swarm.hosts), swarm.network
         network.models.clear()
-        for link in [(a, b) for a in peers for b in peers if a != b]:
-            model = network.default
-            for fault in self._weather.values():
-                if not fault.peers or link[0] in fault.peers or link[1] in fault.peers:
-                    model = _worse(model, fault)
-            if model is not network.default:
-                network.models[link] = model
+        for fault in self._weather.values():
+            for link in _near(fault, peers):
+                network.models[link] = _worse(network.models.get(link, network.default), fault)
 
     def _later(self, swarm: Swarm[Any], t: float, act: Callable[[], None]) -> None:
         """Unless the calm has begun by then."""
@@ -383,6 +382,12 @@ def _beyond(fault: Ring) -> Iterator[Link]:
         for j, b in enumerate(order):
             if (j - i) % n not in (0, 1, n - 1):
                 yield a, b
+
+
+def _near(fault: Weather, peers: tuple[PeerId, ...]) -> list[Link]:
+    """The links that it is about."""
+    links = [(a, b) for a in peers for b in peers if a != b]
+    return [link for link in links if not fault.peers or link[0] in fault.peers or link[1] in fault.peers]
 
 
 def _worse(model: LinkModel, fault: Weather) -> LinkModel:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from gossip.core.events import Effect, Event
-from gossip.core.messages import PeerId
+from gossip.core.messages import Message, PeerId
 
 if TYPE_CHECKING:
     from .driver import Swarm
@@ -55,6 +55,10 @@ class Observer:
 
     def on_fault(self, swarm: Swarm[Any], peer: PeerId, text: str) -> None:
         """The nemesis does something: to one peer, or (-1) to the network."""
+
+    def on_mishap(self, swarm: Swarm[Any], peer: PeerId, to: PeerId, what: str, message: Message | None) -> None:
+        """Something befalls a message from ``peer`` to ``to`` (``what``: as it is counted in ``swarm.counts``; lost, cut, lied,
+        queued, ...). None: a liar has sent bytes that mean nothing."""
 
     def watchers(self, moment: str, kind: type) -> tuple[Watcher, ...]:
         """What is called at a moment (``on_event``, ``on_effect``, ``after_event``) of one kind: the type of an event or an
@@ -110,6 +114,7 @@ class Hooks:
         self.resume = self._overriding("on_resume")
         self.crash = self._overriding("on_crash")
         self.fault = self._overriding("on_fault")
+        self.mishap = self._overriding("on_mishap")
 
     def _overriding(self, name: str) -> tuple[Callable[..., None], ...]:
         plain = getattr(Observer, name)

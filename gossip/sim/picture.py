@@ -35,11 +35,12 @@ _WORDS = {
 
 @dataclass(slots=True)
 class _Arrow:
-    """A message on its way: the row in which it was sent and those in which it arrived."""
+    """A message on its way: the row in which it was sent and those in which it arrived; ``fate``: why it did not."""
 
     sent: int | None
     line: Line
     arrived: list[int] = field(default_factory=list)
+    fate: str = ""
 
 
 def relevant(lines: Iterable[Line], invariant: str, rows: int = ROWS) -> list[Line]:
@@ -50,6 +51,8 @@ def relevant(lines: Iterable[Line], invariant: str, rows: int = ROWS) -> list[Li
 
 
 def _concerns(line: Line, about_members: bool) -> bool:
+    if line.what in ("lost", "altered"):
+        return False  # their arrows say so
     if about_members:
         return line.group == "membership" or line.what in ("started", "died", "halted", "reported", "fault")
     return line.group != "membership"
@@ -82,12 +85,12 @@ def draw(outcome: Outcome, chart: Chart, rows: int = ROWS) -> str:
         *_lifelines(lines, x, top, bottom),
         *_times(lines, top),
     ]
-    for arrow in _arrows(lines):
+    for arrow in _arrows(lines, [line for line in chart.lines if line.what == "lost"]):
         body += _draw_arrow(arrow, x, top, len(lines))
     for row, line in enumerate(lines):
         if line.peer < 0:
             body += _draw_band(line, width, top, row)
-        elif line.message is None:
+        elif line.message is None and line.other < 0:
             body += _draw_note(line, x[line.peer], top, row)
     body.sort(key=lambda shape: shape.startswith("<text"))  # words lie above arrows
     colour = RED if found else GREEN
@@ -111,12 +114,13 @@ def _heading(outcome: Outcome) -> list[str]:
     return [title, *textwrap.wrap(f"faults: {faults}", WRAP)]
 
 
-def _arrows(lines: Sequence[Line]) -> list[_Arrow]:
-    """Finds for each arrival the sending it belongs to; one that arrives twice has two ends, a forged one no beginning."""
+def _arrows(lines: Sequence[Line], lost: Iterable[Line] = ()) -> list[_Arrow]:
+    """Finds for each arrival the sending it belongs to; one that arrives twice has two ends, a forged one no beginning. Of each
+    that does not arrive, ``lost`` says why."""
     found: list[_Arrow] = []
     on_the_way: dict[tuple[PeerId, PeerId], list[_Arrow]] = {}
     for row, line in enumerate(lines):
-        if line.what == "sent":
+        if line.what in ("sent", "lied"):
             arrow = _Arrow(row, line)
             found.append(arrow)
             on_the_way.setdefault((line.peer, line.other), []).append(arrow)
@@ -127,25 +131,29 @@ def _arrows(lines: Sequence[Line]) -> list[_Arrow]:
                 fresh[0].arrived.append(row)
             else:
                 found.append(_Arrow(None, line, [row]))
+    for end in lost:
+        candidates = [a for a in on_the_way.get((end.peer, end.other), ()) if a.line.message == end.message]
+        for arrow in [a for a in candidates if not a.arrived and not a.fate and a.line.t <= end.t][-1:]:
+            arrow.fate = end.text.partition(":")[0].replace("_", " ")
     return found
 
 
 def _draw_arrow(arrow: _Arrow, x: dict[PeerId, int], top: int, rows: int) -> list[str]:
     line = arrow.line
-    colour = GREEN if line.text.startswith("Commit r") else COLOURS[line.group]
+    colour = ORANGE if line.what == "lied" else GREEN if line.text.startswith("Commit r") else COLOURS[line.group]
     if arrow.sent is None:  # sent before the picture begins, or never
         y, towards = _y(top, arrow.arrived[0]), 1 if x[line.other] > x[line.peer] else -1
         start = x[line.peer] + towards * 40
         return [_path(start, y, x[line.peer], y, colour, "2 3"), _label(start, y, line.text, towards, colour)]
     x1, x2, y1 = x[line.peer], x[line.other], _y(top, arrow.sent)
     towards = 1 if x2 > x1 else -1
-    shapes = [_label(x1, y1, line.text, towards, colour)]
+    shapes = [_label(x1, y1, f"lied: {line.text}" if line.what == "lied" else line.text, towards, colour)]
     for number, row in enumerate(arrow.arrived):
         shapes.append(_path(x1, y1, x2, _y(top, row), colour, "5 3" if number else ""))
     if not arrow.arrived:
         x3, y3 = x1 + STUB * (x2 - x1), y1 + 6
         shapes.append(f'<path d="M{x1},{y1} L{x3:.0f},{y3}" stroke="{colour}" stroke-opacity="0.55" fill="none"/>')
-        shapes.append(_text(x3 - 3, y3 + 4, "✕", RED))
+        shapes.append(_text(x3 - 3, y3 + 4, f"✕ {arrow.fate}".strip(), RED))
     return shapes
 
 

@@ -18,6 +18,7 @@ from .host import Host, Lane
 from .links import Links
 from .machine import NS, to_ns
 from .network import LinkModel, Network
+from .observer import Hooks
 from .toy_trainer import payload_of
 
 _BULK = frozenset(BULK_MESSAGES)
@@ -38,6 +39,7 @@ class Surroundings(Protocol):
     hosts: dict[PeerId, Host[Any]]
     network: Network
     counts: Counter[str]
+    hooks: Hooks
     now_ns: int
     run: bytes
     encoded: bool
@@ -67,24 +69,28 @@ class Wire:
         if swarm.outgoing is None:
             self.post(host, to, said, payload)
             return
-        for receiver, told, content in swarm.outgoing(host.peer, to, said, payload):
-            swarm.counts["lied"] += told is not said or content is not payload or receiver != to
+        letters = list(swarm.outgoing(host.peer, to, said, payload))
+        if not any(told is said and content is payload and receiver == to for receiver, told, content in letters):
+            self._note("withheld", host.peer, to, said)
+        for receiver, told, content in letters:
+            if told is not said or content is not payload or receiver != to:
+                self._note("lied", host.peer, receiver, told)
             self.post(host, receiver, told, content)
 
     def post(self, host: Host[Any], to: PeerId, said: Envelope | bytes, payload: Payload | None) -> None:
         """Puts one message on the link to ``to``. What may befall it follows from two lots, drawn whether they matter or not:
         switching one fault off leaves the others as they were."""
-        swarm, counts = self.swarm, self.swarm.counts
-        network, link = swarm.network, (host.peer, to)
+        swarm, note, sender = self.swarm, self._note, host.peer
+        network, link = swarm.network, (sender, to)
         model = network.models.get(link, network.default)
         lot, roll = host.dice.getrandbits(64), host.dice.random()
         fate = _fate(model, lot) if model.disturbs else NOTHING
         least, most = model.delay_s
         delay_s = least + (most - least) * roll
-        counts["sent"] += 1
+        swarm.counts["sent"] += 1
         lane = host.lanes.get(to)
         if lane is None or not lane.up:
-            counts["no_link"] += 1
+            note("no_link", sender, to, said)
             return
         parcel: Envelope | bytes = said
         if type(said) is Envelope and (swarm.encoded or fate.damaged):
@@ -92,51 +98,64 @@ class Wire:
                 self._said, self._encoded = said, encode(said)
             parcel = self._encoded
         if fate.damaged:
-            counts["corrupted"] += 1
+            note("corrupted", sender, to, said)
             parcel = _flipped(parcel, _chance(lot, 8))
         if fate.broken:
-            counts["reset"] += 1
+            note("reset", sender, to, said)
             self.links.reset(host, to, lane)
             return
         if fate.lost or (network.cuts and link in network.cuts):
-            counts["lost" if fate.lost else "cut"] += 1
+            note("lost" if fate.lost else "cut", sender, to, said)
             return
         bulk = type(said.message) in _BULK if type(said) is Envelope else payload is not None
         leaves_ns = swarm.now_ns
         if model.bytes_per_s is not None and bulk and payload is not None:
             waiting_s = max(0, lane.free_at_ns - leaves_ns) / 1e9
             if model.queue_bytes is not None and waiting_s * model.bytes_per_s > model.queue_bytes:
-                counts["queue_full"] += 1
+                note("queue_full", sender, to, said)
                 return
+            if waiting_s > 0.0:
+                note("queued", sender, to, said)
             lane.free_at_ns = max(leaves_ns, lane.free_at_ns) + to_ns(payload.nbytes / model.bytes_per_s)
             leaves_ns = lane.free_at_ns
+        if delay_s > network.default.delay_s[1]:
+            note("delayed", sender, to, said)
         if fate.spiked:
-            counts["spiked"] += 1
+            note("spiked", sender, to, said)
             delay_s += _chance(lot, 10) * model.spike_s
         if fate.spoiled and payload is not None:
-            counts["spoiled"] += 1
+            note("spoiled", sender, to, said)
             if (payload := _spoiled(payload, said, _chance(lot, 8))) is None:
                 return
         arrives_ns = leaves_ns + round(delay_s * NS)
         if fate.held_up:
-            counts["reordered"] += 1
+            note("reordered", sender, to, said)
             arrives_ns += to_ns(_chance(lot, 9) * model.reorder_s)
         elif network.fifo:
             if arrives_ns < lane.arrives_ns[bulk]:
                 arrives_ns = lane.arrives_ns[bulk]
             lane.arrives_ns[bulk] = arrives_ns
-        trip = (to, lane, lane.to_incarnation, lane.breaks, parcel, payload)
+        trip = (sender, to, said, lane, lane.to_incarnation, lane.breaks, parcel, payload)
         swarm.at_ns(arrives_ns, self._arrive, *trip)
         if fate.doubled:
-            counts["duplicated"] += 1
+            note("duplicated", sender, to, said)
             arrives_ns = leaves_ns + to_ns(least + (most - least) * _chance(lot, 11))
             if network.fifo:
                 arrives_ns = lane.arrives_ns[bulk] = max(arrives_ns, lane.arrives_ns[bulk])
             swarm.at_ns(arrives_ns, self._arrive, *trip)
 
+    def _note(self, what: str, sender: PeerId, to: PeerId, said: Envelope | bytes) -> None:
+        """Counts what befalls a message, and tells whoever looks on."""
+        swarm = self.swarm
+        swarm.counts[what] += 1
+        for see in swarm.hooks.mishap:
+            see(swarm, sender, to, what, said.message if type(said) is Envelope else None)
+
     def _arrive(
         self,
+        source: PeerId,
         to: PeerId,
+        sent: Envelope | bytes,
         lane: Lane,
         incarnation: int,
         breaks: int,
@@ -146,10 +165,10 @@ class Wire:
         swarm = self.swarm
         host = swarm.hosts[to]
         if host.incarnation != incarnation or host.state not in _RUNNING:
-            swarm.counts["gone"] += 1
+            self._note("gone", source, to, sent)
             return
         if lane.breaks != breaks:
-            swarm.counts["lost_by_reset"] += 1
+            self._note("lost_by_reset", source, to, sent)
             return
         said: bytes | None = None
         envelope: Envelope | None
@@ -160,17 +179,17 @@ class Wire:
         else:
             envelope = parcel  # type: ignore[assignment]
         if envelope is None:
-            swarm.counts["malformed"] += 1
+            self._note("malformed", source, to, sent)
             return
         sender = envelope.sender
         if envelope.run != swarm.run:
-            swarm.counts["foreign_run"] += 1
+            self._note("foreign_run", source, to, sent)
             return
         if sender == to:
-            swarm.counts["own_name"] += 1
+            self._note("own_name", source, to, sent)
             return
         if payload is not None and not self._takes(host, envelope, payload):
-            swarm.counts["unwanted_payload"] += 1
+            self._note("unwanted_payload", source, to, sent)
             return
         swarm.deliver(host, Received(sender, envelope.incarnation, envelope.message, payload), said)
 

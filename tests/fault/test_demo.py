@@ -13,14 +13,14 @@ import pytest
 
 def demo(folder: Path, *options: str) -> dict[str, Any]:
     command = [sys.executable, "-m", "gossip.launch.cli", "demo", "--only", "--json", "--run-dir", str(folder), *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=170, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
     assert (folder / "summary.json").exists(), done.stdout + done.stderr
     summary: dict[str, Any] = json.loads((folder / "summary.json").read_text())
     assert summary["status"] == "finished", f"{summary}\n{done.stderr}"
     return summary
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 def test_a_liar_is_suspected_and_the_killed_server_costs_no_round(free_run_dir: Path) -> None:
     summary = demo(free_run_dir, "-n", "4", "--rounds", "200", "--fault", "sign_flip:2*10", "--fault", "crash:server@100")
     assert summary["accuracy"]["worst_replica"] >= 0.93
@@ -31,29 +31,23 @@ def test_a_liar_is_suspected_and_the_killed_server_costs_no_round(free_run_dir: 
     assert summary["samples"]["twice"] == 0
 
 
-@pytest.mark.timeout(180)
-def test_a_sleeper_and_a_returner_end_with_the_swarms_bits(free_run_dir: Path) -> None:
-    summary = demo(
-        free_run_dir, "-n", "4", "--rounds", "900", "-f", "0", "--fault", "hang:3@60+2s", "--fault", "restart:1@120+100ms"
-    )  # fmt: skip
+@pytest.mark.timeout(300)
+def test_sleepers_and_returners_in_the_midst_and_at_the_end_finish_with_the_swarms_bits(free_run_dir: Path) -> None:
+    """3 sleeps and 1 starts again in the midst; 4 and 2 do so when the others end, who wait and give them the final state."""
+    faults = ["hang:3@60+2s", "restart:1@120+100ms", "hang:4@895+4s", "restart:2@895+1s"]
+    options = [word for fault in faults for word in ("--fault", fault)]
+    summary = demo(free_run_dir, "-n", "5", "--rounds", "900", "-f", "0", *options)
+    # On a busy machine 1 may come back when it is waited for no longer, which is 30 s after it was lost.
+    assert set(summary["finished"]) >= {0, 2, 3, 4}
     assert summary["replicas_identical"] is True
-    assert summary["hangs"][0]["peer"] == 3
-    assert summary["rejoins"][0]["peer"] == 1
-    assert 3 in summary["finished"]
+    assert summary["rounds"] == 900
+    assert sorted(hang["peer"] for hang in summary["hangs"]) == [3, 4]
+    assert sorted(back["peer"] for back in summary["rejoins"]) == [1, 2]
+    assert all(death["planned"] for death in summary["deaths"])
     assert summary["suspected"] == []
 
 
-@pytest.mark.timeout(180)
-@pytest.mark.parametrize("fault", ["hang:3@30+4s", "restart:3@30+1s"])
-def test_who_misses_the_end_takes_the_final_state_from_those_who_wait(free_run_dir: Path, fault: str) -> None:
-    summary = demo(free_run_dir, "-n", "4", "--rounds", "60", "-f", "0", "--fault", fault)
-    assert summary["finished"] == [0, 1, 2, 3]
-    assert summary["replicas_identical"] is True
-    assert summary["rounds"] == 60
-    assert all(death["planned"] for death in summary["deaths"])
-
-
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 def test_gossip_rounds_without_a_server_survive_the_same(free_run_dir: Path) -> None:
     faults = ["--fault", "sign_flip:2*10", "--fault", "crash:1@80"]
     summary = demo(free_run_dir, "-n", "5", "--topology", "random-k", "--rounds", "160", *faults)

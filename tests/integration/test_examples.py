@@ -26,7 +26,7 @@ def project(tmp_path: Path) -> Path:
 
 
 def run(project: Path, *command: str) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=110, check=False)
+    done = subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done
 
@@ -51,6 +51,7 @@ def test_the_readme_shows_the_rule_of_the_examples() -> None:
     assert len(shown) <= 10
 
 
+@pytest.mark.timeout(300)
 def test_the_example_trains_alone(project: Path) -> None:
     done = run(project, sys.executable, "train.py", "--epochs", "3")
     (accuracy,) = accuracies(done.stdout)
@@ -58,28 +59,16 @@ def test_the_example_trains_alone(project: Path) -> None:
     assert not [path for path in os.listdir(project) if path.startswith("runs")]
 
 
+@pytest.mark.timeout(300)
 def test_the_example_trains_in_a_swarm_with_a_rule_from_a_file_beside_an_unrelated_aggregators_py(project: Path) -> None:
-    words = [
-        "run",
-        "-n",
-        "4",
-        "--run-dir",
-        "out",
-        "--aggregator",
-        "my_rules.py:midpoint",
-        "train.py",
-        "--lr",
-        "0.05",
-        "--epochs",
-        "3",
-    ]
+    words = "run -n 3 --run-dir out --aggregator my_rules.py:midpoint train.py --lr 0.05 --epochs 3"
 
-    done = run(project, sys.executable, "-m", "gossip.launch.cli", *words)
+    done = run(project, sys.executable, "-m", "gossip.launch.cli", *words.split())
 
     seen = accuracies(done.stdout + done.stderr)
-    assert len(seen) == 4
+    assert len(seen) == 3
     assert len(set(seen)) == 1, "replicas differ"
     summary = json.loads((project / "out" / "summary.json").read_text())
-    assert (summary["status"], summary["finished"], summary["rounds_lost"]) == ("finished", [0, 1, 2, 3], 0)
+    assert (summary["status"], summary["finished"], summary["rounds_lost"]) == ("finished", [0, 1, 2], 0)
     assert summary["aggregator"] == "my_rules.py:midpoint"
     assert summary["samples"]["never"] == 0

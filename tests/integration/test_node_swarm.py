@@ -19,6 +19,8 @@ import pytest
 from gossip.config import RunConfig
 from gossip.rendezvous import announce_end
 
+pytestmark = pytest.mark.timeout(300)  # one claim after another, each of which may wait for processes to start
+
 WAIT_S = 60.0
 AHEAD = 150
 """Rounds until the end, when a test has seen enough: more than a peer makes while the word gets around."""
@@ -162,55 +164,22 @@ def again(swarm: Swarm, peer: int, by: int) -> None:
 
 
 def commits(swarm: Swarm, peer: int) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (swarm.folder / f"peer-{peer}" / "commits.jsonl").read_text().splitlines()[1:]]
+    path = swarm.folder / f"peer-{peer}" / "commits.jsonl"
+    text = path.read_text() if path.exists() else ""
+    return [json.loads(line) for line in text.splitlines(keepends=True)[1:] if line.endswith("\n")]
 
 
-def test_peers_find_each_other_train_and_end_with_the_same_bits(swarm: Callable[..., Swarm]) -> None:
-    three = swarm(3)
-    three.wait_round(0, 5)
-    said = three.finish(0, 1, 2)
-    assert len(set(said.values())) == 1
-    _, rounds, _ = said[0].split()
-    for peer in range(3):
-        halted = three.events(peer, "halted")[-1]
-        assert (halted["exit_code"], halted["reason"]) == (0, "finished")
-        assert halted["traffic"]["sent_bytes"] > 0
-    made = [commit for peer in range(3) for commit in commits(three, peer)]
-    assert sorted(commit["round"] for commit in made) == list(range(int(rounds)))
-    assert all(commit["contributors"] for commit in made)
+def roster(swarm: Swarm) -> list[int]:
+    """Of the latest round."""
+    latest = max((commit for peer in range(swarm.n) for commit in commits(swarm, peer)), key=lambda commit: commit["round"])
+    return sorted(latest["roster"])
 
 
-def test_a_killed_trainer_takes_its_node_along_and_the_others_hear_of_it_at_once(swarm: Callable[..., Swarm]) -> None:
-    three = swarm(3)
-    three.wait_round(0, 20)
-    node = psutil.Process(three.node_pid(2))
-    os.kill(three.peers[2].pid, signal.SIGKILL)
-    killed_at = time.monotonic()
-    node.wait(10)
-    # A node that says goodbye for its trainer is heard at once: no suspicion need run out.
-    gone = three.wait(lambda: [e for e in three.events(0, "dead", "left") if e["subject"] == 2], "the death of peer 2")
-    assert gone[0]["by"] == 2, "it was announced, not found out"
-    assert gone[0]["t"] > killed_at
-    said = three.finish(0, 1)
-    assert said[0] == said[1]
+# A swarm of n is 2 n processes that import torch each, 2.5 s of a processor: so one swarm bears several claims in turn.
 
 
-def test_a_killed_node_is_started_again_and_its_peer_goes_on(swarm: Callable[..., Swarm]) -> None:
-    three = swarm(3)
-    three.wait_round(0, 20)
-    former = three.node_pid(1)
-    os.kill(former, signal.SIGKILL)
-    three.wait(lambda: len(three.events(1, "started")) == 2, "another node of peer 1")
-    second = three.events(1, "started")[-1]
-    assert second["pid"] != former
-    assert second["incarnation"] == 1
-    three.wait(lambda: [e for e in three.events(1, "round") if e["t"] > second["t"]], "a round of the new node")
-    again(three, 1, by=0)
-    said = three.finish(0, 1, 2)
-    assert len(set(said.values())) == 1
-
-
-def test_a_trainer_that_holds_the_interpreter_lock_is_not_taken_for_dead(swarm: Callable[..., Swarm]) -> None:
+def test_peers_find_each_other_train_wait_for_no_one_who_is_busy_and_end_with_the_same_bits(swarm: Callable[..., Swarm]) -> None:
+    """One trainer holds the interpreter's lock for seconds, and is not taken for dead."""
     three = swarm(3, busy=(1, 30))
     three.wait(lambda: three.now() > 60, "rounds without the one that is busy")
     again(three, 1, by=0)
@@ -221,45 +190,67 @@ def test_a_trainer_that_holds_the_interpreter_lock_is_not_taken_for_dead(swarm: 
         last = three.events(peer, "round")[-1]["t"]
         wrong = [e for e in three.events(peer, "dead", "suspect") if e["subject"] == 1 and ready < e["t"] < last]
         assert not wrong, wrong
+    _, rounds, _ = said[0].split()
+    for peer in range(3):
+        halted = three.events(peer, "halted")[-1]
+        assert (halted["exit_code"], halted["reason"]) == (0, "finished")
+        assert halted["traffic"]["sent_bytes"] > 0
+    made = [commit for peer in range(3) for commit in commits(three, peer)]
+    assert {commit["round"] for commit in made} == set(range(int(rounds)))
+    assert sorted(commit["round"] for commit in made if commit["round"] < 30) == list(range(30)), "each round is made once"
+    assert all(commit["contributors"] for commit in made)
 
 
-def test_a_crash_at_a_round_is_carried_out_by_the_victim(swarm: Callable[..., Swarm]) -> None:
-    three = swarm(3, faults=("crash:2@50",))
-    three.wait(lambda: three.events(2, "fault"), "the crash")
-    assert three.peers[2].wait(10) == -signal.SIGKILL
-    said = three.finish(0, 1)
-    assert said[0] == said[1]
-    fault = three.events(2, "fault")[-1]
-    assert (fault["kind"], fault["round"]) == ("crash", 50)
-
-
-def test_whoever_serves_dies_before_its_commit_is_out(swarm: Callable[..., Swarm]) -> None:
-    four = swarm(4, faults=("crash:server@50",))
-    four.wait(lambda: any(four.events(peer, "fault") for peer in range(4)), "the crash")
-    (victim,) = [peer for peer in range(4) if four.events(peer, "fault")]
-    assert four.peers[victim].wait(10) == -signal.SIGKILL
-    others = [peer for peer in range(4) if peer != victim]
-    said = four.finish(*others)
-    assert len(set(said.values())) == 1
-    makers = [peer for peer in range(4) for commit in commits(four, peer) if commit["round"] == 50]
-    assert len(makers) == 1
-    assert makers != [victim], "round 50 is made once, by another"
-
-
-def test_a_peer_that_hangs_says_so_first_and_goes_on_when_it_is_woken(swarm: Callable[..., Swarm]) -> None:
+def test_who_slept_and_whose_node_was_killed_go_on_and_who_is_asked_to_stop_leaves_politely(swarm: Callable[..., Swarm]) -> None:
     three = swarm(3, faults=("hang:1@50+1s",))
     three.wait(lambda: three.events(1, "fault"), "the hang")
     three.wait(lambda: psutil.Process(three.peers[1].pid).status() == psutil.STATUS_STOPPED, "the stop")
     three.wait(lambda: three.now() > 60, "a round without the sleeper")
     os.killpg(three.peers[1].pid, signal.SIGCONT)
     again(three, 1, by=0)
-    said = three.finish(0, 1, 2)
-    assert len(set(said.values())) == 1
 
+    former = three.node_pid(1)
+    os.kill(former, signal.SIGKILL)
+    three.wait(lambda: len(three.events(1, "started")) == 2, "another node of peer 1")
+    second = three.events(1, "started")[-1]
+    assert second["pid"] != former
+    assert second["incarnation"] == 1
+    three.wait(lambda: [e for e in three.events(1, "round") if e["t"] > second["t"]], "a round of the new node")
+    again(three, 1, by=0)
 
-def test_asked_to_stop_a_peer_leaves_politely(swarm: Callable[..., Swarm]) -> None:
-    three = swarm(3)
-    three.wait_round(0, 20)
     os.killpg(three.peers[2].pid, signal.SIGTERM)  # the node too, as schedulers do
-    assert three.peers[2].wait(20) == 143
+    assert three.peers[2].wait(WAIT_S) == 143
     three.wait(lambda: [e for e in three.events(0, "left") if e["subject"] == 2], "its goodbye")
+    said = three.finish(0, 1)
+    assert said[0] == said[1]
+
+
+def test_a_crash_strikes_its_victim_or_whoever_serves_and_a_killed_trainers_node_tells_of_it(swarm: Callable[..., Swarm]) -> None:
+    """Of five peers one crashes as planned, one dies when it serves, one is killed by hand: the two that are left end alike."""
+    five = swarm(5, faults=("crash:2@50", "crash:server@80"))
+    five.wait(lambda: five.events(2, "fault"), "the crash")
+    assert five.peers[2].wait(WAIT_S) == -signal.SIGKILL
+    fault = five.events(2, "fault")[-1]
+    assert (fault["kind"], fault["round"]) == ("crash", 50)
+
+    others = [0, 1, 3, 4]
+    five.wait(lambda: any(five.events(peer, "fault") for peer in others), "the crash of the server")
+    (server,) = [peer for peer in others if five.events(peer, "fault")]
+    assert five.peers[server].wait(WAIT_S) == -signal.SIGKILL
+    others.remove(server)
+    five.wait(lambda: roster(five) == others, f"a roster of {others}")  # until then two of them are no majority
+    makers = [peer for peer in range(5) for commit in commits(five, peer) if commit["round"] == 80]
+    assert len(makers) == 1
+    assert makers != [server], "round 80 is made once, by another than the one that died before its commit was out"
+
+    first, second, third = others
+    node = psutil.Process(five.node_pid(third))
+    os.kill(five.peers[third].pid, signal.SIGKILL)
+    killed_at = time.monotonic()
+    node.wait(WAIT_S)
+    # A node that says goodbye for its trainer is heard at once: no suspicion need run out.
+    gone = five.wait(lambda: [e for e in five.events(first, "dead", "left") if e["subject"] == third], f"the death of {third}")
+    assert gone[0]["by"] == third, "it was announced, not found out"
+    assert gone[0]["t"] > killed_at
+    said = five.finish(first, second)
+    assert said[first] == said[second]

@@ -8,6 +8,7 @@ import math
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from effort import effort
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -85,7 +86,7 @@ EDITS = st.lists(
 )
 
 
-@settings(max_examples=400)
+@settings(max_examples=effort(150, 400))
 @given(ENVELOPES, EDITS)
 def test_a_mutated_message_is_within_bounds_or_malformed(envelope: Envelope, edits: list[tuple[str, int, int]]):
     data = bytearray(encode(envelope)[:-4])
@@ -105,7 +106,7 @@ def test_a_mutated_message_is_within_bounds_or_malformed(envelope: Envelope, edi
         assert within_bounds(decode(seal(bytes(data))))
 
 
-@settings(max_examples=300)
+@settings(max_examples=effort(150, 300))
 @given(st.binary(max_size=400))
 def test_any_bytes_are_malformed_at_worst(data: bytes):
     for read in (decode, lambda data: decode(seal(data)), TRAINER.decode_many):

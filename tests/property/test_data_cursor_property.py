@@ -2,6 +2,7 @@
 
 from random import Random
 
+from effort import effort
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,7 +16,7 @@ from gossip.core.data_cursor import DataCursor
     most=st.integers(1, 12),
     reliability=st.floats(0.2, 1.0),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=effort(50, 150), deadline=None)
 def test_every_position_of_a_completed_epoch_is_used_once(
     seed: int, samples_total: int, batch: int, most: int, reliability: float
 ) -> None:
@@ -48,7 +49,7 @@ def test_every_position_of_a_completed_epoch_is_used_once(
     n=st.integers(1, 9),
     at_least=st.integers(1, 9),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=effort(50, 150), deadline=None)
 def test_rounds_have_enough_for_the_rule_and_few_positions_are_given_up(
     seed: int, samples_total: int, batch: int, n: int, at_least: int
 ) -> None:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 import numpy as np
 import torch
+from effort import effort
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -15,7 +16,7 @@ from hypothesis.extra.numpy import arrays
 from gossip.aggregators.kernels import Rows, between, gram, majority, nearest, squared_distances_to, weighted_sum
 
 Array = np.ndarray
-MANY = settings(max_examples=150, deadline=None)
+MANY = settings(max_examples=effort(50, 150), deadline=None)
 finite = st.floats(width=32, allow_nan=False, allow_infinity=False)
 tame = st.floats(min_value=-1e6, max_value=1e6, width=32)
 

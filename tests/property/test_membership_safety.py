@@ -6,6 +6,7 @@ import random
 from itertools import permutations
 from typing import Any
 
+from effort import effort
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -120,7 +121,7 @@ class Observed:
                 self.now = end
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=effort(60, 150), deadline=None)
 @given(st.lists(happenings, max_size=40))
 def test_whatever_comes_no_standing_falls_nobody_is_resurrected_and_everything_stays_bounded(
     story: list[tuple[Any, ...]],

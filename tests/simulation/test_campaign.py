@@ -27,7 +27,7 @@ from gossip.sim.generate import generate
 from gossip.sim.nemesis import Nemesis, name_of
 from gossip.sim.observer import Observer
 from gossip.sim.picture import draw
-from gossip.sim.play import Found, Outcome, circumstances, make_swarm, run
+from gossip.sim.play import Found, Outcome, make_swarm, run
 from gossip.sim.schedule import Schedule
 from gossip.sim.shrink import shrink
 from gossip.world_faults import (
@@ -50,6 +50,7 @@ from gossip.world_faults import (
     Reorder,
     Reset,
     Ring,
+    SlowNode,
     Spike,
 )
 
@@ -76,7 +77,9 @@ EACH: list[Fault] = [
     Reorder(0.3, 0.1, 1.5, 1.0),
     Spike(0.1, 0.2, 1.5, 1.0),
     Reset(0.05, 1.5, 1.0),
-    Narrow(500.0, 64.0, 1.5, 1.0, (0,)),
+    Narrow(100.0, 4096.0, 1.5, 1.0, (0,)),
+    Narrow(50.0, 0.0, 1.5, 1.0),
+    SlowNode(1, 0.01, 1.5, 1.0),
     Ring((0, 2, 1, 3), 1.5, 1.0),
     Drift(1, 0.9, 1.5, 1.0),
     LateTimers(1, 0.1, 1.5, 1.0),
@@ -122,7 +125,7 @@ def test_a_fault_that_is_still_on_when_a_violation_ends_the_run_took_place() -> 
     assert nemesis.totals(swarm)["flap"] == 1
 
 
-def test_flipped_bits_never_get_through_and_excuse_no_false_words() -> None:
+def test_flipped_bits_never_get_through() -> None:
     schedule = replace(WORLD, faults=(Corrupt(0.2, 1.0, 3.0),))
     outcome = run(schedule)
     assert outcome.violation is None, outcome.violation
@@ -130,7 +133,6 @@ def test_flipped_bits_never_get_through_and_excuse_no_false_words() -> None:
     believed = counts["corrupted"] - counts["malformed"] - counts["spoiled"]  # a spoiled payload is dropped on the way
     assert counts["malformed"] > 30
     assert believed <= 0
-    assert not circumstances(schedule).false_words
 
 
 def test_s6_messages_that_spike_for_seconds_are_no_network_in_which_nobody_may_be_taken_for_dead() -> None:
@@ -398,7 +400,7 @@ def test_the_picture_of_a_failure_shows_who_died_and_what_was_lost_and_is_a_draw
     assert {f"peer {peer}" for peer in range(4)} <= set(words)
     assert any(word.startswith("Update r") for word in words)
     assert not any(word.startswith("Ping") for word in words), "probes have nothing to do with it"
-    assert "✕" in words, "nothing was lost"
+    assert any(word in ("✕ lost", "✕ no link") for word in words), "nothing was lost, or nobody knows why"
     assert "✖" in words, "nobody died"
     assert any("loss 50%" in word for word in words)
     width, height = float(drawing.attrib["width"]), float(drawing.attrib["height"])

@@ -8,6 +8,7 @@ from test_checkers import another_digest, each
 
 from gossip.core.events import Apply, Committed, Go, Received, Send
 from gossip.core.messages import CommitRequest, Gossip, Rumour
+from gossip.fault_kinds import Hang, Slow
 from gossip.sim.campaign import Tally
 from gossip.sim.checkers import Circumstances, Panel, Violation, every_checker
 from gossip.sim.checkers.disturbances import Disturbances
@@ -18,7 +19,7 @@ from gossip.sim.generate import FAST_COMPUTE_S, generate
 from gossip.sim.network import LinkModel
 from gossip.sim.play import _Pace, run
 from gossip.sim.schedule import Schedule
-from gossip.world_faults import NODE_LIES
+from gossip.world_faults import NODE_LIES, CrashBroadcast, Drift, HangServer, NodeLie, Partition, Reset, Spike
 
 
 def test_a_swarm_that_stands_still_after_it_had_settled_is_caught_by_one_who_waits_and_at_the_end() -> None:
@@ -157,14 +158,47 @@ def test_s15_one_that_asks_for_commits_without_end_is_caught() -> None:
         swarm.run_for(2.0)
 
 
-@pytest.mark.parametrize("seed", [5])
-def test_who_is_behind_over_a_slow_link_does_not_ask_for_everything_again_and_again(seed: int) -> None:
+BEHIND = Schedule(
+    5,
+    faults=(
+        Hang(4, None, 5.024, 8.936),
+        Partition(((0, 2), (1, 3, 4)), 15.633, 0.226),
+        Partition(((2, 3), (1, 4), (0,)), 10.815, 1.03),
+        Spike(0.0123, 0.054, 14.921, 2.854),
+        CrashBroadcast(8.327, 1, 0.087),
+    ),
+    rounds_min=50,
+    compute_s=(0.46, 0.58),
+    rule_s=0.01,
+    shards=(4, 4, 4),
+    probe_interval_s=1.0,
+)
+FAR_AWAY = Schedule(
+    100,
+    peers=4,
+    faults=(
+        Slow(1, 3.0),
+        NodeLie("far_states", (0,)),
+        Reset(0.007, 9.409, 0.893, (2, 3)),
+        Drift(2, 0.98, 6.934, 2.862),
+        CrashBroadcast(9.496, 2, 0.25),
+        HangServer(3.085, 6.714),
+    ),
+    rounds_min=50,
+    compute_s=(0.46, 0.58),
+    rule_s=0.01,
+    probe_interval_s=0.5,
+    commit_log=8,
+)
+
+
+def test_seed_5_who_is_behind_over_a_slow_link_does_not_ask_for_everything_again_and_again() -> None:
     """It asked 48 times in a second, each time for all that it lacked, and was sent 963 commits for it."""
-    outcome = run(generate(seed))
+    outcome = run(BEHIND)
     assert outcome.violation is None, outcome.violation
 
 
-def test_rounds_to_which_a_liar_has_sent_everybody_are_not_counted_as_played() -> None:
-    outcome = run(generate(100))
+def test_seed_100_rounds_to_which_a_liar_has_sent_everybody_are_not_counted_as_played() -> None:
+    outcome = run(FAR_AWAY)
     assert outcome.violation is None, outcome.violation
     assert 20 < outcome.rounds < 100

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from effort import effort
 
 from gossip.core.events import Aggregate, Effect
 from gossip.core.messages import PeerId
@@ -33,7 +34,7 @@ class Serving(Observer):
             self.effects += 1
 
 
-@pytest.mark.parametrize("peers", [3, 4, 5, 6, 7])
+@pytest.mark.parametrize("peers", effort((3, 5), (3, 4, 5, 6, 7)))
 def test_a_server_that_dies_at_any_effect_of_its_round_breaks_no_promise(peers: int) -> None:
     quiet = Schedule(7, peers=peers, active_s=2.5, duration_s=2.5, compute_s=(0.1, 0.12))
     serving = Serving(0)

@@ -264,7 +264,7 @@ def test_an_observer_that_crashes_a_peer_ends_its_event_there() -> None:
 
 SCRIPT = """
 import sys
-sys.path.insert(0, {tests!r})
+sys.path[:0] = {tests!r}
 from test_peer_rolling import rolling_swarm
 from gossip.sim.liars import Liars
 from gossip.sim.network import LinkModel
@@ -279,7 +279,7 @@ print(swarm.trace_hash, swarm.cores[0].rounds.round_id)
 
 
 def test_a_run_is_the_same_in_every_process_and_under_every_hash_seed() -> None:
-    script = SCRIPT.format(tests=str(ROOT / "tests" / "simulation"))
+    script = SCRIPT.format(tests=[str(ROOT / "tests" / "simulation"), str(ROOT / "tests")])
     said = []
     for hash_seed in ("0", "1", "12345"):
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT)}
@@ -304,3 +304,38 @@ def test_every_message_travels_as_bytes_and_equal_bytes_are_parsed_once() -> Non
 
 def test_addresses_of_lives_differ() -> None:
     assert len({address(peer, life) for peer in range(3) for life in range(3)}) == 9
+
+
+def test_a_timer_that_is_cancelled_while_a_slow_node_has_no_time_for_it_does_not_fire() -> None:
+    swarm = echo_swarm(1)
+    swarm.run_for(0.2)
+    swarm.slow_down(0, 1.0, handling_s=0.05)
+    host = swarm.hosts[0]
+    for token in (70, 71):
+        swarm._set_timer(host, events.SetTimer(token, swarm.now + 0.01 * (token - 69)))
+    for _ in range(3):
+        swarm.inject(0, events.TrainerProgress(0, 0.0))
+    swarm.run_for(0.03)
+    assert {70, 71} <= {event.token for event, _ in host.waiting if isinstance(event, events.TimerFired)}
+    swarm._cancel_timer(host, events.CancelTimer(70))
+    swarm.run_for(0.5)
+    fired = [event.token for _, event in swarm.cores[0].of(events.TimerFired)]  # type: ignore[attr-defined]
+    assert 71 in fired
+    assert 70 not in fired
+
+
+def test_what_waits_at_a_slow_node_is_handled_in_order_when_it_is_slow_no_more_or_has_been_stopped() -> None:
+    swarm = echo_swarm(2)
+    swarm.slow_down(0, 1.0, handling_s=0.05)
+    swarm.run_for(1.0)
+    waiting = len(swarm.hosts[0].waiting)
+    assert waiting > 20
+    swarm.pause_for(0, 0.3)
+    swarm.run_for(0.31)
+    assert len(swarm.hosts[0].waiting) < 3, "who goes on after a stop handles what was queued first"
+    swarm.run_for(1.0)
+    swarm.slow_down(0, 1.0)
+    assert not swarm.hosts[0].waiting
+    swarm.run_for(0.5)
+    nonces = [event.message.nonce for _, event in received(swarm.cores[0])]
+    assert nonces == sorted(nonces)

@@ -147,8 +147,8 @@ def test_ten_lines_of_ones_own_run_everywhere(name: str, tmp_path: Path, monkeyp
     (tmp_path / "my_rules.py").write_text(TEN_LINES)
     monkeypatch.chdir(tmp_path)
     spec = f"my_rules.py:{name}"
-    check_aggregator(spec)
-    check_aggregator(f"nnm+{spec}")
+    check_aggregator(spec, strengths=2)
+    check_aggregator(f"nnm+{spec}", strengths=2)
     assert reduced(spec, cloud()).payload is not None
     assert feasible._describe(spec, "rolling", 8)["rows"] == 8
     schedule = Schedule(3, peers=5, aggregator=spec, active_s=2.0, duration_s=2.0)

@@ -52,13 +52,19 @@ def test_help_imports_neither_torch_nor_anything_else_that_is_slow() -> None:
     assert "demo" in done.stdout
 
 
-def test_checking_a_run_leaves_torch_out_of_the_launcher() -> None:
+def test_checking_a_run_leaves_torch_out_of_the_launcher(tmp_path: Path) -> None:
+    (tmp_path / "rules.py").write_text("def mine(updates):\n    return updates[0]\n")
     code = (
-        "import sys\nfrom gossip.config import resolve\nfrom gossip.launch import runs, supervisor, demo, cli\n"
-        "runs.settle(resolve({'peers': 4, 'aggregator': 'krum', 'f': 0}), 'x')\nassert 'torch' not in sys.modules"
+        "import sys\nfrom gossip.config import resolve\nfrom gossip.errors import ConfigError\n"
+        "from gossip.launch import feasible, runs, supervisor, demo, cli\n"
+        "runs.settle(resolve({'peers': 4, 'aggregator': 'krum', 'f': 0}), 'x')\n"
+        "try:\n    feasible.check_rule(resolve({'peers': 4, 'aggregator': 'rules.py:nothing'}))\n"
+        "except ConfigError as error:\n    print(error, error.hint)\n"
+        "assert 'torch' not in sys.modules"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
+    assert done.stdout == "unknown rule of rules.py 'nothing'. known: mine\n", "the other process is not heard"
 
 
 def test_version_is_printed(gossip: Gossip) -> None:

@@ -345,6 +345,7 @@ def test_what_are_no_updates_is_said() -> None:
             call()
 
 
+@pytest.mark.parametrize("backend", ["fast"], indirect=True)  # the process chooses for itself: once is enough
 def test_small_updates_do_without_numba_and_large_ones_have_it_when_prepared() -> None:
     script = """
 import sys, torch

@@ -32,7 +32,7 @@ def test_drawn_schedules_can_be_played_and_cover_every_kind_of_fault_and_topolog
     lies = {attack for attack, _ in LIES}
     told = {kind for kind in kinds if kind.startswith("lie_")}
     assert len(told) > 5
-    others = {*lies, "crash", "restart", "hang", "slow", "partition_one_way", *faults.WORLD_KINDS} - {"lie"}
+    others = {*lies, "crash", "restart", "hang", "slow", "partition_one_way", *faults.WORLD_KINDS, "queue_full"} - {"lie"}
     assert set(kinds) - told == others
     assert {schedule.topology for schedule in MANY} == {"rolling", "random-k", "ring", "full"}
 

@@ -8,11 +8,14 @@ import socket
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from nursery import Nursery, Script
 
 HERE = Path(__file__).parent
+pytestmark = pytest.mark.xdist_group("nursery")  # one serves them all
 
 PREAMBLE = """
 import os, sys, threading, time
@@ -50,27 +53,38 @@ model, optimizer = small_model()
 """
 
 
-def start(body: str, **options) -> subprocess.Popen[str]:
-    script = PREAMBLE.format(here=str(HERE)) + textwrap.dedent(body)
-    return subprocess.Popen(
-        [sys.executable, "-c", script],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        **options,
-    )
+@pytest.fixture(scope="module")
+def nursery() -> Iterator[Nursery]:
+    one = Nursery()
+    yield one
+    one.close()
 
 
-def wait_for(process: subprocess.Popen[str], word: str) -> None:
-    assert process.stdout is not None
+Start = Callable[..., Script]
+
+
+@pytest.fixture
+def start(nursery: Nursery) -> Iterator[Start]:
+    """Begins a script, of which nothing must be left when the test ends."""
+    begun: list[Script] = []
+
+    def begin(body: str, pass_fds: Sequence[int] = ()) -> Script:
+        begun.append(nursery.start(PREAMBLE.format(here=str(HERE)) + textwrap.dedent(body), pass_fds))
+        return begun[-1]
+
+    yield begin
+    ended = [script.close() for script in begun]
+    assert all(ended), "a script had not ended"
+
+
+def wait_for(process: Script, word: str) -> None:
     for line in process.stdout:
         if word in line:
             return
     pytest.fail(f"it ended without saying {word!r}: {process.stderr.read()[-2000:]}")
 
 
-def test_sigterm_finishes_the_step_leaves_politely_and_exits_143():
+def test_sigterm_finishes_the_step_leaves_politely_and_exits_143(start):
     process = start("""
         peer = begin()
         peer.prepare(model, optimizer)
@@ -89,7 +103,7 @@ def test_sigterm_finishes_the_step_leaves_politely_and_exits_143():
     assert "Traceback" not in err
 
 
-def test_sigterm_while_waiting_for_a_round_does_not_wait_for_ever():
+def test_sigterm_while_waiting_for_a_round_does_not_wait_for_ever(start):
     process = start("""
         def SCRIPT(n):
             n.prepared()
@@ -111,7 +125,7 @@ def test_sigterm_while_waiting_for_a_round_does_not_wait_for_ever():
     assert "closed: ['stopped']" in out
 
 
-def test_a_second_sigterm_kills_at_once():
+def test_a_second_sigterm_kills_at_once(start):
     process = start("""
         peer = begin()
         say("computing")
@@ -131,7 +145,7 @@ def test_a_second_sigterm_kills_at_once():
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, -signal.SIGINT)])
-def test_a_signal_ends_the_wait_for_those_who_are_behind(number, code):
+def test_a_signal_ends_the_wait_for_those_who_are_behind(start, number, code):
     process = start("""
         def SCRIPT(n):
             n.prepared()
@@ -153,7 +167,7 @@ def test_a_signal_ends_the_wait_for_those_who_are_behind(number, code):
 
 
 def test_an_exception_of_the_script_is_written_down_and_told_to_the_node(tmp_path):
-    process = start(f"""
+    script = f"""
         peer = begin(run_dir=Path({str(tmp_path)!r}), peer=0)
         peer.prepare(model, optimizer)
         backward(model, 0)
@@ -161,8 +175,10 @@ def test_an_exception_of_the_script_is_written_down_and_told_to_the_node(tmp_pat
         def mine():
             raise ValueError("my own bug")
         mine()
-    """)
-    out, err = process.communicate(timeout=60)
+    """
+    command = [sys.executable, "-c", PREAMBLE.format(here=str(HERE)) + textwrap.dedent(script)]  # its frames are looked at
+    process = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    out, err = process.stdout, process.stderr
     assert process.returncode == 1
     assert "closed: ['raised'] contributions: 1" in out
     assert err.count("Traceback") == 1
@@ -173,7 +189,7 @@ def test_an_exception_of_the_script_is_written_down_and_told_to_the_node(tmp_pat
     assert [path.name for path in (tmp_path / "peer-0").iterdir()] == ["error.json"]
 
 
-def test_an_error_of_the_swarm_sets_the_exit_code():
+def test_an_error_of_the_swarm_sets_the_exit_code(start):
     process = start("""
         def SCRIPT(n):
             n.prepared()
@@ -187,20 +203,7 @@ def test_an_error_of_the_swarm_sets_the_exit_code():
     assert err == "SwarmError: 2 peers are left, a round needs 3\n"
 
 
-def test_the_end_of_the_script_closes_the_session():
-    process = start("""
-        peer = begin()
-        peer.prepare(model, optimizer)
-        backward(model, 0)
-        optimizer.step()
-    """)
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == 0, err
-    assert "closed: ['finished'] contributions: 1" in out
-    assert err == ""
-
-
-def test_a_trainer_whose_launcher_is_gone_leaves_though_its_script_computes():
+def test_a_trainer_whose_launcher_is_gone_leaves_though_its_script_computes(start):
     ours, theirs = socket.socketpair()
     process = start(
         f"""
@@ -219,7 +222,7 @@ def test_a_trainer_whose_launcher_is_gone_leaves_though_its_script_computes():
     assert "closed: ['stopped']" in out
 
 
-def test_a_launcher_that_writes_is_not_taken_for_gone():
+def test_a_launcher_that_writes_is_not_taken_for_gone_and_the_end_of_the_script_closes_the_session(start):
     ours, theirs = socket.socketpair()
     process = start(
         f"""
@@ -228,9 +231,11 @@ def test_a_launcher_that_writes_is_not_taken_for_gone():
         assert sys.stdin.readline() == "go on\\n"
         assert os.read({theirs.fileno()}, 100) == b"hello"
         say("alive")
+        peer.prepare(model, optimizer)
+        backward(model, 0)
+        optimizer.step()
     """,
         pass_fds=[theirs.fileno()],
-        stdin=subprocess.PIPE,
     )
     theirs.close()
     wait_for(process, "begun")
@@ -238,4 +243,6 @@ def test_a_launcher_that_writes_is_not_taken_for_gone():
     out, err = process.communicate("go on\n", timeout=60)
     assert process.returncode == 0, err
     assert "alive" in out
+    assert "closed: ['finished'] contributions: 1" in out
+    assert err == ""
     ours.close()

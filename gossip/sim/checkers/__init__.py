@@ -15,6 +15,7 @@ from __future__ import annotations
 from gossip.sim.observer import Observer
 
 from .answering import RuleAnswers
+from .answers import AnswersOnce, CommitsForAReason, OffersOnce
 from .base import Checker, Circumstances, Onlooker, Violation
 from .consensus import ReplicasStayClose
 from .contents import CheckedBeforeUse, Conserved, TakesOverTheDonorsState
@@ -52,6 +53,7 @@ from .membership import (
 from .panel import Panel
 from .promptness import AsksForWhatItLacks, NobodyIsStuck, NobodyWaitsForTheSkipped, OverWhenAllIsThere
 from .pushing import EachReadsItsOwn, PushesToAll, WaitsForSomebody
+from .rates import FallsSilent, SpeaksInMeasure
 from .reach import Reach
 from .results import AppliesWhatTheRuleSaid, CommitsWhatTheRuleSaid
 from .rounds import AppliedOnce, IdenticalReplicas, OneHistory, UsedOnce
@@ -105,6 +107,11 @@ def every_checker(circumstances: Circumstances | None = None) -> list[Onlooker]:
         Bounded(c),
         NewsGrowOld(c),
         AsksInMeasure(c),
+        SpeaksInMeasure(c),
+        FallsSilent(c),
+        AnswersOnce(c),
+        CommitsForAReason(c),
+        OffersOnce(c),
         Converges(c),
         RoundsGoOn(c),
         NobodyIsStuck(disturbances, c),

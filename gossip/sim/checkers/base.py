@@ -59,12 +59,13 @@ QUIET_LIES = frozenset(
         *("sign_flip", "nan", "huge", "two_updates"),
         *("wrong_results", "broken_results", "nan_results", "two_results", "strange_roster", "usurper"),
         *("wrong_states", "broken_states", "far_states"),
+        "strangers",
     )
 )
 """By which nobody comes to believe anything of another's health: they are about updates, results and states. All other lies may
 make an honest peer accuse another, or close a connection to it."""
 
-TIMELY_LIES = frozenset(["sign_flip", "nan", "huge", "two_updates", "wrong_states", "broken_states"])
+TIMELY_LIES = frozenset(["sign_flip", "nan", "huge", "two_updates", "wrong_states", "broken_states", "strangers"])
 """That cost a round no time: an update is taken or left, and a state is asked for beside the rounds."""
 
 STATE_LIES = frozenset({"wrong_states", "far_states"})
@@ -78,7 +79,6 @@ class Circumstances:
 
     Attributes:
         liars: peers that lie, about their updates at least.
-        false_words: what arrives need not be what an honest core said: some lie in their messages, or bits flip.
         forks: a commit may reach some and not others (loss, cuts, resets, delays of the order of a round timeout), so that two
             branches come to be for a while. Without that, at most one digest is ever applied for a round.
         two_faced: peers whose node says other things than it holds: what they hold themselves is compared with nobody's.
@@ -87,7 +87,6 @@ class Circumstances:
     """
 
     liars: frozenset[PeerId] = frozenset()
-    false_words: bool = False
     forks: bool = False
     two_faced: frozenset[PeerId] = frozenset()
     lies: frozenset[str] = frozenset()
@@ -97,17 +96,14 @@ class Circumstances:
     def of(
         liars: Collection[PeerId] = (),
         *,
-        corruption: bool = False,
         forks: bool = False,
-        false_words: bool = False,
         two_faced: Collection[PeerId] = (),
         lies: Collection[str] = (),
         forgetting: bool = False,
     ) -> Circumstances:
-        """``corruption``: bits of messages flip unnoticed. False words can fork the history like a network that loses commits."""
-        false_words = false_words or corruption
-        found = Circumstances(frozenset(liars), false_words, forks, frozenset(two_faced), frozenset(lies), forgetting)
-        return replace(found, forks=forks or false_words or found.forking_lies)
+        """Some lies fork the history like a network that loses commits."""
+        found = Circumstances(frozenset(liars), forks, frozenset(two_faced), frozenset(lies), forgetting)
+        return replace(found, forks=forks or found.forking_lies)
 
     @property
     def forking_lies(self) -> bool:

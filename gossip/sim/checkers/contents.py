@@ -155,8 +155,6 @@ class Conserved(Checker):
             raise self.violated(swarm, peer, f"{where} has contributors {names} and no aggregate")
         if both := set(names) & {rejection.peer for rejection in commit.rejected}:
             raise self.violated(swarm, peer, f"{where} both uses and rejects {sorted(both)}")
-        if self.circumstances.false_words:
-            return
         for c in commit.contributors:
             sent = self._sent.get((c.peer, commit.round_id), [])
             self.judged += 1
@@ -241,7 +239,7 @@ class TakesOverTheDonorsState(Checker):
         if content != restore.payload.digest:
             raise self.violated(swarm, peer, f"restores bytes with the digest {content.hex()} as {restore.payload.digest.hex()}")
         self._misled.restores(swarm, peer)
-        if not self.circumstances.false_words and peer not in self._misled:
+        if peer not in self._misled:
             known = content in self._taken.get(restore.round_id, [])
             self.demand(known, swarm, peer, f"restores a state of round {restore.round_id} that no donor has packed")
 
@@ -251,7 +249,7 @@ class TakesOverTheDonorsState(Checker):
             return
         self._first[peer] = event.round_id
         rounds = rolling_of(core)
-        if rounds is None or self.circumstances.false_words or peer in self._misled:
+        if rounds is None or peer in self._misled:
             return
         head = rounds.agreed.lineage.at(event.round_id - 1)
         known = head in self._heads.get(event.round_id, {})

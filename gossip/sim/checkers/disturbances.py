@@ -40,6 +40,8 @@ class Disturbances(Onlooker):
         """When the last pause of each peer ended."""
         self.still_s: dict[PeerId, float] = {}
         """How long that pause was."""
+        self.behind_until: dict[PeerId, float] = {}
+        """When each peer's node last had so much to do that what came had to wait for long."""
         self.bad_network_until = NEVER
         self.uneven_until = NEVER
         """When the network last did to some messages what it did not to others: cut, lost, or delayed them for long."""
@@ -83,7 +85,8 @@ class Disturbances(Onlooker):
         self._look(swarm)
         if peer in self._cut or (swarm.hosts[peer].state == "paused" and _stands_s(swarm, peer) > STILL_S):
             return 0.0
-        ends = (self.still_until.get(peer, NEVER), self._cut_until.get(peer, NEVER), self.bad_network_until)
+        own = (self.still_until.get(peer, NEVER), self._cut_until.get(peer, NEVER), self.behind_until.get(peer, NEVER))
+        ends = (*own, self.bad_network_until)
         return swarm.now - max(ends)
 
     def all_undisturbed_since(self, swarm: Swarm[Any], since_s: float, but: PeerId) -> bool:
@@ -98,11 +101,12 @@ class Disturbances(Onlooker):
         return True
 
     def calm_since(self, swarm: Swarm[Any]) -> float:
-        """Since when the network is what it ought to be, but for cuts, which have not changed; and nobody stood still."""
+        """Since when the network is what it ought to be, but for cuts, which have not changed; and nobody stood still or had more
+        to do than it had time for."""
         if swarm.network.changed != self._changed:
             self._on_cuts(swarm)
         self._look(swarm)
-        return max(self.weather_until, self.cuts_changed_at, *self.still_until.values(), NEVER)
+        return max(self.weather_until, self.cuts_changed_at, *self.still_until.values(), *self.behind_until.values(), NEVER)
 
     def _on_cuts(self, swarm: Swarm[Any]) -> None:
         self._changed = swarm.network.changed
@@ -113,6 +117,9 @@ class Disturbances(Onlooker):
 
     def _look(self, swarm: Swarm[Any]) -> None:
         network = swarm.network
+        for peer, host in swarm.hosts.items():
+            if host.waiting and len(host.waiting) * host.machine.handling_ns / NS > LATE_S:
+                self.behind_until[peer] = swarm.now
         if network.models or network.default != self._default:
             self.weather_until = swarm.now
         if network.cuts or any(_loses(model) for model in (network.default, *network.models.values())):

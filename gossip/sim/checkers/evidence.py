@@ -76,11 +76,7 @@ class NoUnfoundedAccusation(TableChecker):
         if known_s < CONNECT_GRACE_S and not (member.was_linked and member.spoken):
             text = f"accuses peer {subject}.{transition.incarnation}, of which it learnt {known_s:.3f} s ago"
             raise self.violated(swarm, peer, f"{text}, of not answering: it has {CONNECT_GRACE_S} s for its first connections")
-        if (
-            self.circumstances.false_words
-            or self.circumstances.defaming
-            or not _takes_part(swarm, subject, transition.incarnation)
-        ):
+        if self.circumstances.defaming or not _takes_part(swarm, subject, transition.incarnation):
             return
         asked_s = self.hearing.of(peer, subject).asked_s
         if self.reach.direct(swarm, peer, subject, asked_s - LINKED_AFTER_S):

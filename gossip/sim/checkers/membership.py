@@ -62,7 +62,7 @@ class StandingNeverFalls(TableChecker):
         highest = self._highest.get(subject, 0)
         if self.circumstances.invented_lives and incarnation_of(standing) == incarnation_of(highest):
             return  # how often it has refuted in this life: others may lie about that, and it outbids them
-        if standing > highest and not self.circumstances.false_words:
+        if standing > highest:
             text = f"gives peer {subject} the standing {standing}, which it never had: {self._highest.get(subject, 0)} at most"
             raise self.violated(swarm, peer, text)
 
@@ -162,7 +162,7 @@ class OneAddressALife(TableChecker):
                 text = f"peer {subject}.{life} had the address {held} and now has {control or 'none'}"
                 raise self.violated(swarm, peer, text)
             self._held[peer][subject] = (life, control)
-        if transition.field == "control" or not control or self.circumstances.false_words:
+        if transition.field == "control" or not control:
             return  # the bulk address follows
         if swarm.hosts[subject].state == "starting":
             self._note(swarm, subject)  # a folder of addresses may name it before it runs
@@ -186,7 +186,7 @@ class NoFalseDeath(TableChecker):
 
     def judge(self, swarm: Swarm[Any], peer: PeerId, transition: Transition, event: Event | None) -> None:
         subject = transition.subject
-        if transition.field != "status" or transition.status != "dead" or subject == peer or self.circumstances.false_words:
+        if transition.field != "status" or transition.status != "dead" or subject == peer:
             return
         membership = membership_of(swarm.hosts[peer].core)
         if membership is None or not _lives(swarm, subject, transition.incarnation):

@@ -18,7 +18,7 @@ EPOCHS_KEPT = 4
 
 class PushesToAll(Checker):
     """L4, of gossip rounds: in the moment in which its trainer comes with an update, a peer pushes it to everybody whom the plan
-    names and who is not skipped, and to nobody else; in every ``mix_every``-th round its parameters, too."""
+    names and who is not skipped, once, and to nobody else; in every ``mix_every``-th round its parameters, too."""
 
     invariant = "L4"
     events = (Contributed,)
@@ -50,6 +50,9 @@ class PushesToAll(Checker):
                 text = (
                     f"pushes to peer {effect.peer} in round {effect.message.round_id}, which it skips or its plan does not name"
                 )
+                raise self.violated(swarm, peer, text)
+            if (effect.peer, effect.message.what) in self._pushed[peer]:
+                text = f"pushes its {effect.message.what} of round {effect.message.round_id} to peer {effect.peer} twice"
                 raise self.violated(swarm, peer, text)
             self._pushed[peer][effect.peer, effect.message.what] = None
 

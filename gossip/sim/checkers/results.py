@@ -66,8 +66,6 @@ class CommitsWhatTheRuleSaid(Checker):
             self._judge_commit(swarm, peer, effect.commit)
 
     def _judge_rows(self, swarm: Swarm[Any], peer: PeerId, ask: Aggregate) -> None:
-        if self.circumstances.false_words:
-            return
         for row in ask.rows:
             said = self._said.get(row.peer, {}).get(ask.round_id)
             if row.peer in self.circumstances.two_faced and row.peer != peer:

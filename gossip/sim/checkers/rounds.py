@@ -370,8 +370,8 @@ class OneHistory(Checker):
     def _may_fork(self, swarm: Swarm[Any]) -> bool:
         """Whether commits could get lost between the living just now, or so little ago that one of them may come out yet."""
         circumstances = self.circumstances
-        if circumstances.false_words or not circumstances.forks:
-            return circumstances.forks
+        if not circumstances.forks:
+            return False
         if circumstances.forking_lies and (self._calm_at is None or swarm.now - self._calm_at <= FORKS_AFTER_S):
             return True  # a lie may come out long after it was told, but not after all have compared what they hold
         return swarm.now - self.disturbances.uneven_until <= FORKS_AFTER_S

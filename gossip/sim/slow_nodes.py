@@ -1,0 +1,63 @@
+"""Nodes that need time for each event: while one is busy, what comes waits in order, and a timer may be cancelled meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Generic, Protocol
+
+from gossip.core.events import Event, TimerFired
+
+from .host import C, Host
+
+
+class Surroundings(Protocol[C]):
+    """The swarm, as its slow nodes see it."""
+
+    now_ns: int
+
+    def at_ns(self, t_ns: int, act: Callable[..., None], *arguments: Any) -> None: ...
+
+    def _handle(self, host: Host[C], event: Event, said: bytes | None = None) -> None: ...
+
+
+class SlowNodes(Generic[C]):
+    """``Host.waiting`` is what a node had no time for yet, ``Machine.free_at_ns`` when it has."""
+
+    def __init__(self, swarm: Surroundings[C]) -> None:
+        self.swarm = swarm
+
+    def puts_off(self, host: Host[C], event: Event, said: bytes | None = None) -> bool:
+        """Whether the event has to wait, as it does from now on. If not, the node is busy with it."""
+        machine, now_ns = host.machine, self.swarm.now_ns
+        if not machine.handling_ns:
+            return False
+        if not host.waiting and machine.free_at_ns <= now_ns:
+            machine.free_at_ns = now_ns + machine.handling_ns
+            return False
+        host.waiting.append((event, said))
+        machine.waited += 1
+        if len(host.waiting) == 1:
+            self.swarm.at_ns(machine.free_at_ns, self._go_on, host, machine.free_at_ns)
+        return True
+
+    def _go_on(self, host: Host[C], free_at_ns: int) -> None:
+        """It has the time for what has waited longest."""
+        machine = host.machine
+        if not host.waiting or host.state != "up" or machine.free_at_ns != free_at_ns:
+            return  # it was stopped meanwhile, or is slow no more
+        event, said = host.waiting.popleft()
+        machine.free_at_ns = self.swarm.now_ns + machine.handling_ns
+        if host.waiting:
+            self.swarm.at_ns(machine.free_at_ns, self._go_on, host, machine.free_at_ns)
+        self.handle(host, event, said)
+
+    def handle(self, host: Host[C], event: Event, said: bytes | None) -> None:
+        """Something that has waited."""
+        if type(event) is TimerFired and host.timers.pop(event.token, None) is None:
+            return  # cancelled while it waited
+        self.swarm._handle(host, event, said)
+
+    def catch_up(self, host: Host[C]) -> None:
+        """It is slow no more: all that waits is handled at once."""
+        while host.waiting and host.state == "up":
+            self.handle(host, *host.waiting.popleft())

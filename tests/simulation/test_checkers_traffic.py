@@ -1,0 +1,164 @@
+"""S15: how much is said, of each kind of message: every bound with a plant that exceeds it. And slow nodes, which say it late."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from checked_swarm import checked_swarm, tamper
+from test_checkers_gossip import caught, each, watched
+
+from gossip.core.dissemination import retransmit_limit
+from gossip.core.events import Effect, Event, Send, TimerFired
+from gossip.core.messages import (
+    Ack,
+    Commit,
+    Gossip,
+    Message,
+    Nack,
+    NotMe,
+    Ping,
+    Push,
+    PushPull,
+    Query,
+    Rumour,
+    StateOffer,
+    StateRequest,
+    Update,
+)
+from gossip.core.settings import MembershipSettings
+from gossip.sim.checkers import Checker, Circumstances, Panel, Violation
+from gossip.sim.checkers.answers import AnswersOnce, CommitsForAReason, OffersOnce
+from gossip.sim.checkers.pushing import PushesToAll
+from gossip.sim.checkers.rates import FallsSilent, SpeaksInMeasure
+
+Change = Callable[[Event, list[Effect]], list[Effect] | None]
+
+
+def twice(*kinds: type) -> Change:
+    """Says every message of these kinds two times."""
+    return each(Send, lambda send: [send, send] if isinstance(send.message, kinds) else [send])
+
+
+def besides(message: Message, when: type = TimerFired) -> Change:
+    """Says that to peer 1 with every event of a kind."""
+    return lambda event, effects: [*effects, Send(1, message)] if isinstance(event, when) else effects
+
+
+# --- answers and offers -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("checker", "kind", "words"),
+    [
+        (AnswersOnce, Ack, r"sends peer \d an answer, Ack, that it has not asked for"),
+        (AnswersOnce, PushPull, "an answer, PushPull, that it has not asked for"),
+        (
+            CommitsForAReason,
+            Commit,
+            r"sends peer \d the commit of round \d+, shard 0 2 times, and has had reason for 1",
+        ),
+        (OffersOnce, Update, r"sends peer \d its Update of round \d+, shard 0, attempt 0 2 times"),
+    ],
+)
+def test_s15_what_is_said_twice_for_one_reason_is_caught(checker: type[Checker], kind: type, words: str) -> None:
+    swarm, _ = watched(checker, topology="rolling")
+    tamper(swarm, 2, twice(kind))
+    with pytest.raises(Violation, match=words) as found:
+        swarm.run_for(12.0)
+    assert found.value.invariant == "S15"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Nack(7, 2),
+        NotMe(b"lineage!", 0, 0, 0, 9, b""),
+        StateOffer(b"lineage!", 1, 0, b"", b"", 0, b"", "busy"),
+        PushPull((), reply=True),
+    ],
+    ids=lambda answer: type(answer).__name__,
+)
+def test_s15_an_answer_to_nothing_is_caught(answer: Message) -> None:
+    swarm, _ = watched(AnswersOnce, topology="rolling")
+    tamper(swarm, 0, besides(answer))
+    assert f"sends peer 1 an answer, {type(answer).__name__}, that it has not asked for" in caught(swarm)
+
+
+def test_s15_a_server_that_asks_twice_for_an_update_is_caught() -> None:
+    swarm, _ = watched(OffersOnce, topology="rolling")
+    tamper(swarm, 0, besides(Query(b"lineage!", 3, 0, 1, b"")))
+    assert caught(swarm) == "sends peer 1 its Query of round 3, shard 0, attempt 1 2 times"
+
+
+def test_who_is_asked_again_or_takes_a_state_over_may_offer_its_update_again() -> None:
+    checker = OffersOnce()
+    swarm = checked_swarm(Panel([checker]), n=5)
+    swarm.run_for(1.0)
+    swarm.restart(1)
+    for peer in (0, 2):
+        swarm.pause_for(peer, 0.7)
+        swarm.run_for(1.5)
+    assert checker.judged > 100
+
+
+def test_a_push_that_is_sent_twice_is_caught() -> None:
+    swarm, _ = watched(PushesToAll)
+    tamper(swarm, 0, twice(Push))
+    assert "pushes its gradient" in caught(swarm)
+
+
+# --- what a peer says by itself ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "message",
+    [Ping(7, 1, ()), Gossip((Rumour(2, "alive", 0, "", "", 2),)), PushPull((), reply=False), StateRequest(b"lineage!", 3)],
+    ids=lambda message: type(message).__name__,
+)
+def test_s15_who_says_something_with_every_event_is_caught(message: Message) -> None:
+    swarm, _ = watched(SpeaksInMeasure, topology="rolling")
+    tamper(swarm, 0, lambda event, effects: [*effects, *[Send(1, message)] * 3])
+    assert f"times a {type(message).__name__} in a second" in caught(swarm)
+
+
+def test_s15_who_goes_on_with_every_probe_in_the_calm_is_caught_where_it_was_not_before() -> None:
+    """Three pings where one is needed: amid crashes a peer may have reason to. When all has settled nobody has."""
+    checker = SpeaksInMeasure()
+    panel = Panel([checker])
+    swarm = checked_swarm(panel, n=5)
+    swarm.run_for(1.0)
+    tamper(swarm, 0, each(Send, lambda send: [send] * 3 if isinstance(send.message, Ping) else [send]))
+    swarm.run_for(2.0)
+    panel.settle(swarm)
+    with pytest.raises(Violation, match=r"says more than 13 times a Ping when all has settled; 6 are needed"):
+        swarm.run_for(4.0)
+
+
+def test_a_sound_swarm_says_in_the_calm_what_it_has_to_and_one_that_a_liar_accuses_may_say_more_before() -> None:
+    for circumstances in (Circumstances(), Circumstances.of((3,), lies=("false_suspicions",))):
+        checker = SpeaksInMeasure(circumstances)
+        panel = Panel([checker])
+        swarm = checked_swarm(panel, n=5)
+        if circumstances.lies:
+            tamper(swarm, 0, lambda event, effects: [*effects, *[Send(1, Gossip(()))] * 3])
+        swarm.run_for(3.0)
+        before = checker.judged
+        panel.settle(swarm)
+        if circumstances.lies:
+            with pytest.raises(Violation, match="Gossip when all has settled"):
+                swarm.run_for(3.0)
+        else:
+            swarm.run_for(3.0)
+            assert checker.judged > before
+
+
+def test_s15_who_talks_on_when_it_has_no_news_is_caught() -> None:
+    swarm, checker = watched(FallsSilent, topology="rolling")
+    swarm.run_for(5.0)
+    silent = checker.judged
+    swarm.run_for(5.0)
+    assert checker.judged == silent, "a sound peer falls silent"
+    tamper(swarm, 0, besides(Gossip((Rumour(2, "alive", 0, "", "", 2),))))
+    takes_s = retransmit_limit(5, MembershipSettings()) * MembershipSettings().gossip_interval_s
+    assert f"after its last news, which take {takes_s:.2f} s to tell" in caught(swarm, for_s=5.0)

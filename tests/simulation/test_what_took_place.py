@@ -1,0 +1,109 @@
+"""Which faults of a schedule really took place, slow nodes and full queues among them; and what became of each message."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+from test_campaign import WORLD, played
+from test_campaign import _NobodyMayDie as NobodyMayDie
+
+from gossip.fault_kinds import Crash
+from gossip.faults import Fault
+from gossip.sim.chart import Chart
+from gossip.sim.checkers.disturbances import Disturbances
+from gossip.sim.nemesis import name_of
+from gossip.sim.picture import draw
+from gossip.sim.play import run
+from gossip.world_faults import Corrupt, Delay, Flap, Loss, Narrow, NodeLie, Partition, Reset, SlowNode
+
+
+def struck(*faults: Fault, seconds: float = 3.0, **world: Any) -> Counter[str]:
+    swarm, nemesis = played(replace(WORLD, faults=faults, **world).checked(), seconds)
+    return nemesis.totals(swarm)
+
+
+def test_a_fault_is_proven_on_its_own_links_and_by_its_own_effect() -> None:
+    """Peer 3 is gone from the start, so nothing can befall a message of its; others' losses prove nothing of the faults there."""
+    gone = Crash(3, at_s=1.0)
+    elsewhere = (Loss(0.3, 1.2, 1.5, (0,)), Partition(((0,), (1, 2)), 1.2, 0.5), Delay(0.05, 1.2, 1.5, (0,)))
+    took_place = {"crash": 1, "loss": 1, "partition": 1, "delay": 1}
+    assert struck(gone, *elsewhere) == took_place
+    there = (
+        Loss(0.3, 1.3, 1.0, (3,)),
+        Flap((1, 3), 1.3, 1.0, 0.2),
+        Delay(0.05, 1.3, 1.0, (3,)),
+        Narrow(50.0, 64.0, 1.3, 1.0, (3,)),
+    )
+    assert struck(gone, *elsewhere, *there) == took_place
+
+
+def test_messages_that_take_no_longer_and_links_on_which_nothing_waits_prove_no_delay_and_no_narrow_link() -> None:
+    assert struck(Delay(0.0005, 1.0, 1.5), Narrow(1e9, 4096.0, 1.0, 1.5)) == {}
+    assert struck(Delay(0.02, 1.0, 1.5), Narrow(100.0, 4096.0, 1.0, 1.5)) == {"delay": 1, "narrow": 1}
+
+
+def test_a_queue_counts_as_full_only_when_a_message_was_dropped_for_it() -> None:
+    assert name_of(Narrow(100.0, 16.0, 1.0, 1.0)) == "queue_full"
+    roomy, _ = played(replace(WORLD, faults=(Narrow(2000.0, 32.0, 1.0, 1.5),)))
+    assert roomy.counts["queue_full"] == 0
+    assert struck(Narrow(2000.0, 32.0, 1.0, 1.5)) == {}
+    full, nemesis = played(replace(WORLD, faults=(Narrow(50.0, 32.0, 1.0, 1.5),)))
+    assert full.counts["queue_full"] > 0
+    assert nemesis.totals(full) == {"queue_full": 1}
+
+
+def test_a_node_that_is_slow_but_has_nothing_to_do_was_no_slow_node() -> None:
+    assert struck(SlowNode(1, 0.02, 1.0, 1.0)) == {"slow_node": 1}
+    assert struck(SlowNode(1, 0.0, 1.0, 1.0)) == {}
+    assert struck(Crash(1, at_s=0.9), SlowNode(1, 0.02, 1.0, 1.0)) == {"crash": 1}
+
+
+def test_a_node_with_more_to_do_than_it_has_time_for_is_gone_on_without_and_comes_back() -> None:
+    schedule = replace(WORLD, faults=(SlowNode(1, 0.03, 1.0, 2.0),), active_s=3.5, duration_s=5.0)
+    outcome = run(schedule)
+    assert outcome.violation is None, outcome.violation
+    assert outcome.reports["skip"] > 0
+
+
+def test_the_trace_says_of_every_message_that_did_not_arrive_why() -> None:
+    chart = Chart(None)
+    faults = (
+        Loss(0.2, 1.0, 0.5),
+        Corrupt(0.2, 1.0, 0.5),
+        Reset(0.1, 1.5, 0.5),
+        Partition(((0,), (1, 2, 3)), 2.0, 0.5),
+        Narrow(50.0, 16.0, 2.5, 0.5),
+        NodeLie("deaf", (2,)),
+        NodeLie("sign_flip", (1,)),
+    )
+    outcome = run(replace(WORLD, faults=faults), [chart])
+    assert outcome.violation is None, outcome.violation
+    told = Counter(line.text.partition(":")[0] for line in chart.lines if line.what in ("lost", "altered"))
+    told["lied"] = sum(line.what == "lied" for line in chart.lines)
+    for what in ("lost", "corrupted", "malformed", "reset", "cut", "queue_full", "withheld", "lied"):
+        assert told[what] == outcome.counts[what] > 0, what
+    words = "\n".join(map(str, chart.lines))
+    assert "-x" in words
+    assert "cut: " in words
+
+
+def test_the_picture_says_why_a_message_did_not_arrive_and_what_a_liar_said_instead() -> None:
+    chart = Chart()
+    faults = (NodeLie("sign_flip", (1,)), Partition(((0,), (1, 2, 3)), 1.3, 0.3), Crash(3, at_s=1.5))
+    outcome = run(replace(WORLD, faults=faults), [chart, NobodyMayDie()])
+    words = ["".join(node.itertext()) for node in ET.fromstring(draw(outcome, chart)).iter("{http://www.w3.org/2000/svg}text")]
+    assert any(word.startswith("lied: Update r") for word in words)
+    assert {"✕ cut", "✕ withheld"} <= set(words)
+
+
+def test_s6_a_node_with_far_too_much_to_do_may_be_taken_for_dead_and_one_that_is_a_little_slow_may_not() -> None:
+    swarm, _ = played(replace(WORLD, faults=(SlowNode(1, 0.03, 1.0, 60.0), SlowNode(2, 0.001, 1.0, 60.0))), seconds=0.5)
+    disturbances = Disturbances()
+    swarm.hooks.append(disturbances)
+    swarm.run_for(2.5)
+    assert disturbances.undisturbed_s(swarm, 1) < 0.5
+    assert disturbances.undisturbed_s(swarm, 2) > 2.0
+    assert swarm.now - disturbances.calm_since(swarm) < 0.5
