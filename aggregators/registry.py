@@ -154,6 +154,24 @@ def check(spec: str) -> None:
             raise UnknownName("aggregator" if stage is last else "pre-aggregation", _plain(place), known)
 
 
+def places(spec: str) -> tuple[str, ...]:
+    """Where the parts of ``spec`` come from, in order: paths of files, names of modules. Others' are not loaded for that."""
+    found = []
+    for stage in _stages(spec):
+        place, function, _ = _split(stage)
+        name = _plain(place)
+        home = _BUILT_IN.get(name) or _PRE_AGGREGATIONS.get(name)
+        if function:
+            found.append(place)
+        elif name in _registered:
+            found.append(str(_registered[name].function.__module__))
+        elif home is not None:
+            found.append(f"{__package__}.{home}")
+        elif name in (points := _entry_points()):
+            found.append(points[name].module)
+    return tuple(found)
+
+
 def register(rule: Registered) -> Registered:
     """Makes a rule or pre-aggregation known by its name in this process. Returns it, so it may decorate ``@rule``.
 

@@ -32,7 +32,7 @@ class Tongue:
         self, plan: FaultPlan, peer: PeerId, seed: int, peers: int = 2, rule: Callable[[torch.Tensor], torch.Tensor] | None = None
     ) -> None:
         self._lie = plan.liars.get(peer)
-        self._seed, self._peer = seed, peer
+        self._seed, self._peer, self._liars = seed, peer, frozenset(plan.liars)
         self._attacks: dict[str, Attack] = {}
         self._parameters: dict[int, np.ndarray] = {}  # own ones of rounds that are not over
         self._said: dict[str, dict[PeerId, torch.Tensor]] = {}  # what -> what each neighbour told last
@@ -90,7 +90,7 @@ class Tongue:
         if not self.tells_each or not isinstance(message, Push) or payload is None:
             return payload
         said = self._said.get(message.what, {})
-        others = [vector for peer, vector in sorted(said.items()) if peer != receiver]
+        others = [vector for peer, vector in sorted(said.items()) if peer != receiver and peer not in self._liars]
         with torch.no_grad():
             lie = self._attack("update").tell(_as_tensor(payload), receiver, said.get(receiver), others)
         told = _as_array(lie, payload.data)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gossip.errors import ConfigError
+from gossip.errors import ConfigError, GossipError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -34,6 +34,8 @@ RULES = (
 )
 SLOW_S = 0.3  # what takes longer is repeated less often
 SLOW_REPETITIONS = 3
+NOTE_CHARS = 200
+FILE_COLUMNS = 500  # of a table that goes into a file or a pipe: nothing is cut off or broken there
 
 Ns = Annotated[list[int], typer.Option("--n", min=1, help="Updates. Repeatable, with --d.")]
 Ds = Annotated[list[int], typer.Option("--d", min=1, help="Coordinates of an update.")]
@@ -90,6 +92,9 @@ def aggregators(
         raise typer.Exit(130) from None
     if as_json:
         print(_json(tables))
+    if not any(cell.ms is not None for table in tables for cell in table.cells):
+        print("error: none of the rules could be timed; the notes say why", file=sys.stderr)
+        raise typer.Exit(1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,12 +131,13 @@ class Table:
 
 @dataclass(slots=True)
 class _Runner:
-    """One thing to time. ``took`` in seconds, ``passes`` what a pass took right before."""
+    """One thing to time. ``took`` in seconds, ``passes`` what a pass took right before; ``first_pass`` the very first time."""
 
     name: str
     call: Callable[[], Any]
     took: list[float] = field(default_factory=list)
     passes: list[float] = field(default_factory=list)
+    first_pass: float | None = None
     failed: str = ""
 
     def wanted(self, turn: int) -> bool:
@@ -175,7 +181,10 @@ def measure(n: int, d: int, f: int, specs: Sequence[str], repetitions: int, byzf
                 own.failed or (f"byzfl: {other.failed}" if other is not None and other.failed else ""),
             )
         )
-    passes = [seconds for runner in runners for seconds in runner.passes]
+    # Where no rule could be called, passes were timed before they were tried.
+    passes = [seconds for runner in runners for seconds in runner.passes] or [
+        runner.first_pass for runner in runners if runner.first_pass is not None
+    ]
     return Table(n, d, f, 1e3 * statistics.median(passes), cells)
 
 
@@ -183,17 +192,17 @@ def _once(runner: _Runner, updates: Tensor, total: Tensor, counts: bool) -> None
     """One pass and one call, timed; a rule that cannot be called says why, and is not called again."""
     import torch
 
-    from gossip.errors import AggregationError
-
     began = time.perf_counter()
     torch.sum(updates, 0, out=total)
     one = time.perf_counter() - began
+    runner.first_pass = runner.first_pass or one
     try:
         began = time.perf_counter()
         runner.call()
         took = time.perf_counter() - began
-    except (AggregationError, RuntimeError, ValueError, TypeError) as error:
-        runner.failed = " ".join(str(error).split())[:100] or type(error).__name__
+    except Exception as error:  # noqa: BLE001 - a rule of anybody's: the table says what it raised, and the others are timed
+        words = " ".join(str(error).split())
+        runner.failed = (words if isinstance(error, GossipError) else f"{type(error).__name__}: {words}")[:NOTE_CHARS]
         return
     if counts or took > SLOW_S:
         runner.took.append(took)
@@ -278,16 +287,19 @@ def print_table(table: Table, out: Any) -> None:
 
     title = f"n = {table.n}, d = {table.d:,}, f = {table.f}; one pass {table.pass_ms:.2f} ms"
     drawn = Drawn(title=title, title_justify="left")
-    drawn.add_column("rule")
+    drawn.add_column("rule", overflow="fold", no_wrap=False)
     for name in ("ms", "passes", "byzfl ms", "times faster"):
         drawn.add_column(name, justify="right")
     with_notes = any(cell.note for cell in table.cells)
     if with_notes:
-        drawn.add_column("note")
+        drawn.add_column("note", overflow="fold")
     for cell in table.cells:
         numbers = (_show(cell.ms, 2), _show(cell.passes, 2), _show(cell.byzfl_ms, 2), _show(cell.ratio, 1))
         drawn.add_row(cell.rule, *numbers, *([cell.note] if with_notes else []))
-    Console(file=out).print(drawn)
+    console = Console(file=out)
+    if not console.is_terminal:
+        console.width = FILE_COLUMNS
+    console.print(drawn)
 
 
 def _show(value: float | None, digits: int) -> str:

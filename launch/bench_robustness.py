@@ -100,11 +100,15 @@ class Cell:
 
     Attributes:
         fails: It learnt less than it should have, or raised.
+        skipped: Rounds without a step, of each seed.
+        trouble: Why the first of those had none.
     """
 
     accuracies: tuple[float, ...]
     why: str
     fails: bool
+    skipped: tuple[int, ...] = ()
+    trouble: str = ""
 
     @property
     def mean(self) -> float:
@@ -156,7 +160,10 @@ class Table:
         accuracies = tuple(outcome.accuracy for outcome in outcomes if outcome.accuracy is not None)
         if len(accuracies) < len(outcomes):
             return Cell((), why, False)
-        return Cell(accuracies, why, statistics.fmean(accuracies) < self.fails_below * self.reference(found))
+        fails = statistics.fmean(accuracies) < self.fails_below * self.reference(found)
+        skipped = tuple(outcome.skipped for outcome in outcomes)
+        trouble = next((outcome.trouble for outcome in outcomes if outcome.trouble), "")
+        return Cell(accuracies, why, fails, skipped, trouble)
 
     def worst(self, rule: str, found: Mapping[Trial, Outcome]) -> tuple[str, Cell] | None:
         """The attack that hurts a rule most; None when it ran under none."""
@@ -166,7 +173,15 @@ class Table:
 
     def as_data(self, found: Mapping[Trial, Outcome]) -> dict[str, Any]:
         cells = [
-            {"rule": rule, "attack": attack, "accuracies": cell.accuracies, "fails": cell.fails, "why": cell.why}
+            {
+                "rule": rule,
+                "attack": attack,
+                "accuracies": cell.accuracies,
+                "fails": cell.fails,
+                "why": cell.why,
+                "skipped": cell.skipped,
+                "trouble": cell.trouble,
+            }
             for rule in self.rules
             for attack in self.attacks
             for cell in [self.cell(rule, attack, found)]

@@ -95,7 +95,23 @@ def section(table: Table, found: Found) -> list[str]:
         for why in dict.fromkeys(cell.why for cell in cells if cell.why):
             reasons.setdefault(why, []).append(f"`{rule}`")
     lines += ["", *_verdict(table, found, order)]
-    lines += [f"- {DASH} {', '.join(rules)}: {why}." for why, rules in reasons.items()]
+    lines += [f"- Cannot be run: {', '.join(rules)}: {why}." for why, rules in reasons.items()]
+    return [*lines, *_lost(table, found, order)]
+
+
+def _lost(table: Table, found: Found, order: Sequence[str]) -> list[str]:
+    """Which rules made no step in how many rounds, and why; one line for each rule and reason."""
+    lines = []
+    for rule in order:
+        under: dict[str, list[str]] = {}
+        for attack in table.attacks:
+            cell = table.cell(rule, attack, found)
+            if any(cell.skipped):
+                rounds = len(cell.skipped) * table.shared["rounds"]
+                under.setdefault(cell.trouble or "no reason was kept", []).append(
+                    f"`{attack}` ({sum(cell.skipped)} of {rounds} rounds)"
+                )
+        lines += [f"- `{rule}` made no step under {', '.join(attacks)}: {why}." for why, attacks in under.items()]
     return lines
 
 
@@ -124,9 +140,10 @@ def _verdict(table: Table, found: Found, order: Sequence[str]) -> list[str]:
             failing.append(f"`{rule}` fails under {', '.join(f'`{attack}`' for attack in under)}")
         elif all(table.cell(rule, attack, found).accuracies for attack in table.attacks):
             holding.append(f"`{rule}`")
-    lines = [f"- Under all {len(table.attacks)} hold: {', '.join(holding) or 'none'}."]
+    everything = f"all {len(table.attacks)} attacks" if len(table.attacks) > 1 else f"`{table.attacks[0]}`"
+    lines = [f"- Under {everything} hold: {', '.join(holding)}." if holding else f"- No rule holds under {everything}."]
     if waiting:
-        lines.append(f"- {NOT_RUN}: {waiting} cells were not run yet.")
+        lines.append(f"- {NOT_RUN}: {waiting} {'cell was' if waiting == 1 else 'cells were'} not run yet.")
     return [*lines, *(f"- {line}." for line in failing)]
 
 

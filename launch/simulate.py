@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -226,6 +227,10 @@ def _result(tally: Tally, wall_s: float, failures: list[dict[str, Any]], vacuous
         if rounds
         else None,
         "topologies": dict(sorted(tally.topologies.items())),
+        "aggregators": dict(sorted(tally.aggregators.items())),
+        "way_left": {"median": round(statistics.median(tally.left), 6), "most": round(max(tally.left), 6)}
+        if tally.left
+        else None,
         "faults": {
             kind: {"drawn": tally.drawn[kind], "schedules": tally.occurred[kind], "times": tally.struck[kind]}
             for kind in sorted({*tally.drawn, *tally.struck})
@@ -248,6 +253,17 @@ def _table(tally: Tally, result: dict[str, Any], console: _Console) -> None:
         + (f"; {rounds['share_of_50']:.1%} came to round 50" if rounds else "")
     )
     console.say("topologies: " + ", ".join(f"{name} {count}" for name, count in result["topologies"].items()))
+    left = result["way_left"]
+    console.say(
+        "rules: "
+        + ", ".join(f"{name} {count}" for name, count in result["aggregators"].items())
+        + f"; asked {tally.judged_by['RuleAnswers']} times with as many updates as they need"
+        + (
+            f"; way to the optimum left at the end: {100 * left['median']:.3g} % (median), {100 * left['most']:.3g} % (most)"
+            if left
+            else ""
+        )
+    )
     console.say("kinds of fault that took place, in so many schedules: " + _pairs(result["kinds_of_fault"]))
     console.say(f"{'fault':<20}{'schedules':>10}{'times':>9}")
     for kind, seen in result["faults"].items():
@@ -342,6 +358,8 @@ def _play_one(question: Question, seed: int, console: _Console, trace: bool, pic
                     "messages": dict(outcome.counts),
                     "reports": dict(outcome.reports),
                     "judged": dict(outcome.judged),
+                    "aggregator": schedule.aggregator,
+                    "way_left": round(outcome.left, 6) if isfinite(outcome.left) else None,
                 }
             )
         )
@@ -353,6 +371,8 @@ def _play_one(question: Question, seed: int, console: _Console, trace: bool, pic
     if idle:
         console.say(f"did not take place: {', '.join(idle)} (faults begin before active_s = {schedule.active_s:g})")
     console.say(f"{outcome.rounds} rounds in {outcome.simulated_s:.2f} simulated seconds, trace {outcome.trace_hash}")
+    if isfinite(outcome.left):
+        console.say(f"the rule: way to the optimum left at the end: {100 * outcome.left:.3g} %")
     if picture is not None:
         console.say(f"picture: {picture}")
     console.say(f"violated: {outcome.violation}" if outcome.violation else "no violation")

@@ -17,6 +17,8 @@ from zipfile import BadZipFile, ZipFile
 
 from gossip.errors import ConfigError, GossipError
 
+from . import rule_sources
+
 if TYPE_CHECKING:
     from gossip.testing.robustness import Data, Outcome, Trial
 
@@ -69,17 +71,13 @@ def _read_npz(path: Path, names: Sequence[str]) -> list[Any]:
 
 
 def name_of(trial: Trial, data: str) -> str:
-    """The file of a trial: readable, and different for whatever makes a difference. A rule's own file counts with its content."""
-    words: dict[str, Any] = {**dataclasses.asdict(trial), "data": data, "sources": _sources(trial.rule)}
+    """The file of a trial: readable, and different for whatever makes a difference, the sources of the rule included."""
+    contents = [rule_sources.digest(trial.rule), rule_sources.content(Path(data))]
+    words: dict[str, Any] = {**dataclasses.asdict(trial), "data": data, "sources": contents}
     text = json.dumps(words, sort_keys=True)
     label = f"{trial.rule}-{trial.attack}-n{trial.n}-f{trial.f}-s{trial.seed}"
     plain = "".join(char if char.isalnum() or char in "-_." else "_" for char in label)[:120]
     return f"{plain}-{blake2b(text.encode(), digest_size=6).hexdigest()}.json"
-
-
-def _sources(rule: str) -> list[str]:
-    files = [Path(part.split(":")[0].strip()) for part in rule.split("+")]
-    return [blake2b(file.read_bytes(), digest_size=8).hexdigest() for file in files if file.suffix == ".py" and file.is_file()]
 
 
 def recall(folder: Path, trial: Trial, data: str) -> Outcome | None:

@@ -92,7 +92,8 @@ def attack(
 
     ``alone``: ``(update, *, ...) -> update``; it may name ``strength``, ``generator``, ``past`` and ``direction``.
     ``together``: ``(crowd, *, ...) -> (f, d)``; it may name ``strength``.
-    ``apart``: ``(update, *, ...) -> update``; it may name ``strength``, ``receiver``, ``theirs`` and ``others``.
+    ``apart``: ``(update, *, ...) -> update``; it may name ``strength``, ``receiver``, ``theirs``, ``others``, ``neighbours``
+    and ``liars``.
     """
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -167,12 +167,13 @@ class Attack:
         Args:
             update: ``(d,)``, the honest one.
             theirs: What the receiver said last, if anything was heard.
-            others: What others said last.
+            others: What other honest peers said last.
         Raises: ConfigError: The attack tells everybody the same.
         """
         if self._kind.shape != "apart":
             raise ConfigError(f"{self.name} tells everybody the same", "call it with the update and the round")
-        given = {"strength": self.strength, "receiver": receiver, "theirs": theirs, "others": others}
+        given = {"strength": self.strength, "receiver": receiver, "theirs": theirs, "others": others, "liars": self.crew.liars}
+        given["neighbours"] = max(len(others), self.crew.honest - 1)  # the receiver is one of the honest
         lie: Tensor = self._kind.function(update, **{key: value for key, value in given.items() if key in self._kind.wants})
         return lie
 

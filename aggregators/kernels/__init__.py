@@ -27,7 +27,7 @@ from torch import Tensor
 
 from gossip.errors import AggregationError, ConfigError
 
-from . import cache_folder, network, plain
+from . import cache_folder, forks, network, plain
 from .rows import Rows
 
 __all__ = [
@@ -48,6 +48,7 @@ __all__ = [
 ]
 
 log = logging.getLogger(__name__)
+forks.watch()
 SMALL = 2**18
 """Numbers below which updates go through the plain kernels: a millisecond or two, while loading numba takes half a second."""
 Survivors = NDArray[np.float64] | None

@@ -2,8 +2,8 @@
 
 The threads are those of torch's own OpenMP team where it has one. Threads of our own would have to compete with torch's,
 which after each of its operations go on spinning for a few milliseconds; and waking a team takes microseconds.
-With one thread none of this is touched, so where every peer has one thread there is no team. A team does not live on in a
-forked process, where OpenMP would wait for it for ever: there the threads are our own.
+With one thread none of this is touched, so where every peer has one thread there is no team. In a forked process, where a
+team does not live on, the threads are our own; ``forks`` sees to torch's.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import ctypes
 import functools
 import os
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
+
+from .forks import openmp
 
 _PROCESS = os.getpid()
 
@@ -47,12 +47,8 @@ def run(kernel: Compiled, job: NDArray[np.int64], threads: int) -> None:
 @functools.cache
 def _openmp() -> Any:
     """``GOMP_parallel(function, data, threads, flags)`` of the OpenMP library that torch is linked to, if it has that entry."""
-    for library in sorted((Path(torch.__file__).parent / "lib").glob("libtorch_cpu.*")):
-        try:
-            parallel = ctypes.CDLL(str(library)).GOMP_parallel  # searched in what the library depends on, too
-        except (OSError, AttributeError):
-            continue
+    parallel = openmp("GOMP_parallel")
+    if parallel is not None:
         parallel.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
         parallel.restype = None
-        return parallel
-    return None
+    return parallel

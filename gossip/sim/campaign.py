@@ -14,6 +14,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from math import isfinite
 from multiprocessing.synchronize import Event
 
 from gossip.errors import ConfigError, LocalError
@@ -177,6 +178,8 @@ class Tally:
     judged: Counter[str] = field(default_factory=Counter)
     judged_by: Counter[str] = field(default_factory=Counter)  # checker -> what it has judged
     topologies: Counter[str] = field(default_factory=Counter)
+    aggregators: Counter[str] = field(default_factory=Counter)
+    left: list[float] = field(default_factory=list)  # of the way to the optimum, of each schedule in which somebody is there
     cuts: int = 0
     kinds: Counter[int] = field(default_factory=Counter)  # kinds of fault that took place -> schedules
 
@@ -189,6 +192,8 @@ class Tally:
             self.violations.append(outcome)
         else:
             self.rounds.append(outcome.rounds)
+            if isfinite(outcome.left):
+                self.left.append(outcome.left)
             self.kinds[len(outcome.struck)] += 1
             self.drawn.update({name_of(fault): 1 for fault in outcome.schedule.faults}.keys())
         self.occurred.update(outcome.struck.keys())
@@ -198,6 +203,7 @@ class Tally:
         self.judged.update(outcome.judged)
         self.judged_by.update(outcome.judged_by)
         self.topologies[outcome.schedule.topology.split(":")[0]] += 1
+        self.aggregators[outcome.schedule.aggregator] += 1
         self.cuts += outcome.cuts
 
     def idle(self, drawn_min: int) -> list[str]:
@@ -215,6 +221,8 @@ class Tally:
         found = [f"{kind} was drawn in {self.drawn[kind]} schedules and never took place" for kind in self.idle(ENOUGH)]
         if self.drawn["partition"] + self.drawn["partition_one_way"] >= ENOUGH and self.cuts < CUTS_MIN:
             found.append(f"the network was cut in {self.cuts} different ways")
+        if self.rounds and not self.judged_by.get("RuleAnswers", 1):
+            found.append(f"{' and '.join(sorted(self.aggregators))} never had as many updates as it needs")
         if len(self.rounds) >= LARGE and self.drawn:
             found += [f"no peer ever reported {event!r}" for event in EXPECTED_REPORTS if not self.reports[event]]
             found += [f"{invariant} was never judged" for invariant in sorted(self.judged) if not self.judged[invariant]]

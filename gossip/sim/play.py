@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import nan
+from math import nan, sqrt
 from statistics import median_high
 from typing import Any
 
@@ -83,6 +83,7 @@ class Outcome:
         reports: What the peers reported, by event.
         judged: Invariant -> how often it was judged.
         judged_by: Checker -> how often it has judged what could have been wrong.
+        left: Of the way to what is to be learnt, the share that half of the peers have yet to go, at least.
     """
 
     schedule: Schedule
@@ -96,6 +97,7 @@ class Outcome:
     reports: Mapping[str, int]
     judged: Mapping[str, int]
     judged_by: Mapping[str, int] = field(default_factory=dict)
+    left: float = nan
 
 
 Folder = dict[PeerId, tuple[int, str, str]]
@@ -181,6 +183,7 @@ def run(schedule: Schedule, observers: Iterable[Observer] = ()) -> Outcome:
         dict(Counter(report.event for life in lives for _, report in life.reports)),
         panel.judged(),
         panel.judged_by(),
+        _left(swarm),
     )
 
 
@@ -208,6 +211,15 @@ def _reached(swarm: Swarm[Peer], compute_s: float) -> int:
     most = swarm.now / compute_s + 1
     rounds = [host.core.rounds.round_id for host in swarm.hosts.values()]
     return median_high([round_id if round_id <= most else round_id % FAR_ROUNDS for round_id in rounds])
+
+
+def _left(swarm: Swarm[Peer]) -> float:
+    """As ``Outcome.left``; nan when nobody runs."""
+    trainers = [host.trainer for host in swarm.hosts.values() if host.running and isinstance(host.trainer, ToyTrainer)]
+    if not trainers:
+        return nan
+    started_at = sqrt(float((trainers[0].target.astype(float) ** 2).mean()))
+    return median_high([trainer.distance for trainer in trainers]) / started_at
 
 
 def circumstances(schedule: Schedule) -> Circumstances:

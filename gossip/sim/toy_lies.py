@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gossip.aggregators.attacks import KINDS, Attack, make
+from gossip.aggregators.attacks import KINDS, Attack, Crew, make
 from gossip.core.events import Payload
 from gossip.core.messages import Envelope, PeerId, Push
 from gossip.fault_kinds import ATTACKS
@@ -111,7 +111,8 @@ class ToyLie:
 
             torch.set_num_threads(1)
             strength = self.liar.strength if ATTACKS[self.liar.attack].unit else None
-            self._attack = make(self.liar.attack, strength, self.seed)
+            crew = Crew(max(1, len(self._honest)), max(1, len(self._alike)), seed=self.seed)
+            self._attack = make(self.liar.attack, strength, self.seed, crew)
             bound, liars = load(self._aggregator), self._liars
 
             def tried(updates: Tensor) -> Tensor:

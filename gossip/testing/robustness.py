@@ -74,13 +74,15 @@ class Outcome:
 
     Attributes:
         accuracy: On the test samples, 0 to 1: the mean of the last tests. That of a model that is not finite is 0.
-        refused: Why the rule could not be run at all; then the accuracy is None.
-        skipped: Rounds in which it could not, because too few finite updates were left, or it raised.
+        refused: Why the rule could not be run at all, nobody lying; then the accuracy is None.
+        skipped: Rounds without a step: too few finite updates were left, or what it made of them was not finite, or it raised.
+        trouble: Why the first of those had none.
     """
 
     accuracy: float | None
     refused: str = ""
     skipped: int = 0
+    trouble: str = ""
 
 
 def read_attack(text: str) -> tuple[str, float | None]:
@@ -105,21 +107,24 @@ def train(trial: Trial, data: Data) -> Outcome:
     """Runs it. The same trial gives the same outcome, and all trials of a seed draw the same samples for a worker.
 
     Raises: ConfigError: Rule, attack or sender is not known, or the numbers make no sense. That a rule cannot take so few updates
-        or lacks something is an outcome.
+        or lacks something is an outcome; so is what it raises once liars are at work, which costs that round. What else than an
+        error of ours it raises when nobody lies.
     """
     if not 0 <= trial.f < trial.n or min(trial.rounds, trial.batch, trial.hidden) < 1:
         raise ConfigError(f"{trial.f} liars of {trial.n} workers, {trial.rounds} rounds: nothing can be learnt so")
     rule = load(trial.rule)
     if trial.n < rule.at_least(trial.f):
         return Outcome(None, f"needs {rule.at_least(trial.f)} updates for f = {trial.f}")
+    run = _Run(trial, rule, data)
     try:
-        return _Run(trial, rule, data).run()
+        run.try_rule()
     except AggregationError as error:
         return Outcome(None, str(error))
     except ConfigError as error:
         if "center" in rule.needs:
             return Outcome(None, "for gossip rounds: it needs an own update to start from")
         raise error
+    return run.run()
 
 
 class _Run:
@@ -137,7 +142,15 @@ class _Run:
         self.chances = [_generator(f"worker/{trial.seed}/{worker}") for worker in range(trial.n)]
         self.judge, self.spy = _generator(f"judge/{trial.seed}"), _generator(f"spy/{trial.seed}")
         self.shares = _shares(trial, data.labels)
+        self.trouble = ""
         self.kept: dict[str, Any] = {}  # what a rule with a memory gets: the last result, and what it asked to be given
+
+    def try_rule(self) -> None:
+        """One call with honest updates, before liars are at work: what is wrong then is wrong with the rule or its options."""
+        generator = _generator(f"first/{self.trial.seed}")
+        chosen = _draw(len(self.data.labels), self.trial.n * self.trial.batch, generator).view(self.trial.n, -1)
+        updates = self.model.gradients(self.data.images[chosen], self.data.labels[chosen])
+        self.rule.explain(updates, f=self.trial.f, learning_rate=self.trial.lr, **self._server(generator))
 
     def run(self) -> Outcome:
         trial, skipped, tested = self.trial, 0, []
@@ -145,11 +158,11 @@ class _Run:
         for round_id in range(trial.rounds):
             skipped += not self._round(round_id)
             if not bool(torch.isfinite(self.model.parameters).all()):
-                return Outcome(0.0, skipped=skipped)
+                return Outcome(0.0, "", skipped, self.trouble)
             left = trial.rounds - 1 - round_id
             if left % every == 0 and left < EVALUATIONS * every:
                 tested.append(self.model.accuracy(self.data.test_images, self.data.test_labels))
-        return Outcome(sum(tested) / len(tested), skipped=skipped)
+        return Outcome(sum(tested) / len(tested), "", skipped, self.trouble)
 
     def _round(self, round_id: int) -> bool:
         """Whether a step was made."""
@@ -172,13 +185,20 @@ class _Run:
         f = max(0, trial.f - int((~finite).sum()))
         updates = updates[finite]
         if len(updates) < self.rule.at_least(f):
-            return False
-        verdict = self.rule.explain(updates, f=f, learning_rate=trial.lr, **self.kept, **self._server(self.judge))
+            return self._skip(f"{len(updates)} finite updates were left, it needs {self.rule.at_least(f)}")
+        try:
+            verdict = self.rule.explain(updates, f=f, learning_rate=trial.lr, **self.kept, **self._server(self.judge))
+        except Exception as error:  # noqa: BLE001 - liars may have brought it about: as in a real run, the round is lost
+            return self._skip(f"it raised {type(error).__name__}: {error}")
         if not bool(torch.isfinite(verdict.aggregate).all()):
-            return False
+            return self._skip("its aggregate was not finite")
         self.kept = {"previous": verdict.aggregate, "state": verdict.state}
         self.model.parameters -= trial.lr * verdict.aggregate
         return True
+
+    def _skip(self, why: str) -> bool:
+        self.trouble = self.trouble or why
+        return False
 
     def _sent(self, updates: Tensor) -> Tensor:
         if not self.sender:
@@ -206,7 +226,10 @@ class _Run:
         server = self._server(self.spy)
 
         def tried(updates: Tensor) -> Tensor:
-            return self.rule(updates, f=self.trial.f, learning_rate=self.trial.lr, **self.kept, **server)
+            try:
+                return self.rule(updates, f=self.trial.f, learning_rate=self.trial.lr, **self.kept, **server)
+            except Exception:  # noqa: BLE001 - then the round is lost, which is a step of nothing
+                return torch.zeros_like(updates[0])
 
         return tried
 

@@ -270,9 +270,21 @@ def test_equivocation_tells_neighbours_the_opposite() -> None:
 def test_dissensus_pushes_each_receiver_away_from_the_others() -> None:
     liar = attacks.make("dissensus", 1.5)
     lie = liar.tell(MEAN, 3, HONEST[0], list(HONEST[1:]))
-    away = HONEST[0] - HONEST[1:].mean(dim=0)
+    away = (HONEST[0] - HONEST[1:]).sum(dim=0)
     assert torch.allclose(lie - HONEST[0], 1.5 * away, atol=1e-4)
     assert torch.equal(liar.tell(MEAN, 3), MEAN)
+
+
+def test_dissensus_of_all_liars_undoes_what_the_honest_neighbours_do() -> None:
+    """As in the paper and its authors' code: the mean of all that a receiver hears and holds is what it holds."""
+    honest, liars = len(HONEST), 2
+    crew = [attacks.make("dissensus", crew=attacks.Crew(honest, liars, rank)) for rank in range(liars)]
+    for heard in (HONEST[1:], HONEST[1::2]):  # who has not heard all takes those for the rest
+        told = torch.stack([liar.tell(MEAN, 0, HONEST[0], list(heard)) for liar in crew])
+        pull = (honest - 1) * (heard.mean(dim=0) - HONEST[0])
+        assert torch.allclose((told - HONEST[0]).sum(dim=0) + pull, torch.zeros_like(MEAN), atol=1e-3)
+    three = [torch.full((2,), 1.0), torch.full((2,), 2.0), torch.full((2,), 3.0)]
+    assert attacks.make("dissensus").tell(torch.zeros(2), 0, torch.zeros(2), three).tolist() == [-6.0, -6.0]
 
 
 def test_the_shapes_are_not_mixed_up() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -48,6 +50,28 @@ def test_a_rule_that_cannot_take_so_few_updates_says_so_and_the_others_are_timed
     assert krum["ms"] is None
     assert "needs 9 updates" in krum["note"]
     assert median["ms"] > 0
+
+
+@pytest.mark.parametrize("words", [["--rules", "zeno"], ["--rules", "krum bulyan", "--f", "4"]])
+def test_where_no_rule_can_be_timed_the_table_says_why_and_the_command_fails(words: list[str]) -> None:
+    result = CliRunner().invoke(app, [*SMALL, *words, "--no-byzfl"], catch_exceptions=False)
+    assert result.exit_code == 1
+    assert "none of the rules could be timed" in result.output
+    assert re.search(r"one pass \d+\.\d\d ms", result.output), "a pass is timed though nothing else is"
+    for rule in words[1].split():
+        assert rule in result.output
+    assert "needs" in result.output
+
+
+def test_whatever_a_rule_raises_is_a_note_and_names_are_whole_where_nobody_looks(tmp_path: Path) -> None:
+    path = tmp_path / "a_file_with_a_rather_long_name_as_they_are_found_in_laboratories.py"
+    path.write_text("def my_own_rule_of_many_words(updates, *, f):\n    return {}['no such key']\n")
+    spec = f"{path}:my_own_rule_of_many_words"
+    text = invoke("--rules", f"{spec} median", "--no-byzfl")
+    assert spec in text
+    assert "KeyError: 'no such key'" in text
+    assert "…" not in text
+    assert max(map(len, text.splitlines())) < 250, "as wide as it must be"
 
 
 def test_threads_are_set_and_explanations_are_timed() -> None:

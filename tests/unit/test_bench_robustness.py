@@ -74,6 +74,58 @@ def test_what_a_rule_cannot_take_is_said_and_no_accuracy_made_up() -> None:
     assert "gossip rounds" in refused.refused
 
 
+TIMID = """
+from gossip.errors import AggregationError
+
+def refuses(updates, *, f):
+    if float(updates.norm(dim=1).max()) > 20 * float(updates.norm(dim=1).median()):
+        raise AggregationError("somebody is far away")
+    return updates.mean(0)
+
+def breaks(updates, *, f):
+    if float(updates.norm(dim=1).max()) > 20 * float(updates.norm(dim=1).median()):
+        raise RuntimeError("somebody is far away")
+    return updates.mean(0)
+
+def nans(updates, *, f):
+    return updates.mean(0) / 0 * 0
+
+def never(updates, *, f):
+    raise AggregationError("out of order")
+"""
+
+
+@pytest.mark.parametrize(("name", "words"), [("refuses", "AggregationError"), ("breaks", "RuntimeError")])
+def test_a_rule_that_raises_under_attack_loses_those_rounds_and_fails_there(name: str, words: str, tmp_path: Path) -> None:
+    path, data = tmp_path / "timid.py", blobs()
+    path.write_text(TIMID)
+    calm = Trial(f"{path}:{name}", "none", 9, 2, rounds=30, batch=8, hidden=8)
+    honest = train(calm, data)
+    assert honest.skipped == 0
+    assert honest.accuracy is not None
+    for attack in ("sign_flip*1000", "adaptive"):
+        attacked = train(dataclasses.replace(calm, attack=attack), data)
+        assert attacked.accuracy is not None
+        if attack != "adaptive":  # which finds out what the rule can bear
+            assert attacked.accuracy < 0.9 * honest.accuracy
+            assert attacked.skipped == 30
+            assert attacked.trouble == f"it raised {words}: somebody is far away"
+    shown = Table(9, 2, (calm.rule,), ("none", "sign_flip*1000"), (0,), 0.9, {**FEW, "rounds": 30})
+    found = {trial: train(trial, data) for trial in shown.trials()}
+    text = "\n".join(robustness_page.section(shown, found))
+    assert f"made no step under `sign_flip*1000` (30 of 30 rounds): it raised {words}: somebody is far away." in text
+    assert "**fails**" in text
+    assert shown.as_data(found)["cells"][1]["skipped"] == (30,)
+
+
+def test_a_rule_of_nothing_but_nan_says_how_many_rounds_it_lost_and_one_that_never_works_is_refused(tmp_path: Path) -> None:
+    path, data = tmp_path / "timid.py", blobs()
+    path.write_text(TIMID)
+    outcome = train(Trial(f"{path}:nans", "none", 7, 2, rounds=12, batch=8, hidden=8), data)
+    assert (outcome.skipped, outcome.trouble) == (12, "its aggregate was not finite")
+    assert train(Trial(f"{path}:never", "none", 7, 2, rounds=12), data) == Outcome(None, "out of order")
+
+
 def test_momentum_and_labels_sorted_apart_change_the_training() -> None:
     data, plain = blobs(), Trial("median", "none", 7, 2, rounds=10, batch=4, hidden=8, lr=0.1)
     reached = {
@@ -120,9 +172,9 @@ def test_a_failing_cell_says_so_and_one_that_cannot_be_run_is_a_dash_with_its_re
     text = "\n".join(robustness_page.section(shown, outcomes(shown)))
     assert "| `mean` | **fails** (20.0 ± 0.0) | 90.5 ± 0.7 | **fails** (20.0 ± 0.0) |" in text
     assert "| `krum` | - | - | - |" in text
-    assert "- `krum`: needs 7 updates for f = 2." in text
+    assert "\n- Cannot be run: `krum`: needs 7 updates for f = 2." in text
     assert "`mean` fails under `scale`." in text
-    assert "Under all 2 hold: `median`." in text
+    assert "Under all 2 attacks hold: `median`." in text
     assert text.index("| `median` |") < text.index("| `mean` |") < text.index("| `krum` |")
 
 
@@ -131,8 +183,10 @@ def test_a_table_of_what_was_run_so_far_says_what_is_missing() -> None:
     found = {trial: outcome for trial, outcome in outcomes(shown).items() if (trial.rule, trial.attack) != ("median", "scale")}
     text = "\n".join(robustness_page.section(shown, found))
     assert "| `median` | 90.5 ± 0.7 | 90.5 ± 0.7 | ? |" in text
-    assert "1 cells were not run yet" in text
-    assert "hold: none" in text
+    assert "1 cell was not run yet" in text
+    assert "No rule holds under all 2 attacks." in text
+    assert "none" not in text.lower().replace("`none`", "")
+    assert "No rule holds under `scale`." in "\n".join(robustness_page.section(table(("mean",), ("scale",)), outcomes(shown)))
 
 
 def test_a_page_is_written_with_its_heat_maps(tmp_path: Path) -> None:

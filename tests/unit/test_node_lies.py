@@ -85,16 +85,16 @@ def test_an_honest_peer_and_one_that_lies_about_its_data_say_what_is_so() -> Non
 
 
 def test_dissensus_uses_what_neighbours_have_told_of_the_same_kind() -> None:
-    tongue = Tongue(faults.parse("dissensus:1"), 1, 7, 5)
+    tongue = Tongue(faults.parse("dissensus:1,4"), 1, 7, 5)
     assert tongue.tells_each
     assert not tongue.lies, "its own trainer and record have the truth"
-    for peer in (0, 2, 3):
+    for peer in (0, 2, 3, 4):
         tongue.heard(peer, push(), payload(vector(peer)))
         tongue.heard(peer, push("parameters"), payload(vector(50 + peer)))
     told = tongue.tell(2, push(), payload(vector(1)))
     assert told is not None
-    others = (vector(0) + vector(3)) / 2
-    assert np.allclose(told.data, vector(2) - (others - vector(2)), atol=1e-5)
+    pull = (vector(0) - vector(2)) + (vector(3) - vector(2))  # of 4 it knows that it lies as well
+    assert np.allclose(told.data, vector(2) - pull / 2, atol=1e-5)
     assert told.nbytes == told.data.nbytes
     assert tongue.tell(2, Ping(1, 2, ()), None) is None
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from gossip.sim.observer import Observer
 
+from .answering import RuleAnswers
 from .answers import AnswersOnce, CommitsForAReason, OffersOnce
 from .base import Checker, Circumstances, Onlooker, Violation
 from .consensus import ReplicasStayClose
@@ -93,6 +94,7 @@ def every_checker(circumstances: Circumstances | None = None) -> list[Onlooker]:
         HandsOnWhatItHolds(c),
         TakesWhatWasCommitted(c),
         Conserved(c),
+        RuleAnswers(c),
         CommitsWhatTheRuleSaid(c),
         TakesWhatItWasPushed(c),
         AppliesWhatTheRuleSaid(c),

@@ -1,0 +1,93 @@
+"""A rule that makes nothing of good updates is found, and a campaign says which rules it played and how far they came."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from checked_swarm import checked_swarm
+from typer.testing import CliRunner
+
+from gossip.launch.cli import app
+from gossip.sim.campaign import Tally
+from gossip.sim.checkers import Violation
+from gossip.sim.checkers.answering import RuleAnswers
+from gossip.sim.play import run
+from gossip.sim.schedule import Schedule
+from gossip.sim.toy_trainer import Values, weighted_mean
+
+QUICK = Schedule(3, peers=5, topology="full", compute_s=(0.05, 0.1), active_s=1.0, duration_s=1.5)
+PLAN = "[simulate]\npeers = 4\ntopology = 'rolling'\nactive_s = 1.0\nduration_s = 1.5\ncompute_s = [0.05, 0.1]\n"
+RULES = """
+from gossip.errors import AggregationError
+
+def nans(updates, *, f):
+    return updates.mean(0) * float("nan")
+
+def refuses(updates, *, f):
+    raise AggregationError("the stars stand badly")
+
+def halves(updates, *, f):
+    return updates.median(0).values / 2
+"""
+
+
+@pytest.fixture
+def rules(tmp_path: Path) -> Path:
+    path = tmp_path / "mine.py"
+    path.write_text(RULES)
+    return path
+
+
+@pytest.mark.parametrize("topology", ["rolling", "full"])
+def test_a_rule_that_makes_no_finite_aggregate_is_caught_and_the_mean_is_not(topology: str) -> None:
+    checker = RuleAnswers()
+    checked_swarm(checker, topology=topology).run_for(2.0)
+    assert checker.judged > 5
+
+    def now_and_then(rows: Sequence[Values], samples: Sequence[int], f: int, previous: Values | None) -> Values:
+        made = weighted_mean(rows, samples)
+        return made if previous is None else [math.nan] * len(made)
+
+    with pytest.raises(Violation, match=r"S11.*of \d finite updates.*the rule makes nothing: the aggregate is not finite"):
+        checked_swarm(RuleAnswers(), topology=topology, reducer=now_and_then).run_for(2.0)
+
+
+def test_a_rule_that_never_gets_the_updates_it_needs_breaks_nothing_and_proves_nothing() -> None:
+    outcome = run(replace(QUICK, peers=4, aggregator="multi_krum"))
+    assert outcome.violation is None, outcome.violation
+    tally = Tally()
+    tally.add(outcome)
+    assert "multi_krum never had as many updates as it needs" in tally.vacuous
+    tally.add(run(replace(QUICK, aggregator="multi_krum")))
+    assert not [line for line in tally.vacuous if "multi_krum" in line]
+
+
+@pytest.mark.parametrize("name", ["nans", "refuses"])
+def test_the_command_fails_for_a_rule_that_answers_nothing(name: str, rules: Path, tmp_path: Path) -> None:
+    plan = tmp_path / "plan.toml"
+    plan.write_text(PLAN)
+    command = ["simulate", "--aggregator", f"{rules}:{name}", "--faults", str(plan), "--out", str(tmp_path)]
+    done = CliRunner().invoke(app, [*command, "--seeds", "1", "--jobs", "1"])
+    assert done.exit_code == 1
+    assert "the rule makes nothing" in done.output
+
+
+def test_the_command_names_the_rules_and_says_how_far_they_came(rules: Path, tmp_path: Path) -> None:
+    plan = tmp_path / "plan.toml"
+    plan.write_text(PLAN)
+    command = ["simulate", "--aggregator", f"{rules}:halves", "--faults", str(plan), "--seeds", "2", "--jobs", "1"]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0, done.output
+    assert f"rules: {rules}:halves 2; asked " in done.output
+    assert "way to the optimum left at the end: " in done.output
+    found = json.loads(CliRunner().invoke(app, [*command, "--json"]).stdout)
+    assert found["aggregators"] == {f"{rules}:halves": 2}
+    mean = json.loads(CliRunner().invoke(app, [*command, "--aggregator", "mean", "--json"]).stdout)
+    assert 0.0 < mean["way_left"]["median"] < found["way_left"]["median"] < 1.0, "half steps take twice as long"
+    one = CliRunner().invoke(app, ["simulate", "--aggregator", "mean", "--faults", str(plan), "--replay", "4"])
+    assert "the rule: way to the optimum left at the end: " in one.output
