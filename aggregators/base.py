@@ -126,7 +126,7 @@ class Rule:
         """The aggregate ``(d,)`` of ``updates``: ``(n, d)``, or n vectors ``(d,)`` that lie apart."""
         result = self.function(as_tensor(updates), **options)
         aggregate: Tensor = result.aggregate if isinstance(result, Verdict) else result
-        return aggregate
+        return aggregate.detach() if isinstance(aggregate, Tensor) else aggregate
 
     def explain(self, updates: Updates, **options: Any) -> Verdict:
         """Like calling it, but says how each update was used.
@@ -144,7 +144,7 @@ class Rule:
         if not isinstance(result, Tensor) or result.shape != updates.shape[1:]:
             shape = tuple(result.shape) if isinstance(result, Tensor) else type(result).__name__
             raise AggregationError(f"rule {self.name} returned {shape}, not a tensor of shape {tuple(updates.shape[1:])}")
-        n = len(updates)
+        n, result = len(updates), result.detach()
         weights = torch.full((n,), 1.0 / n, dtype=torch.float64)
         return Verdict(result, weights, standing_out(updates, result) if self.discerning else torch.ones_like(weights))
 
@@ -269,9 +269,9 @@ def _names(function: Callable[..., Any]) -> frozenset[str]:
 
 
 def as_tensor(updates: Updates) -> Tensor:
-    """``(n, d)``; stacked where the updates lie apart."""
+    """``(n, d)``, without a history of gradients; stacked where the updates lie apart."""
     if isinstance(updates, Tensor):
-        return updates
+        return updates.detach()
     return Rows.of(updates).block()
 
 
