@@ -19,7 +19,7 @@ from torch import Tensor
 from gossip.errors import AggregationError
 
 from . import kernels
-from .base import AVAILABLE, CoordinateRule, Rule, Updates, Verdict, check_rows, named, plain_bound, standing_out
+from .base import AVAILABLE, CoordinateRule, Rule, Updates, Verdict, check_rows, finite, named, plain_bound, standing_out, whole
 from .columns import Columns
 from .gram import FloatArray, Gram, in_typical
 from .gram_rules import GIVEN, GramRule, statistics, typical, with_points
@@ -206,10 +206,12 @@ class ComposedRule(Rule):
         return need
 
     def __call__(self, updates: Updates, **options: Any) -> Tensor:
-        return self._run(updates, options, explained=False).aggregate
+        return finite(self._run(updates, options, explained=False).aggregate, updates, self.name)
 
     def explain(self, updates: Updates, **options: Any) -> Verdict:
-        return self._run(updates, options, explained=True)
+        verdict = self._run(updates, options, explained=True)
+        finite(verdict.aggregate, updates, self.name)
+        return verdict
 
     def _call(self, updates: Updates, **options: Any) -> Tensor:
         return self(updates, **options)
@@ -218,12 +220,12 @@ class ComposedRule(Rule):
         unknown = sorted(set(options) - set(self.parameters))
         if unknown:
             raise AggregationError(f"{self.name} has no option {unknown[0]!r}", f"it has {', '.join([*self.parameters][1:])}")
-        f = int(options.get("f", 0))
+        f = whole(self.name, "f", options.get("f", 0))
         given = {key: options[key] for key in GIVEN if key in options and key in self._gatherer.points}
         rows = check_rows(updates, self.name, f, self.least(f, centered=given.get("center") is not None, options=options))
         if callable(given.get("gradient")):
             given["gradient"] = given["gradient"]()
-        gram = self._gatherer.statistics(rows, None, None, **given)
+        gram = self._gatherer.statistics(rows, None, None, **given)  # which finds updates that are not finite, too
         matrix = np.eye(gram.n, len(gram.products))
         seen = gram.with_equal_twins()
         for part, stage in self.pre:
@@ -249,7 +251,7 @@ class ComposedRule(Rule):
             every, part = with_points(rows, points, matrix)
             n = len(part)
             points["median"] = kernels.between(every, *middle(n), matrix=part)[0]
-            gram = statistics(rows, points)
+            gram = self._gatherer._finite(statistics(rows, points), rows)
             matrix = np.concatenate([matrix, np.zeros((n, 1))], axis=1)
         chosen = {
             key: value for key, value in self.last.chosen(options).items() if key not in GIVEN or key not in self.final.points
