@@ -17,7 +17,7 @@ import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias, overload
+from typing import Any, Literal, TypeAlias, overload
 
 import numpy as np
 import torch
@@ -37,6 +37,7 @@ Updates: TypeAlias = "Tensor | Sequence[Tensor] | Sequence[NDArray[Any]] | Rows"
 AVAILABLE = frozenset({"f", "center", "previous", "evaluate", "gradient", "learning_rate", "round_id"})
 """What a caller may have for a rule that names it. There is no ``previous`` in the first round, nor ever for parameters or for
 rules that run in the trainer: a rule must do without."""
+Robust: TypeAlias = bool | Literal["bounded"]
 RowFunction: TypeAlias = Callable[[Sequence[NDArray[np.float32]]], NDArray[np.float32] | None]
 
 
@@ -63,8 +64,9 @@ class Rule:
     """A robust aggregation rule with a name, the least n for a given f, and what it needs beside the updates.
 
     ``translation`` and ``scale`` declare F(X + c) = F(X) + c and F(aX) = aF(X) for a > 0; ``robust`` that f liars of any size
-    move the aggregate by no more than a constant times the spread of the honest. ``gossip.testing.check_aggregator`` holds
-    a rule to what it declares.
+    move the aggregate by no more than a constant times the spread of the honest, or "bounded", that they move it by no more
+    than a constant times the size of what the rule trusts (honest updates, the judge's gradient), which may be many spreads.
+    ``gossip.testing.check_aggregator`` holds a rule to what it declares.
     """
 
     def __init__(
@@ -77,7 +79,7 @@ class Rule:
         at_least_centered: Callable[..., int] | None = None,
         translation: bool = True,
         scale: bool = True,
-        robust: bool | None = None,
+        robust: Robust | None = None,
         parameters: Mapping[str, inspect.Parameter] | None = None,
     ) -> None:
         functools.update_wrapper(self, function)
@@ -87,7 +89,7 @@ class Rule:
         self.at_least_centered = at_least_centered or at_least
         self.discerning = discerning
         self.translation, self.scale = translation, scale
-        self.robust = discerning if robust is None else robust
+        self.robust: Robust = discerning if robust is None else robust
         self.parameters = inspect.signature(function).parameters if parameters is None else parameters
         self.needs = frozenset(self.parameters) & AVAILABLE
         """What it asks for beside updates, of what the runtime may have: ``AVAILABLE``."""
@@ -186,8 +188,9 @@ class CoordinateRule(Rule):
         kept = self.keep(Columns(rows, survivors=True), options)
         finite(kept.aggregate, rows, self.name)
         weights = np.full(rows.n, 1.0) if kept.survived is None else kept.survived
+        total = float(weights.sum()) or 1.0  # a tie of signs in every coordinate: nobody survives
         outlyingness = standing_out(rows, kept.aggregate) if self.discerning else torch.ones(rows.n, dtype=torch.float64)
-        return Verdict(kept.aggregate, torch.from_numpy(weights / weights.sum()), outlyingness)
+        return Verdict(kept.aggregate, torch.from_numpy(weights / total), outlyingness)
 
     def _checked(self, updates: Updates, options: Mapping[str, Any]) -> Rows:
         f = whole(self.name, "f", options.get("f", 0))
@@ -211,7 +214,7 @@ def rule(
     discerning: bool = True,
     translation: bool = True,
     scale: bool = True,
-    robust: bool | None = None,
+    robust: Robust | None = None,
 ) -> Callable[[Callable[..., Any]], Rule]: ...
 def rule(
     function: Callable[..., Any] | None = None,
@@ -223,7 +226,7 @@ def rule(
     discerning: bool = True,
     translation: bool = True,
     scale: bool = True,
-    robust: bool | None = None,
+    robust: Robust | None = None,
 ) -> Any:
     """Makes a function a rule.
 
@@ -235,7 +238,8 @@ def rule(
         discerning: False when it treats all updates alike (the mean), and so can be evidence against nobody.
         translation: F(X + c) = F(X) + c holds.
         scale: F(aX) = aF(X) holds for a > 0.
-        robust: f liars of any size cannot carry the aggregate away; by default what ``discerning`` says.
+        robust: f liars of any size cannot carry the aggregate farther than the honest are spread, times a constant; "bounded":
+            than the honest are long; by default what ``discerning`` says.
     """
 
     def decorate(function: Callable[..., Any]) -> Rule:
@@ -255,7 +259,7 @@ def rule(
 
 
 def coordinate_rule(
-    *, at_least: Callable[..., int] = plain_bound, translation: bool = True, scale: bool = True, robust: bool = True
+    *, at_least: Callable[..., int] = plain_bound, translation: bool = True, scale: bool = True, robust: Robust = True
 ) -> Callable[[Callable[..., Kept]], CoordinateRule]:
     """Makes a function ``(Columns, *, f) -> Kept`` a rule: ours, which go through the kernels."""
 
@@ -321,7 +325,7 @@ def whole(name: str, what: str, value: Any) -> int:
 
 def finite(aggregate: Tensor, updates: Updates, name: str) -> Tensor:
     """The aggregate. Raises AggregationError when it is not finite because an update is not; only then are those looked at."""
-    if not math.isfinite(float(aggregate.sum())) and not bool(torch.isfinite(aggregate).all()):
+    if not math.isfinite(float(aggregate.detach().sum())) and not bool(torch.isfinite(aggregate).all()):
         check_finite(Rows.of(updates), name)
     return aggregate
 

@@ -11,12 +11,13 @@ from .gram import Decision, FloatArray, Gram
 from .gram_rules import gram_rule, typical
 
 
-@gram_rule(points=("previous",), one_look=lambda steps=1, **_: steps == 1, translation=False, absolute=("tau",))
+@gram_rule(points=("previous",), one_look=lambda steps=1, **_: steps == 1, translation=False, robust="bounded", absolute=("tau",))
 def centered_clipping(gram: Gram, *, f: int = 0, tau: float | None = None, steps: int = 1) -> Decision:
     """Average the updates after clipping each to a ball around the last aggregate; from there again, ``steps`` times.
 
     v + mean of min(1, tau / |x_i - v|) (x_i - v). Tolerates f < n/2 in practice, f < 0.15 n in theory, where the history
-    vouches for ``previous``. Needs norms of differences to it.
+    vouches for ``previous``: liars carry it as far as the honest are away from that, and without it as far as they are long.
+    Needs norms of differences to it.
 
     Args:
         gram: Of the updates.

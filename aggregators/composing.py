@@ -19,7 +19,20 @@ from torch import Tensor
 from gossip.errors import AggregationError
 
 from . import kernels
-from .base import AVAILABLE, CoordinateRule, Rule, Updates, Verdict, check_rows, finite, named, plain_bound, standing_out, whole
+from .base import (
+    AVAILABLE,
+    CoordinateRule,
+    Robust,
+    Rule,
+    Updates,
+    Verdict,
+    check_rows,
+    finite,
+    named,
+    plain_bound,
+    standing_out,
+    whole,
+)
 from .columns import Columns
 from .gram import FloatArray, Gram, in_typical
 from .gram_rules import GIVEN, GramRule, statistics, typical, with_points
@@ -40,6 +53,7 @@ class PreAggregation:
         scale: bool,
         symmetric: bool,
         absolute: Sequence[str],
+        robust: Robust = True,
     ) -> None:
         self.__doc__, self.__name__, self.__module__ = function.__doc__, name, function.__module__
         self.function, self.name = function, name
@@ -47,6 +61,7 @@ class PreAggregation:
         self.points = tuple(point.removesuffix("?") for point in points)
         self.optional = frozenset(point.removesuffix("?") for point in points if point.endswith("?"))
         self.translation, self.scale, self.symmetric, self.absolute = translation, scale, symmetric, frozenset(absolute)
+        self.robust: Robust = robust
         self.parameters = inspect.signature(function).parameters
         self.needs = frozenset(self.parameters) & AVAILABLE
 
@@ -84,6 +99,7 @@ def pre_aggregation(
     scale: bool = True,
     symmetric: bool = True,
     absolute: Sequence[str] = (),
+    robust: Robust = True,
 ) -> Callable[[Callable[..., FloatArray]], PreAggregation]: ...
 def pre_aggregation(
     function: Callable[..., FloatArray] | None = None,
@@ -96,6 +112,7 @@ def pre_aggregation(
     scale: bool = True,
     symmetric: bool = True,
     absolute: Sequence[str] = (),
+    robust: Robust = True,
 ) -> Any:
     """Makes a function ``(gram, *, f, ...) -> W`` a pre-aggregation.
 
@@ -106,11 +123,13 @@ def pre_aggregation(
         points: As for ``gram_rule``.
         translation, scale, absolute: As for ``gram_rule``.
         symmetric: The order of the updates does not matter.
+        robust: A robust rule is robust behind it, too: f liars spoil no more of what comes out than the rule tolerates.
+            "bounded" and False as for ``rule``: more than that no rule behind it can promise.
     """
 
     def decorate(function: Callable[..., FloatArray]) -> PreAggregation:
         own = name or str(getattr(function, "__name__", "pre_aggregation"))
-        return PreAggregation(function, own, at_least, inputs, points, translation, scale, symmetric, absolute)
+        return PreAggregation(function, own, at_least, inputs, points, translation, scale, symmetric, absolute, robust)
 
     return decorate(function) if function is not None else decorate
 
@@ -186,12 +205,13 @@ class ComposedRule(Rule):
             self.final.discerning,
             translation=self.final.translation and all(part.translation for part, _ in self.pre),
             scale=self.final.scale and all(part.scale for part, _ in self.pre),
-            robust=self.final.robust,
+            robust=min((self.final.robust, *(part.robust for part, _ in self.pre)), key=(False, "bounded", True).index),
             parameters=parameters,
         )
         self.symmetric = self.final.symmetric and all(part.symmetric for part, _ in self.pre)
         fixed = [stage.options.get(key) for stage in (*before, last) for key in stage.part.absolute]
-        self.scale = self.scale and all(value is None for value in fixed)
+        if any(value is not None for value in fixed):
+            self.scale, self.robust = False, self.robust and "bounded"
         # The points of all stages, in one Gram matrix.
         gatherer = GramRule(self._call, self.name, plain_bound, True, parameters=parameters)
         gatherer.points, gatherer.optional = tuple(point for point in points if point != "median"), frozenset(optional)

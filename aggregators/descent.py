@@ -26,7 +26,7 @@ from .gram_rules import gram_rule
 from .kernels import Rows
 
 
-@rule(at_least=lambda f, b=None: (f if b is None else b) + 1, translation=False, scale=False)
+@rule(at_least=lambda f, b=None: (f if b is None else b) + 1, translation=False, scale=False, robust="bounded")
 def zeno(
     updates: Rows,
     *,
@@ -81,7 +81,9 @@ def zeno(
 zeno.takes_rows = True
 
 
-@gram_rule(at_least=lambda f: f + 1, points=("origin", "gradient"), about_origin=True, translation=False, scale=False)
+@gram_rule(
+    at_least=lambda f: f + 1, points=("origin", "gradient"), about_origin=True, translation=False, scale=False, robust="bounded"
+)
 def zeno_pp(gram: Gram, *, f: int, learning_rate: float, rho_over_lr: float = 0.01, epsilon: float = 0.0) -> Decision:
     """The mean of the updates that agree with a validation gradient v, each rescaled to its norm.
 
@@ -116,7 +118,9 @@ def zeno_pp(gram: Gram, *, f: int, learning_rate: float, rho_over_lr: float = 0.
     return _rescaled(gram, trust, scores, size, norms, floor=1e-6 * learning_rate * size**2)
 
 
-@gram_rule(at_least=lambda f: f + 1, points=("origin", "gradient"), about_origin=True, translation=False, scale=False)
+@gram_rule(
+    at_least=lambda f: f + 1, points=("origin", "gradient"), about_origin=True, translation=False, scale=False, robust="bounded"
+)
 def fltrust(gram: Gram, *, f: int = 0) -> Decision:
     """The mean of the updates, each rescaled to the norm of the judge's gradient v and weighted by max(0, cosine to v).
 

@@ -23,7 +23,7 @@ from gossip.errors import AggregationError
 
 from . import kernels
 from .arithmetic import HUGE_FACTOR, norm, working_dtype
-from .base import Rule, Updates, Verdict, check_finite, check_rows, finite, named, plain_bound, whole
+from .base import Robust, Rule, Updates, Verdict, check_finite, check_rows, finite, named, plain_bound, whole
 from .columns import Columns, Kept
 from .gram import POINTS, Decision, FloatArray, Gram, in_typical, middle_of
 from .kernels import Rows, middle
@@ -329,7 +329,7 @@ def gram_rule(
     last_step: Callable[..., Kept] | None = None,
     translation: bool = True,
     scale: bool = True,
-    robust: bool = True,
+    robust: Robust = True,
     absolute: Sequence[str] = (),
     about_origin: bool = False,
     one_look: Callable[..., bool] | bool = False,
@@ -344,7 +344,7 @@ def gram_rule(
     last_step: Callable[..., Kept] | None = None,
     translation: bool = True,
     scale: bool = True,
-    robust: bool = True,
+    robust: Robust = True,
     absolute: Sequence[str] = (),
     about_origin: bool = False,
     one_look: Callable[..., bool] | bool = False,

@@ -43,12 +43,12 @@ def faba(gram: Gram, *, f: int) -> Decision:
     return Decision(gram.even(left))
 
 
-@gram_rule(points=("origin",), translation=False)
+@gram_rule(points=("origin",), translation=False, robust="bounded")
 def cge(gram: Gram, *, f: int) -> Decision:
     """The mean of the n - f updates of least norm.
 
-    Tolerates f < n/2 that shout; a liar who is no louder than the honest is averaged like them. Needs norms. Meant for gradients,
-    not for parameters.
+    Tolerates f < n/2 that shout; a liar who is no louder than the honest is averaged like them, wherever he points: it keeps
+    liars no farther than the honest are long. Needs norms. Meant for gradients, not for parameters.
 
     Args:
         gram: Of the updates.

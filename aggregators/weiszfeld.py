@@ -51,7 +51,7 @@ def geometric_median(gram: Gram, *, f: int = 0, nu: float | None = None) -> Deci
     return Decision(weights)
 
 
-@gram_rule(points=("origin",), translation=False, scale=False)
+@gram_rule(points=("origin",), translation=False, scale=False, robust="bounded")
 def rfa(gram: Gram, *, f: int = 0, nu: float = 0.1, steps: int = 8) -> Decision:
     """The geometric median as published: a few smoothed Weiszfeld steps from zero.
 

@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gossip.aggregators.base import Rule
+from gossip.aggregators.composing import PreAggregation
 from gossip.aggregators.registry import BoundRule
 
 from .crowds import LEARNING_RATE, bound_rule, crowd, in_units, liars, needs_help, shuffled
-from .lying import check_centered, check_liars
+from .lying import SPREADS, check_centered, check_liars
 from .promises import (
     check_agreement,
     check_called,
@@ -48,6 +49,7 @@ class Report:
         kappa_bound: What was allowed.
         found_by: Cloud, attack and strength that ``kappa`` was found with.
         breaks_at: The least number of liars that carry the rule away when it was told of f; None: not even n - 1.
+        held_to: What was held instead where no kappa was searched for; empty where nothing is promised.
     """
 
     rule: str
@@ -57,9 +59,12 @@ class Report:
     kappa_bound: float | None = None
     found_by: str = ""
     breaks_at: int | None = None
+    held_to: str = ""
 
     def __str__(self) -> str:
         told = f"{self.rule}, {self.n} updates, f = {self.f}"
+        if self.kappa is None and self.held_to:
+            return f"{told}: keeps its promises; liars carried it no farther than {self.held_to}"
         if self.kappa is None:
             return f"{told}: keeps its promises; it makes none about how far liars carry it"
         broken = "never" if self.breaks_at is None else f"by {self.breaks_at} liars"
@@ -67,7 +72,7 @@ class Report:
 
 
 def check_aggregator(
-    candidate: Rule | BoundRule | Callable[..., Any] | str,
+    candidate: Rule | BoundRule | PreAggregation | Callable[..., Any] | str,
     *,
     n: int = 11,
     f: int = 2,
@@ -89,7 +94,8 @@ def check_aggregator(
     that are tried carries it no farther than kappa says.
 
     Args:
-        candidate: A rule, with options or without, a plain function ``(updates, *, f)``, or what ``load`` takes.
+        candidate: A rule, with options or without, a plain function ``(updates, *, f)``, or what ``load`` takes; or a
+            pre-aggregation, which is checked with ``trimmed_mean`` behind it.
         n: Updates in a case.
         f: Byzantine peers to tolerate.
         d: Coordinates.
@@ -154,8 +160,10 @@ def check_oracle(bound: BoundRule, n: int, f: int, d: int, oracle: Oracle, gener
 def check_resilience(bound: BoundRule, n: int, f: int, seed: int, kappa: float | None, strengths: int) -> Report:
     """The worst attack that is found stays below the bound; f liars never carry the rule away, and most of the peers always."""
     follows = bound.rule.translation and bound.rule.scale and not in_units(bound) and not needs_help(bound)
-    if not (bound.rule.robust and (follows or kappa is not None)):
+    if not bound.rule.robust:
         return Report(bound.name, n, f)
+    if kappa is None and (bound.rule.robust == "bounded" or in_units(bound) or needs_help(bound)):
+        return Report(bound.name, n, f, held_to=_limit(bound))
     allowed = kappa if kappa is not None else kappa_bounds(bound.name, n, f)
     allowed = KAPPA_UNDECLARED if allowed is None else allowed
     found = measure(lambda updates: _aggregate(bound, f, updates), n, f, seed=seed, strengths=strengths)
@@ -173,6 +181,14 @@ def check_resilience(bound: BoundRule, n: int, f: int, seed: int, kappa: float |
             "most of them: then it does not, or what is declared of it (translation, scale, center) is not so"
         )
     return Report(bound.name, n, f, found.kappa, allowed, found.found_by, found.breaks_at)
+
+
+def _limit(bound: BoundRule) -> str:
+    if bound.rule.robust == "bounded" or in_units(bound):
+        return f"{SPREADS:g} times the length of the honest mean, or the honest spread (kappa is for rules that are robust alone)"
+    return (
+        f"{SPREADS:g} times the farthest honest update, beside a trusted one (kappa is for rules that follow the updates alone)"
+    )
 
 
 def _aggregate(bound: BoundRule, f: int, updates: Tensor) -> Tensor:

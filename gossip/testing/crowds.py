@@ -10,9 +10,13 @@ import torch
 from torch import Tensor
 
 from gossip.aggregators.base import Rule, Verdict, rule
+from gossip.aggregators.composing import PreAggregation, compose
+from gossip.aggregators.coordinates import trimmed_mean
 from gossip.aggregators.registry import BoundRule, load
+from gossip.errors import ConfigError
 
 LEARNING_RATE = 0.1
+BEHIND = trimmed_mean  # what a pre-aggregation is tried with: robust, and all of its rows count
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +55,20 @@ class Crowd:
         }
 
 
-def bound_rule(candidate: Rule | BoundRule | Callable[..., Any] | str) -> BoundRule:
-    """What ``check_aggregator`` takes, as a node would run it."""
+def bound_rule(candidate: Rule | BoundRule | PreAggregation | Callable[..., Any] | str) -> BoundRule:
+    """What ``check_aggregator`` takes, as a node would run it; a pre-aggregation with a rule behind it."""
     if isinstance(candidate, str):
-        return load(candidate)
+        try:
+            return load(candidate)
+        except ConfigError as error:
+            try:
+                return load(f"{candidate}+{BEHIND.name}")  # which only helps where the last stage makes no rule
+            except ConfigError:
+                raise error from None
     if isinstance(candidate, BoundRule):
         return candidate
+    if isinstance(candidate, PreAggregation):
+        candidate = compose(candidate, BEHIND)
     made = candidate if isinstance(candidate, Rule) else rule(candidate)
     return BoundRule(made.name, made)
 

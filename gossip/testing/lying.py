@@ -7,7 +7,7 @@ from torch import Tensor
 
 from gossip.aggregators.registry import BoundRule
 
-from .crowds import Crowd, apart, crowd, liars, near, shuffled
+from .crowds import Crowd, apart, crowd, in_units, liars, near, shuffled
 from .promises import CALLED, OUTLYING
 
 SPREADS = 4.0  # how far from the honest mean, in distances of the farthest honest update, a robust rule may be carried
@@ -31,12 +31,14 @@ def check_liars(bound: BoundRule, case: Crowd, name: str, lies: Tensor, generato
         return
     center = honest.mean(dim=0)
     spread = float((honest - center).norm(dim=1).max())
-    reach = max(spread, float(center.norm()))
+    reach, what = spread, "the farthest honest update is at"
+    if bound.rule.robust == "bounded" or in_units(bound):
+        reach, what = max(spread, float(center.norm())), "the honest mean has the length"
     off = float((verdict.aggregate.to(torch.float64) - center).norm())
     if not off <= SPREADS * reach:
         raise AssertionError(
             f"{f} of {len(case.updates)} liars, {name}, carry {bound.name} {off:.3g} away from the honest mean; "
-            f"the farthest honest update is at {spread:.3g}"
+            f"{what} {reach:.3g}"
         )
     if bound.discerning:
         loudest, honest_out = float(verdict.outlyingness[place[0]]), float(verdict.outlyingness[place[f:]].max())

@@ -20,6 +20,7 @@ from .crowds import shuffled
 
 Aggregate: TypeAlias = Callable[[Tensor], Tensor]
 Lies: TypeAlias = Callable[[float], Tensor]
+AWAY = 1e3  # in coordinates' spreads: how far from zero one of the clouds lies
 FAR = 1e6  # in spreads of the honest: how far away liars stand who want to break a rule
 CARRIED = 1e3  # in the same unit: a rule that ends farther from the honest than this was carried away
 WEAKEST, STRONGEST = 0.1, 1e4  # of the strengths that are tried, in spreads of the honest; and FAR
@@ -93,7 +94,11 @@ def clouds(n: int, f: int, d: int, generator: torch.Generator) -> Iterator[tuple
     widths = torch.ones(d, dtype=torch.float64)
     widths[0] = 30.0
     yield "anisotropic", direction + widths * noise(count, d)
-    yield "heavy tails", direction + noise(count, d) / noise(count, 2).square().mean(dim=1, keepdim=True).sqrt()
+    # Far from zero: a rule that looks at lengths sees little of what tells these apart, and liars may hide in that.
+    yield (
+        "heavy tails, far from zero",
+        AWAY * direction + noise(count, d) / noise(count, 2).square().mean(dim=1, keepdim=True).sqrt(),
+    )
     if count >= 3:
         sides = torch.where(torch.arange(count) % 2 == 0, 3.0, -3.0).to(torch.float64)
         yield "two clusters", direction + sides[:, None] * noise(d) + 0.1 * noise(count, d)

@@ -13,7 +13,24 @@ import torch
 from torch import Tensor
 
 from gossip import testing
-from gossip.aggregators import Decision, Gram, Rule, Verdict, gram_rule, krum, mean, rule, trimmed_mean
+from gossip.aggregators import (
+    Decision,
+    Gram,
+    Rule,
+    Verdict,
+    cge,
+    compose,
+    gram_rule,
+    krum,
+    load,
+    mean,
+    nnm,
+    pre_aggregation,
+    pre_aggregations,
+    rule,
+    trimmed_mean,
+)
+from gossip.errors import UnknownName
 from gossip.testing import check_aggregator
 from gossip.testing.crowds import bound_rule, crowd
 from gossip.testing.promises import check_repeatable
@@ -130,3 +147,53 @@ def test_an_optimising_python_leaves_out_no_promise() -> None:
         tree = ast.parse((Path(testing.__file__).parent / f"{name}.py").read_text())
         dropped = [ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Assert)]
         assert [words for words in dropped if not words.endswith(" is not None")] == [], name
+
+
+# --- far from zero, and before a rule -----------------------------------------------------------------------------------------
+
+
+def shortest(gram: Gram, *, f: int) -> np.ndarray:
+    return gram.even(np.argsort(gram.norms(), kind="stable")[: gram.n - f].tolist())
+
+
+def test_a_rule_that_looks_at_lengths_is_bounded_and_not_robust() -> None:
+    """Where updates are long and alike, liars who are as long and point elsewhere are averaged: many spreads away."""
+    make = gram_rule(points=("origin",), translation=False, name="shortest")
+    with pytest.raises(
+        AssertionError, match=r"shortest is not \(2, 16\)-robust among 11: .* found by heavy tails, far from zero"
+    ):
+        check_aggregator(make(shortest), strengths=3)
+    bounded = gram_rule(points=("origin",), translation=False, name="shortest", robust="bounded")(shortest)
+    assert "no farther than 4 times the length of the honest mean" in str(check_aggregator(bounded, strengths=2))
+    with pytest.raises(AssertionError, match=r"cge is not \(2, 16\)-robust"):
+        check_aggregator("cge", kappa=16, strengths=2)
+
+
+@pytest.mark.parametrize("name", ["monna", "zeno_pp", "geometric_median:nu=5"])
+def test_a_report_says_what_was_held_where_no_kappa_is_searched_for(name: str) -> None:
+    assert "liars carried it no farther than 4 times" in str(check_aggregator(name, strengths=2))
+
+
+def halfway(gram: Gram, *, f: int) -> np.ndarray:
+    return 0.5 * np.eye(gram.n) + 0.5 / gram.n
+
+
+@pytest.mark.parametrize("name", pre_aggregations())
+def test_our_pre_aggregations_keep_their_promises(name: str) -> None:
+    assert check_aggregator(name, strengths=2).rule == f"{name}+trimmed_mean"
+
+
+def test_a_pre_aggregation_that_spreads_lies_is_found_unless_it_says_so() -> None:
+    with pytest.raises(AssertionError, match=r"liars, .*, carry halfway\+trimmed_mean .* away"):
+        check_aggregator(pre_aggregation(halfway))
+    spreads = pre_aggregation(robust=False)(halfway)
+    assert "makes none" in str(check_aggregator(spreads))
+    assert compose(spreads, trimmed_mean).robust is False
+    assert compose(nnm, cge).robust == "bounded"
+    assert compose(nnm, trimmed_mean).robust is True
+    assert load("clipping:radius=3+median").rule.robust == "bounded", "updates beyond a fixed radius are cut, however alike"
+
+
+def test_the_kit_says_of_a_name_that_is_unknown_that_it_is() -> None:
+    with pytest.raises(UnknownName, match="unknown aggregator 'trimed_mean'"):
+        check_aggregator("trimed_mean")
