@@ -6,16 +6,18 @@ when it knows them better than the distance to the aggregate does. Rules that ne
 ``@gram_rule``, see ``gram_rules``.
 
 Rules take finite updates: who receives one from a peer drops it when it is not finite, and counts that as evidence.
-A rule does not look again. From finite updates, however large, no rule makes a NaN.
+A rule does not look again, unless its result is not finite. From finite updates, however large, no rule makes a NaN.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
+import math
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias, overload
+from typing import Any, Literal, TypeAlias, overload
 
 import numpy as np
 import torch
@@ -35,6 +37,7 @@ Updates: TypeAlias = "Tensor | Sequence[Tensor] | Sequence[NDArray[Any]] | Rows"
 AVAILABLE = frozenset({"f", "center", "previous", "evaluate", "gradient", "learning_rate", "round_id"})
 """What a caller may have for a rule that names it. There is no ``previous`` in the first round, nor ever for parameters or for
 rules that run in the trainer: a rule must do without."""
+Robust: TypeAlias = bool | Literal["bounded"]
 RowFunction: TypeAlias = Callable[[Sequence[NDArray[np.float32]]], NDArray[np.float32] | None]
 
 
@@ -61,8 +64,9 @@ class Rule:
     """A robust aggregation rule with a name, the least n for a given f, and what it needs beside the updates.
 
     ``translation`` and ``scale`` declare F(X + c) = F(X) + c and F(aX) = aF(X) for a > 0; ``robust`` that f liars of any size
-    move the aggregate by no more than a constant times the spread of the honest. ``gossip.testing.check_aggregator`` holds
-    a rule to what it declares.
+    move the aggregate by no more than a constant times the spread of the honest, or "bounded", that they move it by no more
+    than a constant times the size of what the rule trusts (honest updates, the judge's gradient), which may be many spreads.
+    ``gossip.testing.check_aggregator`` holds a rule to what it declares.
     """
 
     def __init__(
@@ -75,7 +79,7 @@ class Rule:
         at_least_centered: Callable[..., int] | None = None,
         translation: bool = True,
         scale: bool = True,
-        robust: bool | None = None,
+        robust: Robust | None = None,
         parameters: Mapping[str, inspect.Parameter] | None = None,
     ) -> None:
         functools.update_wrapper(self, function)
@@ -85,7 +89,7 @@ class Rule:
         self.at_least_centered = at_least_centered or at_least
         self.discerning = discerning
         self.translation, self.scale = translation, scale
-        self.robust = discerning if robust is None else robust
+        self.robust: Robust = discerning if robust is None else robust
         self.parameters = inspect.signature(function).parameters if parameters is None else parameters
         self.needs = frozenset(self.parameters) & AVAILABLE
         """What it asks for beside updates, of what the runtime may have: ``AVAILABLE``."""
@@ -101,6 +105,8 @@ class Rule:
     """Options in units of the updates: where one is given, ``scale`` is not promised."""
     whole_vector = True
     """False for rules that work coordinate by coordinate: those may be cut in shards."""
+    takes_rows = False
+    """Whether its function takes ``Rows``, so that updates that lie apart are never stacked."""
     from_rows: RowFunction | None = None
     """The same aggregate, from rows that lie apart; see ``of_rows``."""
 
@@ -124,9 +130,10 @@ class Rule:
 
     def __call__(self, updates: Updates, **options: Any) -> Tensor:
         """The aggregate ``(d,)`` of ``updates``: ``(n, d)``, or n vectors ``(d,)`` that lie apart."""
-        result = self.function(as_tensor(updates), **options)
+        given = Rows.of(updates) if self.takes_rows else as_tensor(updates)
+        result = self.function(given, **options)
         aggregate: Tensor = result.aggregate if isinstance(result, Verdict) else result
-        return aggregate
+        return finite(aggregate.detach(), given, self.name) if isinstance(aggregate, Tensor) else aggregate
 
     def explain(self, updates: Updates, **options: Any) -> Verdict:
         """Like calling it, but says how each update was used.
@@ -136,16 +143,19 @@ class Rule:
         Returns: the ``Verdict``. A rule that returns a bare tensor gets its distances to the aggregate as outlyingness and
             equal weights.
         """
-        updates = as_tensor(updates)
-        result = self.function(updates, **options)
-        return result if isinstance(result, Verdict) else self._verdict_on(updates, result)
+        given = Rows.of(updates) if self.takes_rows else as_tensor(updates)
+        result = self.function(given, **options)
+        verdict = result if isinstance(result, Verdict) else self._verdict_on(as_tensor(given), result)
+        finite(verdict.aggregate, given, self.name)
+        return verdict
 
     def _verdict_on(self, updates: Tensor, result: Any) -> Verdict:
         if not isinstance(result, Tensor) or result.shape != updates.shape[1:]:
             shape = tuple(result.shape) if isinstance(result, Tensor) else type(result).__name__
             raise AggregationError(f"rule {self.name} returned {shape}, not a tensor of shape {tuple(updates.shape[1:])}")
-        n = len(updates)
+        n, result = len(updates), result.detach()
         weights = torch.full((n,), 1.0 / n, dtype=torch.float64)
+        finite(result, updates, self.name)
         return Verdict(result, weights, standing_out(updates, result) if self.discerning else torch.ones_like(weights))
 
     def __repr__(self) -> str:
@@ -168,19 +178,22 @@ class CoordinateRule(Rule):
     def __call__(self, updates: Updates, **options: Any) -> Tensor:
         if isinstance(updates, Tensor) and not self.takes_columns:
             return super().__call__(updates, **options)
-        return self.keep(Columns(self._checked(updates, options)), options).aggregate
+        rows = self._checked(updates, options)
+        return finite(self.keep(Columns(rows), options).aggregate, rows, self.name)
 
     def explain(self, updates: Updates, **options: Any) -> Verdict:
         if isinstance(updates, Tensor) and not self.takes_columns:
             return super().explain(updates, **options)
         rows = self._checked(updates, options)
         kept = self.keep(Columns(rows, survivors=True), options)
+        finite(kept.aggregate, rows, self.name)
         weights = np.full(rows.n, 1.0) if kept.survived is None else kept.survived
+        total = float(weights.sum()) or 1.0  # a tie of signs in every coordinate: nobody survives
         outlyingness = standing_out(rows, kept.aggregate) if self.discerning else torch.ones(rows.n, dtype=torch.float64)
-        return Verdict(kept.aggregate, torch.from_numpy(weights / weights.sum()), outlyingness)
+        return Verdict(kept.aggregate, torch.from_numpy(weights / total), outlyingness)
 
     def _checked(self, updates: Updates, options: Mapping[str, Any]) -> Rows:
-        f = int(options.get("f", 0))
+        f = whole(self.name, "f", options.get("f", 0))
         return check_rows(updates, self.name, f, self.least(f, options=options))
 
 
@@ -201,7 +214,7 @@ def rule(
     discerning: bool = True,
     translation: bool = True,
     scale: bool = True,
-    robust: bool | None = None,
+    robust: Robust | None = None,
 ) -> Callable[[Callable[..., Any]], Rule]: ...
 def rule(
     function: Callable[..., Any] | None = None,
@@ -213,7 +226,7 @@ def rule(
     discerning: bool = True,
     translation: bool = True,
     scale: bool = True,
-    robust: bool | None = None,
+    robust: Robust | None = None,
 ) -> Any:
     """Makes a function a rule.
 
@@ -225,7 +238,8 @@ def rule(
         discerning: False when it treats all updates alike (the mean), and so can be evidence against nobody.
         translation: F(X + c) = F(X) + c holds.
         scale: F(aX) = aF(X) holds for a > 0.
-        robust: f liars of any size cannot carry the aggregate away; by default what ``discerning`` says.
+        robust: f liars of any size cannot carry the aggregate farther than the honest are spread, times a constant; "bounded":
+            than the honest are long; by default what ``discerning`` says.
     """
 
     def decorate(function: Callable[..., Any]) -> Rule:
@@ -245,7 +259,7 @@ def rule(
 
 
 def coordinate_rule(
-    *, at_least: Callable[..., int] = plain_bound, translation: bool = True, scale: bool = True, robust: bool = True
+    *, at_least: Callable[..., int] = plain_bound, translation: bool = True, scale: bool = True, robust: Robust = True
 ) -> Callable[[Callable[..., Kept]], CoordinateRule]:
     """Makes a function ``(Columns, *, f) -> Kept`` a rule: ours, which go through the kernels."""
 
@@ -269,9 +283,9 @@ def _names(function: Callable[..., Any]) -> frozenset[str]:
 
 
 def as_tensor(updates: Updates) -> Tensor:
-    """``(n, d)``; stacked where the updates lie apart."""
+    """``(n, d)``, without a history of gradients; stacked where the updates lie apart."""
     if isinstance(updates, Tensor):
-        return updates
+        return updates.detach()
     return Rows.of(updates).block()
 
 
@@ -290,7 +304,7 @@ def check_rows(updates: Updates, name: str, f: int, at_least: int, **vectors: Te
         return Rows.of(updates)
     if not isinstance(updates, Rows):
         _check_counts(name, f, at_least, len(updates))
-        shapes = sorted({tuple(row.shape) for row in updates})
+        shapes = sorted({tuple(np.shape(row)) for row in updates})
         if len(shapes) != 1 or len(shapes[0]) != 1 or shapes[0] == (0,):
             raise AggregationError(f"{name} takes vectors of one length, got the shapes {shapes}")
     rows = Rows.of(updates)
@@ -301,8 +315,32 @@ def check_rows(updates: Updates, name: str, f: int, at_least: int, **vectors: Te
     return rows
 
 
+def whole(name: str, what: str, value: Any) -> int:
+    """A whole number, of whatever type. Raises AggregationError for everything else: 2.0 is a number that somebody calculated."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise AggregationError(f"{name}: {what} is a whole number and cannot be {value!r}") from None
+
+
+def finite(aggregate: Tensor, updates: Updates, name: str) -> Tensor:
+    """The aggregate. Raises AggregationError when it is not finite because an update is not; only then are those looked at."""
+    if not math.isfinite(float(aggregate.detach().sum())) and not bool(torch.isfinite(aggregate).all()):
+        check_finite(Rows.of(updates), name)
+    return aggregate
+
+
+def check_finite(rows: Rows, name: str) -> None:
+    """Raises AggregationError for the first update that is not finite."""
+    for at in range(rows.n):
+        if not bool(torch.isfinite(rows.row(at)).all()):
+            raise AggregationError(
+                f"{name}: update {at} of {rows.n} is not finite", "drop it; who sent it is no longer one of the f to tolerate"
+            )
+
+
 def _check_counts(name: str, f: int, at_least: int, n: int) -> None:
-    if f < 0:
+    if whole(name, "f", f) < 0:
         raise AggregationError(f"{name}: f counts Byzantine peers and cannot be {f}")
     if n < max(1, at_least):
         raise TooFewUpdates(name, f, max(1, at_least), n)

@@ -6,16 +6,18 @@ import numpy as np
 
 from gossip.errors import AggregationError
 
+from .base import whole
 from .gram import Decision, FloatArray, Gram
 from .gram_rules import gram_rule, typical
 
 
-@gram_rule(points=("previous",), one_look=lambda steps=1, **_: steps == 1, translation=False, absolute=("tau",))
+@gram_rule(points=("previous",), one_look=lambda steps=1, **_: steps == 1, translation=False, robust="bounded", absolute=("tau",))
 def centered_clipping(gram: Gram, *, f: int = 0, tau: float | None = None, steps: int = 1) -> Decision:
     """Average the updates after clipping each to a ball around the last aggregate; from there again, ``steps`` times.
 
     v + mean of min(1, tau / |x_i - v|) (x_i - v). Tolerates f < n/2 in practice, f < 0.15 n in theory, where the history
-    vouches for ``previous``. Needs norms of differences to it.
+    vouches for ``previous``: liars carry it as far as the honest are away from that, and without it as far as they are long.
+    Needs norms of differences to it.
 
     Args:
         gram: Of the updates.
@@ -42,9 +44,8 @@ def self_centered_clipping(gram: Gram, *, f: int, tau: float | None = None) -> D
     """One's own update plus the mean of the clipped differences to it, of all updates.
 
     For gossip: needs a ``center``. Each of f liars of n pulls by tau / n at most, so f + 1 updates are enough to stay near
-        one's own.
-    tau^2 = (n / f) * mean of |x_i - x|^2 over the honest, as the theory has it for equal mixing weights; the honest are taken
-    to be the n - f nearest. (The authors' code takes the second largest distance.) With f = 0 nothing is clipped.
+    one's own. tau^2 = (1 / f) * sum of |x_i - x|^2 over the honest, as the theory has it for equal mixing weights; the honest
+    are taken to be the n - f nearest. (The authors' code takes the second largest distance.) With f = 0 nothing is clipped.
 
     Args:
         gram: Of the updates; one's own may be among them, and then counts as any.
@@ -74,5 +75,5 @@ def _clipped(gram: Gram, center: FloatArray, radius: float) -> FloatArray:
 def _check_options(name: str, tau: float | None, steps: int) -> None:
     if tau is not None and not tau > 0:
         raise AggregationError(f"{name}: tau is the radius of a ball and cannot be {tau}")
-    if steps < 1:
+    if whole(name, "steps", steps) < 1:
         raise AggregationError(f"{name} takes at least one step, not {steps}")

@@ -19,7 +19,20 @@ from torch import Tensor
 from gossip.errors import AggregationError
 
 from . import kernels
-from .base import AVAILABLE, CoordinateRule, Rule, Updates, Verdict, check_rows, named, plain_bound, standing_out
+from .base import (
+    AVAILABLE,
+    CoordinateRule,
+    Robust,
+    Rule,
+    Updates,
+    Verdict,
+    check_rows,
+    finite,
+    named,
+    plain_bound,
+    standing_out,
+    whole,
+)
 from .columns import Columns
 from .gram import FloatArray, Gram, in_typical
 from .gram_rules import GIVEN, GramRule, statistics, typical, with_points
@@ -40,6 +53,7 @@ class PreAggregation:
         scale: bool,
         symmetric: bool,
         absolute: Sequence[str],
+        robust: Robust = True,
     ) -> None:
         self.__doc__, self.__name__, self.__module__ = function.__doc__, name, function.__module__
         self.function, self.name = function, name
@@ -47,6 +61,7 @@ class PreAggregation:
         self.points = tuple(point.removesuffix("?") for point in points)
         self.optional = frozenset(point.removesuffix("?") for point in points if point.endswith("?"))
         self.translation, self.scale, self.symmetric, self.absolute = translation, scale, symmetric, frozenset(absolute)
+        self.robust: Robust = robust
         self.parameters = inspect.signature(function).parameters
         self.needs = frozenset(self.parameters) & AVAILABLE
 
@@ -84,6 +99,7 @@ def pre_aggregation(
     scale: bool = True,
     symmetric: bool = True,
     absolute: Sequence[str] = (),
+    robust: Robust = True,
 ) -> Callable[[Callable[..., FloatArray]], PreAggregation]: ...
 def pre_aggregation(
     function: Callable[..., FloatArray] | None = None,
@@ -96,6 +112,7 @@ def pre_aggregation(
     scale: bool = True,
     symmetric: bool = True,
     absolute: Sequence[str] = (),
+    robust: Robust = True,
 ) -> Any:
     """Makes a function ``(gram, *, f, ...) -> W`` a pre-aggregation.
 
@@ -106,11 +123,13 @@ def pre_aggregation(
         points: As for ``gram_rule``.
         translation, scale, absolute: As for ``gram_rule``.
         symmetric: The order of the updates does not matter.
+        robust: A robust rule is robust behind it, too: f liars spoil no more of what comes out than the rule tolerates.
+            "bounded" and False as for ``rule``: more than that no rule behind it can promise.
     """
 
     def decorate(function: Callable[..., FloatArray]) -> PreAggregation:
         own = name or str(getattr(function, "__name__", "pre_aggregation"))
-        return PreAggregation(function, own, at_least, inputs, points, translation, scale, symmetric, absolute)
+        return PreAggregation(function, own, at_least, inputs, points, translation, scale, symmetric, absolute, robust)
 
     return decorate(function) if function is not None else decorate
 
@@ -186,12 +205,13 @@ class ComposedRule(Rule):
             self.final.discerning,
             translation=self.final.translation and all(part.translation for part, _ in self.pre),
             scale=self.final.scale and all(part.scale for part, _ in self.pre),
-            robust=self.final.robust,
+            robust=min((self.final.robust, *(part.robust for part, _ in self.pre)), key=(False, "bounded", True).index),
             parameters=parameters,
         )
         self.symmetric = self.final.symmetric and all(part.symmetric for part, _ in self.pre)
         fixed = [stage.options.get(key) for stage in (*before, last) for key in stage.part.absolute]
-        self.scale = self.scale and all(value is None for value in fixed)
+        if any(value is not None for value in fixed):
+            self.scale, self.robust = False, self.robust and "bounded"
         # The points of all stages, in one Gram matrix.
         gatherer = GramRule(self._call, self.name, plain_bound, True, parameters=parameters)
         gatherer.points, gatherer.optional = tuple(point for point in points if point != "median"), frozenset(optional)
@@ -206,10 +226,12 @@ class ComposedRule(Rule):
         return need
 
     def __call__(self, updates: Updates, **options: Any) -> Tensor:
-        return self._run(updates, options, explained=False).aggregate
+        return finite(self._run(updates, options, explained=False).aggregate, updates, self.name)
 
     def explain(self, updates: Updates, **options: Any) -> Verdict:
-        return self._run(updates, options, explained=True)
+        verdict = self._run(updates, options, explained=True)
+        finite(verdict.aggregate, updates, self.name)
+        return verdict
 
     def _call(self, updates: Updates, **options: Any) -> Tensor:
         return self(updates, **options)
@@ -218,12 +240,12 @@ class ComposedRule(Rule):
         unknown = sorted(set(options) - set(self.parameters))
         if unknown:
             raise AggregationError(f"{self.name} has no option {unknown[0]!r}", f"it has {', '.join([*self.parameters][1:])}")
-        f = int(options.get("f", 0))
+        f = whole(self.name, "f", options.get("f", 0))
         given = {key: options[key] for key in GIVEN if key in options and key in self._gatherer.points}
         rows = check_rows(updates, self.name, f, self.least(f, centered=given.get("center") is not None, options=options))
         if callable(given.get("gradient")):
             given["gradient"] = given["gradient"]()
-        gram = self._gatherer.statistics(rows, None, None, **given)
+        gram = self._gatherer.statistics(rows, None, None, **given)  # which finds updates that are not finite, too
         matrix = np.eye(gram.n, len(gram.products))
         seen = gram.with_equal_twins()
         for part, stage in self.pre:
@@ -249,7 +271,7 @@ class ComposedRule(Rule):
             every, part = with_points(rows, points, matrix)
             n = len(part)
             points["median"] = kernels.between(every, *middle(n), matrix=part)[0]
-            gram = statistics(rows, points)
+            gram = self._gatherer._finite(statistics(rows, points), rows)
             matrix = np.concatenate([matrix, np.zeros((n, 1))], axis=1)
         chosen = {
             key: value for key, value in self.last.chosen(options).items() if key not in GIVEN or key not in self.final.points

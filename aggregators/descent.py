@@ -20,15 +20,15 @@ from torch import Tensor
 from gossip.errors import AggregationError
 
 from . import kernels
-from .base import Verdict, require, rule
+from .base import Verdict, check_rows, rule, whole
 from .gram import OUTLYING_MAX, Decision, FloatArray, Gram, in_typical
 from .gram_rules import gram_rule
 from .kernels import Rows
 
 
-@rule(at_least=lambda f, b=None: (f if b is None else b) + 1, translation=False, scale=False)
+@rule(at_least=lambda f, b=None: (f if b is None else b) + 1, translation=False, scale=False, robust="bounded")
 def zeno(
-    updates: Tensor,
+    updates: Rows,
     *,
     f: int,
     evaluate: Callable[[Tensor], float],
@@ -40,7 +40,7 @@ def zeno(
     """The mean of all but the b updates with the lowest stochastic descendant score f(x) - f(x - lr g) - rho |g|^2.
 
     Args:
-        updates: ``(n, d)``, one row per peer.
+        updates: ``(n, d)``, one row per peer; or n vectors, which are not stacked.
         f: Byzantine peers to tolerate.
         evaluate: ``evaluate(step)`` is the loss at x - step, ``step`` a ``(d,)`` tensor, on one fresh mini-batch of the judge:
             the same for all calls, and drawn after the updates came. Called with zeros first.
@@ -54,19 +54,21 @@ def zeno(
         AggregationError: The judge's own loss is not finite; an option is out of range.
     Source: Xie, Koyejo, Gupta 2019, "Zeno: Distributed SGD with Suspicion-based Fault-tolerance", arXiv:1805.10032.
     """
-    left_out = f if b is None else b
-    if left_out < 0 or rho_over_lr < 0 or norm not in ("sum", "mean"):
-        raise AggregationError(f"zeno: b={left_out} and rho_over_lr={rho_over_lr} cannot be negative, norm is 'sum' or 'mean'")
-    require(updates, "zeno", f, at_least=left_out + 1)
+    left_out = f if b is None else whole("zeno", "b", b)
+    if left_out < whole("zeno", "f", f):
+        raise AggregationError(f"zeno leaves out b={left_out} updates, but f={f} of them may be lies", "raise b, or lower f")
+    if norm not in ("sum", "mean"):
+        raise AggregationError(f"zeno: norm is 'sum' or 'mean', not {norm!r}")
+    _check_rho("zeno", rho_over_lr)
+    rows = check_rows(updates, "zeno", f, at_least=left_out + 1)
     _check_rate("zeno", learning_rate)
-    n, d = updates.shape
-    here = float(evaluate(torch.zeros_like(updates[0])))
+    n, d = rows.n, rows.d
+    here = float(evaluate(torch.zeros_like(rows.row(0))))
     if not math.isfinite(here):
         raise AggregationError(f"zeno cannot rank updates: the judge's own loss is {here}", "lower the learning rate")
     rho = learning_rate * rho_over_lr / (d if norm == "mean" else 1)
     scores = []
-    rows = Rows.of(updates)
-    for update, square in zip(updates, kernels.squared_distances_to(rows).tolist(), strict=True):
+    for update, square in zip(rows.vectors, kernels.squared_distances_to(rows).tolist(), strict=True):
         score = here - float(evaluate(learning_rate * update)) - rho * square
         scores.append(score if math.isfinite(score) else -math.inf)  # the loss of an absurd step may be anything
     best = sorted(range(n), key=lambda row: (-scores[row], row))[: n - left_out]
@@ -76,7 +78,12 @@ def zeno(
     return Verdict(kernels.weighted_sum(rows, weights), torch.tensor(weights, dtype=torch.float64), outlyingness)
 
 
-@gram_rule(at_least=lambda f: f + 1, points=("origin", "gradient"), about_origin=True, translation=False, scale=False)
+zeno.takes_rows = True
+
+
+@gram_rule(
+    at_least=lambda f: f + 1, points=("origin", "gradient"), about_origin=True, translation=False, scale=False, robust="bounded"
+)
 def zeno_pp(gram: Gram, *, f: int, learning_rate: float, rho_over_lr: float = 0.01, epsilon: float = 0.0) -> Decision:
     """The mean of the updates that agree with a validation gradient v, each rescaled to its norm.
 
@@ -100,6 +107,9 @@ def zeno_pp(gram: Gram, *, f: int, learning_rate: float, rho_over_lr: float = 0.
     Source: Xie, Koyejo, Gupta 2020, "Zeno++: Robust Fully Asynchronous SGD", arXiv:1903.07020.
     """
     _check_rate("zeno_pp", learning_rate)
+    _check_rho("zeno_pp", rho_over_lr)
+    if not math.isfinite(epsilon):
+        raise AggregationError(f"zeno_pp: epsilon is how much ascent is forgiven and cannot be {epsilon}")
     size, norms, cosines = _directions(gram)
     scores = [learning_rate * (size * size * cosine - rho_over_lr * size**2) for cosine in cosines.tolist()]
     accepted = [row for row, score in enumerate(scores) if score >= -learning_rate * epsilon and (norms[row] > 0 or size == 0)]
@@ -108,7 +118,9 @@ def zeno_pp(gram: Gram, *, f: int, learning_rate: float, rho_over_lr: float = 0.
     return _rescaled(gram, trust, scores, size, norms, floor=1e-6 * learning_rate * size**2)
 
 
-@gram_rule(at_least=lambda f: f + 1, points=("origin", "gradient"), about_origin=True, translation=False, scale=False)
+@gram_rule(
+    at_least=lambda f: f + 1, points=("origin", "gradient"), about_origin=True, translation=False, scale=False, robust="bounded"
+)
 def fltrust(gram: Gram, *, f: int = 0) -> Decision:
     """The mean of the updates, each rescaled to the norm of the judge's gradient v and weighted by max(0, cosine to v).
 
@@ -159,6 +171,11 @@ def _shortfall(scores: Sequence[float], kept: frozenset[int], floor: float) -> T
         return torch.tensor([OUTLYING_MAX if score < typical else 1.0 for score in scores], dtype=torch.float64)
     shortfalls = [min(OUTLYING_MAX, 1 + 1.5 * max(0.0, typical - score) / unit) for score in scores]
     return torch.tensor(shortfalls, dtype=torch.float64)
+
+
+def _check_rho(name: str, rho_over_lr: float) -> None:
+    if not (math.isfinite(rho_over_lr) and rho_over_lr >= 0):
+        raise AggregationError(f"{name}: rho_over_lr is a price of size, 0 or more, and cannot be {rho_over_lr}")
 
 
 def _check_rate(name: str, learning_rate: float) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from gossip.errors import AggregationError
 
+from .base import whole
 from .columns import Columns, Kept
 from .gram import Decision, FloatArray, Gram, ascending, in_typical
 from .gram_rules import gram_rule
@@ -53,7 +56,7 @@ def multi_krum(gram: Gram, *, f: int, m: int | None = None) -> Decision:
         AggregationError: m is not in 1..n.
     Source: Blanchard, El Mhamdi, Guerraoui, Stainer 2017, as ``krum``.
     """
-    keep = gram.n - f if m is None else m
+    keep = gram.n - f if m is None else whole("multi_krum", "m", m)
     if not 1 <= keep <= gram.n:
         raise AggregationError(f"multi_krum: m says how many of {gram.n} updates to average and cannot be {keep}")
     return _best(gram, f, keep)
@@ -67,10 +70,16 @@ def krum_scores(squares: FloatArray, f: int) -> FloatArray:
     return np.asarray(np.sort(squares, axis=1)[:, 1 : 1 + neighbours].sum(axis=1))
 
 
+def _rounding(gram: Gram, rows: Sequence[int], scores: FloatArray, f: int) -> FloatArray:
+    """What rounding may have made of the Krum scores of these rows among themselves."""
+    return gram.precision * (scores + max(1, len(rows) - f - 2) * gram.products.diagonal()[list(rows)])
+
+
 def _best(gram: Gram, f: int, keep: int) -> Decision:
     scores = krum_scores(gram.squared_distances(), f)
-    rounding = (gram.n - f - 2) * gram.resolution**2
-    return Decision(gram.even(ascending(scores)[:keep]), np.sqrt(in_typical(scores, rounding)))
+    order = ascending(scores, _rounding(gram, range(gram.n), scores, f))
+    floor = (gram.n - f - 2) * gram.resolution**2
+    return Decision(gram.even(order[:keep]), np.sqrt(in_typical(scores, floor)))
 
 
 def _middle_of_chosen(columns: Columns, *, f: int) -> Kept:
@@ -82,9 +91,8 @@ def bulyan(gram: Gram, *, f: int) -> Decision:
     """Choose n - 2f updates by Krum, one after the other, then average per coordinate the n - 4f values nearest to their median.
 
     Tolerates 4f + 3 <= n, and bounds each coordinate by honest ones, which Krum does not. After each choice the scores of those
-    that are left are taken anew, among themselves: several implementations keep the first scores, which is Multi-Krum. Near
-        the end
-    fewer than f + 3 are left; then a score is the distance to the nearest one.
+    that are left are taken anew, among themselves: several implementations keep the first scores, which is Multi-Krum. Near the
+    end fewer than f + 3 are left; then a score is the distance to the nearest one.
 
     Args:
         gram: Of the updates.
@@ -97,7 +105,7 @@ def bulyan(gram: Gram, *, f: int) -> Decision:
     left, chosen = list(range(gram.n)), []
     for _ in range(gram.n - 2 * f):
         scores = krum_scores(squares[np.ix_(left, left)], f)
-        chosen.append(left.pop(ascending(scores)[0]))
+        chosen.append(left.pop(ascending(scores, _rounding(gram, left, scores, f))[0]))
     return Decision(gram.even(chosen))
 
 
@@ -127,7 +135,11 @@ def mda(gram: Gram, *, f: int) -> Decision:
             high = middle
         else:
             low = middle + 1
-    return Decision(gram.even(search.first_kept(_farther(squares, sizes[low]), ascending(squares.sum(axis=1)))))
+    # What is farther apart by rounding alone is not farther apart.
+    own = gram.products.diagonal()[: gram.n]
+    rounding = gram.precision * (own[:, None] + own)
+    order = ascending(squares.sum(axis=1), rounding.sum(axis=1))
+    return Decision(gram.even(search.first_kept(_farther(squares - rounding, sizes[low]), order)))
 
 
 def _farther(squares: FloatArray, size: float) -> list[int]:

@@ -105,6 +105,14 @@ class Gram:
 
     def distances_to(self, what: ArrayLike | str) -> FloatArray:
         """``(n,)``: distance of each update to a point, by name, or to a weighted sum of updates and points."""
+        return np.asarray(np.sqrt(self.squares_to(what)[0]))
+
+    def nearest_to(self, what: ArrayLike | str) -> list[int]:
+        """All updates, by distance to ``what``; of those that rounding alone can tell apart the earlier first."""
+        return ascending(*self.squares_to(what))
+
+    def squares_to(self, what: ArrayLike | str) -> tuple[FloatArray, FloatArray]:
+        """``(n,)`` twice: squared distances to what ``distances_to`` takes, and what rounding may have put between them."""
         own = self.products.diagonal()[: self.n]
         if isinstance(what, str):
             at = self.at(what)
@@ -115,7 +123,8 @@ class Gram:
             center = max(0.0, float(weights @ along))
         apart = own - 2 * along[: self.n] + center
         apart[apart <= self.precision * (own + center)] = 0.0
-        return np.asarray(np.sqrt(apart))
+        # What rounding made of the center's own square it made of all of them.
+        return apart, self.precision * (own + 2 * np.sqrt(np.maximum(own, 0.0)) * math.sqrt(center))
 
     def between(self, one: ArrayLike, other: ArrayLike) -> float:
         """The distance of two weighted sums."""
@@ -186,6 +195,25 @@ def in_typical(distances: FloatArray, floor: float = 0.0, typical: float | None 
     return np.where(distances > 0, OUTLYING_MAX, 1.0)
 
 
-def ascending(scores: ArrayLike) -> list[int]:
-    """Rows by score, the least first; of equals the earlier row."""
-    return [int(row) for row in np.argsort(np.asarray(scores, dtype=np.float64), kind="stable")]
+def ascending(scores: ArrayLike, rounding: ArrayLike = 0.0) -> list[int]:
+    """Rows by score, the least first; of equals the earlier row.
+
+    ``rounding``, of each or all: what it may have made of a score. Scores that it alone can tell apart are equal, or else shards,
+    kernels and machines would not agree on who comes first.
+    """
+    given = np.asarray(scores, dtype=np.float64)
+    order = np.argsort(given, kind="stable")
+    ordered = given[order]
+    slack = np.broadcast_to(np.asarray(rounding, dtype=np.float64), given.shape)[order]
+    close = ordered[1:] - ordered[:-1] <= np.maximum(slack[1:], slack[:-1])
+    rows: list[int] = order.tolist()
+    if not close.any():
+        return rows
+    placed: list[int] = []
+    first = 0
+    for at in range(1, len(rows) + 1):
+        # All that are as good as the first of a group, not as good as the one before: or else a row of small steps would be one.
+        if at == len(rows) or ordered[at] - ordered[first] > max(slack[at], slack[first]):
+            placed += sorted(rows[first:at])
+            first = at
+    return placed

@@ -16,16 +16,18 @@ from typing import Any, overload
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from gossip.errors import AggregationError
 
 from . import kernels
 from .arithmetic import HUGE_FACTOR, norm, working_dtype
-from .base import Rule, Updates, Verdict, check_rows, named, plain_bound
+from .base import Robust, Rule, Updates, Verdict, check_finite, check_rows, finite, named, plain_bound, whole
 from .columns import Columns, Kept
 from .gram import POINTS, Decision, FloatArray, Gram, in_typical, middle_of
 from .kernels import Rows, middle
+from .kernels.rows import tensor_of
 
 SAMPLE_COLUMNS = 1024  # of which the reference is chosen: what it costs is not to be seen beside a pass
 SAMPLE_PIECES = 8
@@ -60,7 +62,14 @@ class GramRule(Rule):
         return self._gram(rows, vectors, reference)
 
     def _gram(self, rows: Rows, vectors: Mapping[str, Tensor], reference: Tensor | None) -> Gram:
-        return plain_statistics(rows, vectors) if self.about_origin else statistics(rows, vectors, reference)
+        gram = plain_statistics(rows, vectors) if self.about_origin else statistics(rows, vectors, reference)
+        return self._finite(gram, rows)
+
+    def _finite(self, gram: Gram, rows: Rows) -> Gram:
+        """The same. Raises AggregationError for an update that is not finite, which its square shows at no cost."""
+        if not float(gram.products.trace()) < HUGE_FACTOR**1.9:  # an infinity was cut to the factor
+            check_finite(rows, self.name)
+        return gram
 
     def decide(self, gram: Gram, **options: Any) -> Decision:
         """A function of nothing but its arguments. Raises TooFewUpdates or AggregationError."""
@@ -82,6 +91,7 @@ class GramRule(Rule):
 
     def _checked(self, gram: Gram, options: Mapping[str, Any]) -> Decision:
         """What the function makes of a Gram matrix: with weights for all rows, which add up to 1."""
+        whole(self.name, "f", options.get("f", 0))
         result = self.function(gram, **options)
         decision = result if isinstance(result, Decision) else Decision(np.asarray(result, dtype=np.float64))
         weights = gram.full(decision.weights)
@@ -133,16 +143,17 @@ class GramRule(Rule):
     def __call__(self, updates: Updates, **options: Any) -> Tensor:
         rows, vectors, named = self._prepared(updates, options)
         if self.one_look is True or (self.one_look and self.one_look(**named)):
-            weights = self._checked(distances_alone(rows, vectors), named).weights
+            weights = self._checked(self._finite(distances_alone(rows, vectors), rows), named).weights
         else:
             weights = self._checked(self._twinned(self._gram(rows, vectors, None)), named).weights
-        return self.finish(rows, vectors, weights, None, named).aggregate
+        return finite(self.finish(rows, vectors, weights, None, named).aggregate, rows, self.name)
 
     def explain(self, updates: Updates, **options: Any) -> Verdict:
         rows, vectors, named = self._prepared(updates, options)
         gram = self._gram(rows, vectors, None)
         decision = self.decide(gram, **named)
         kept = self.finish(rows, vectors, decision.weights, None, named, survivors=True)
+        finite(kept.aggregate, rows, self.name)
         shares = decision.shares
         assert shares is not None
         assert decision.outlyingness is not None
@@ -155,7 +166,9 @@ class GramRule(Rule):
         """The rows, the rule's points by name, and the other options."""
         given = {key: options[key] for key in GIVEN if key in options and key in self.points}
         named = {key: value for key, value in options.items() if key not in given}
-        f = int(named.get("f", 0))
+        f = whole(self.name, "f", named.get("f", 0))
+        if "f" in named:
+            named["f"] = f
         least = self.least(f, centered=given.get("center") is not None, options=named)
         rows = check_rows(updates, self.name, f, least, **{key: v for key, v in given.items() if isinstance(v, Tensor)})
         return rows, self._vectors(rows, given, None), named
@@ -190,13 +203,20 @@ def typical(distances: FloatArray, f: int) -> float:
     return min(float(ordered[(count - 1) // 2] + ordered[count // 2]) / 2, float(ordered[max(0, count - f - 1)]))
 
 
-def checked_point(name: str, point: str, value: Tensor, rows: Rows) -> Tensor:
+def checked_point(name: str, point: str, value: Tensor | NDArray[Any], rows: Rows) -> Tensor:
+    """A point in the dtype of the rows. Raises AggregationError."""
+    value = value.detach() if isinstance(value, Tensor) else tensor_of(np.asarray(value))
+    if not value.is_floating_point():
+        raise AggregationError(f"{name}: {point} is a floating point vector, got {value.dtype}")
     if tuple(value.shape) != (rows.d,):
         raise AggregationError(f"{name}: {point} must have the shape ({rows.d},) of one update, got {tuple(value.shape)}")
     if not bool(torch.isfinite(value).all()):
         what = "the judge's own gradient" if point == "gradient" else f"the {point} that it starts from"
         raise AggregationError(f"{name} cannot rank updates: {what} is not finite", "lower the learning rate")
-    return value.to(rows.dtype)
+    moved = value.to(rows.dtype)
+    if rows.dtype != value.dtype and not bool(torch.isfinite(moved).all()):
+        raise AggregationError(f"{name}: {point} does not fit into the {rows.dtype} of the updates")
+    return moved
 
 
 def with_points(rows: Rows, vectors: Mapping[str, Tensor], matrix: FloatArray) -> tuple[Rows, FloatArray]:
@@ -309,7 +329,7 @@ def gram_rule(
     last_step: Callable[..., Kept] | None = None,
     translation: bool = True,
     scale: bool = True,
-    robust: bool = True,
+    robust: Robust = True,
     absolute: Sequence[str] = (),
     about_origin: bool = False,
     one_look: Callable[..., bool] | bool = False,
@@ -324,7 +344,7 @@ def gram_rule(
     last_step: Callable[..., Kept] | None = None,
     translation: bool = True,
     scale: bool = True,
-    robust: bool = True,
+    robust: Robust = True,
     absolute: Sequence[str] = (),
     about_origin: bool = False,
     one_look: Callable[..., bool] | bool = False,

@@ -9,6 +9,7 @@ import numpy as np
 
 from gossip.errors import AggregationError
 
+from .base import whole
 from .composing import pre_aggregation
 from .gram import FloatArray, Gram, ascending
 from .gram_rules import typical
@@ -28,12 +29,13 @@ def nnm(gram: Gram, *, f: int) -> FloatArray:
     Raises: TooFewUpdates: Fewer than 2f + 1 updates.
     Source: Allouah, Farhadkhani, Guerraoui, Gupta, Pinot, Stephan 2023, "Fixing by Mixing", arXiv:2302.01772.
     """
-    squares = gram.squared_distances()
-    np.fill_diagonal(squares, -1.0)
+    squares, own = gram.squared_distances(), gram.products.diagonal()[: gram.n]
+    rounding = gram.precision * (own[:, None] + own)
+    np.fill_diagonal(squares, -np.inf)  # whatever rounding there is, nobody is as near as the row itself
     count = gram.n - f
     matrix = np.zeros((gram.n, gram.n))
     for row, apart in enumerate(squares):
-        matrix[row, ascending(apart)[:count]] = 1.0 / count
+        matrix[row, ascending(apart, rounding[row])[:count]] = 1.0 / count
     return matrix
 
 
@@ -54,7 +56,7 @@ def bucketing(gram: Gram, *, f: int = 0, s: int = 2, seed: int = 0, round_id: in
     Raises: AggregationError: s is less than 1.
     Source: Karimireddy, He, Jaggi 2022, "Byzantine-Robust Learning on Heterogeneous Datasets via Bucketing", arXiv:2006.09365.
     """
-    if s < 1:
+    if whole("bucketing", "s", s) < 1:
         raise AggregationError(f"bucketing: s says how many updates share a bucket and cannot be {s}")
     order = list(range(gram.n))
     Random(f"bucketing/{seed}/{round_id}/{gram.n}").shuffle(order)

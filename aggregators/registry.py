@@ -3,7 +3,7 @@
     suspicion                       a name from ``names()``; trimmed-mean and trimmed_mean are the same
     multi_krum:m=3,f=1              with options, typed by the rule's signature
     my_rules.py:my_rule             a function in a file, relative to the working directory
-    package.module:my_rule:k=2      a function in an importable module
+    package.module:my_rule:k=2      a function in an importable module, with a dot or without
     bucketing:s=2+nnm+krum          pre-aggregations and, last, a rule; each of them as above
 
 Names are known without importing torch, so that ``--help`` stays quick.
@@ -149,8 +149,13 @@ def check(spec: str) -> None:
     """Raises UnknownName or ConfigError where a name in ``spec`` is unknown, as far as can be told without importing torch."""
     *before, last = _stages(spec)
     for stage, known in [*((stage, (*pre_aggregations(), *_entry_points())) for stage in before), (last, names())]:
-        place = stage.split(":")[0]
-        if _is_name(place) and _plain(place) not in known:
+        place, function, _ = _split(stage)
+        if function and _is_name(place) and place not in sys.modules and importlib.util.find_spec(place) is None:
+            raise ConfigError(
+                f"there is neither a rule nor a module {place!r}",
+                f"a rule in a file is path/to/{place}.py:{function}; known by name: {', '.join(known)}",
+            )
+        if not function and _is_name(place) and _plain(place) not in known:
             raise UnknownName("aggregator" if stage is last else "pre-aggregation", _plain(place), known)
 
 

@@ -7,13 +7,14 @@ follows the liars too.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from gossip.errors import AggregationError
 
-from .base import plain_bound
+from .base import plain_bound, whole
 from .gram import Decision, FloatArray, Gram, ascending, in_typical
 from .gram_rules import GramRule, gram_rule, typical
 
@@ -32,14 +33,17 @@ def reweighted(weight: Weight, *, name: str, about: str, source: str, trim: bool
     """
 
     def estimate(gram: Gram, *, f: int, steps: int = 3) -> Decision:
-        if steps < 1:
+        if whole(name, "steps", steps) < 1:
             raise AggregationError(f"{name} takes at least one step, not {steps}")
-        distances = gram.distances_to("center" if gram.has("center") else "median")
+        squares, rounding = gram.squares_to("center" if gram.has("center") else "median")
+        distances = np.sqrt(squares)
         scale = max(typical(distances, f), gram.resolution)
         weights = gram.even(range(gram.n))
         for _ in range(steps):
-            weights = gram.full(_shares(weight(distances, scale), distances, f if trim else 0))
-            distances = gram.distances_to(weights)
+            order = ascending(squares, rounding) if trim and f > 0 else []
+            weights = gram.full(_shares(weight(distances, scale), distances, order, f))
+            squares, rounding = gram.squares_to(weights)
+            distances = np.sqrt(squares)
         return Decision(weights, in_typical(distances, gram.resolution, typical(distances, f)))
 
     replaced = ", and the f farthest updates are replaced by the mean of the others" if trim else ""
@@ -70,16 +74,15 @@ def centered_bound(f: int) -> int:
     return f + 1
 
 
-def _shares(weights: FloatArray, distances: FloatArray, f: int) -> FloatArray:
-    """Weights that add up to 1, after the f farthest updates (of equals the later) were replaced by the mean of the others."""
+def _shares(weights: FloatArray, distances: FloatArray, order: Sequence[int], f: int) -> FloatArray:
+    """Weights that add up to 1, after the last f updates of an order (none: nobody) were replaced by the mean of the others."""
     total = float(weights.sum())
     if not total > 0:
         nearest = distances == distances.min()
         weights, total = nearest.astype(np.float64), float(nearest.sum())
     shares = weights / total
-    if f > 0:
-        order = ascending(distances)
-        kept, gone = order[: len(order) - f], order[len(order) - f :]
+    if f > 0 and order:
+        kept, gone = list(order[: len(order) - f]), list(order[len(order) - f :])
         shares[kept] += shares[gone].sum() / len(kept)
         shares[gone] = 0.0
     return shares
@@ -143,17 +146,18 @@ def suspicion_literal(gram: Gram, *, f: int, alpha: float = 1.0, steps: int = 1)
     Returns: the verdict's weights are normalised, the aggregate is not their combination.
     Raises:
         TooFewUpdates: Fewer than f + 1 updates.
-        AggregationError: alpha is not above 0, or there are no steps.
+        AggregationError: alpha is not above 0 or not finite, or there are no steps.
     """
-    if steps < 1:
+    if whole("suspicion_literal", "steps", steps) < 1:
         raise AggregationError(f"suspicion_literal takes at least one step, not {steps}")
-    if not alpha > 0:
+    if not 0 < alpha < math.inf:
         raise AggregationError(f"suspicion_literal: alpha is a distance and cannot be {alpha}")
     weights = gram.even(range(gram.n))
     raw = distances = np.zeros(gram.n)
     for _ in range(steps):
+        order = gram.nearest_to(weights)
         distances = gram.distances_to(weights)
         raw = fair_weight(distances, alpha)
-        raw = raw.sum() * _shares(raw, distances, f)
+        raw = raw.sum() * _shares(raw, distances, order, f)
         weights = gram.full(raw) + (1 - raw.sum()) * gram.only("origin")
     return Decision(weights, in_typical(distances), raw / raw.sum())

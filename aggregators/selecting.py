@@ -20,7 +20,7 @@ def monna(gram: Gram, *, f: int) -> Decision:
     Source: Farhadkhani, Guerraoui, Gupta, Hoang, Pinot, Stephan 2023, "Robust Collaborative Learning with Linear Gradient
         Overhead", arXiv:2209.10931.
     """
-    return Decision(gram.even(ascending(gram.distances_to("center"))[: gram.n - f]))
+    return Decision(gram.even(gram.nearest_to("center")[: gram.n - f]))
 
 
 @gram_rule
@@ -38,17 +38,17 @@ def faba(gram: Gram, *, f: int) -> Decision:
     """
     left = list(range(gram.n))
     for _ in range(f):
-        apart = gram.distances_to(gram.even(left))[left]
-        left.pop(ascending(apart)[-1])
+        squares, rounding = gram.squares_to(gram.even(left))
+        left.pop(ascending(squares[left], rounding[left])[-1])
     return Decision(gram.even(left))
 
 
-@gram_rule(points=("origin",), translation=False)
+@gram_rule(points=("origin",), translation=False, robust="bounded")
 def cge(gram: Gram, *, f: int) -> Decision:
     """The mean of the n - f updates of least norm.
 
-    Tolerates f < n/2 that shout; a liar who is no louder than the honest is averaged like them. Needs norms. Meant for gradients,
-    not for parameters.
+    Tolerates f < n/2 that shout; a liar who is no louder than the honest is averaged like them, wherever he points: it keeps
+    liars no farther than the honest are long. Needs norms. Meant for gradients, not for parameters.
 
     Args:
         gram: Of the updates.
@@ -58,4 +58,4 @@ def cge(gram: Gram, *, f: int) -> Decision:
     Source: Gupta, Liu, Vaidya 2021, "Byzantine fault-tolerant distributed machine learning using stochastic gradient descent and
         norm-based comparative gradient elimination", arXiv:2008.04699.
     """
-    return Decision(gram.even(ascending(gram.norms())[: gram.n - f]))
+    return Decision(gram.even(gram.nearest_to("origin")[: gram.n - f]))

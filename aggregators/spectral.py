@@ -15,7 +15,7 @@ from .gram_rules import gram_rule
 SUBSETS_MAX = 20_000
 """Subsets that ``smea`` looks at: n = 20, f = 4 are 4,845 of them, n = 25, f = 4 are 12,650."""
 TIE = 1e-9
-"""Relative difference of eigenvalues that rounding alone may make, and of a weight to none."""
+"""Relative difference of eigenvalues that rounding makes even of precise updates, and of a weight to none."""
 _AT_ONCE = 2048
 _POWER_STEPS = 8
 
@@ -42,18 +42,18 @@ def smea(gram: Gram, *, f: int) -> Decision:
             f"smea looks at every {gram.n - f} of {gram.n} updates, {count} subsets; {SUBSETS_MAX} are the most",
             "use caf, which filters along the same direction without a search",
         )
-    products = gram.products[: gram.n, : gram.n]
+    products, tie = gram.products[: gram.n, : gram.n], max(TIE, gram.precision)
     best, chosen = math.inf, tuple(range(gram.n - f))
     subsets = itertools.combinations(range(gram.n), gram.n - f)
     while some := list(itertools.islice(subsets, _AT_ONCE)):
         rows = np.array(some)
         centered = _centered(products[rows[:, :, None], rows[:, None, :]])
-        bounds = _power_bounds(centered)
+        bounds = _power_bounds(centered) * (1 - 2 * tie)
         for at in np.argsort(bounds, kind="stable"):
             if bounds[at] >= best:
                 break
             top = float(np.linalg.eigvalsh(centered[at])[-1])
-            if top < best * (1 - TIE) or (top <= best * (1 + TIE) and some[at] < chosen):
+            if top < best * (1 - tie) or (top <= best * (1 + tie) and some[at] < chosen):
                 best, chosen = min(top, best), some[at]
     return Decision(gram.even(chosen))
 
@@ -65,7 +65,7 @@ def _centered(products: FloatArray) -> FloatArray:
 
 
 def _power_bounds(stack: FloatArray) -> FloatArray:
-    """Less than the top eigenvalue of each matrix, a little: Rayleigh's quotient after some power steps, cut by rounding."""
+    """At most the top eigenvalue of each matrix, but for rounding: Rayleigh's quotient after some power steps."""
     squares = stack.diagonal(axis1=1, axis2=2)
     unit = np.maximum(squares.max(axis=1), np.finfo(np.float64).tiny)
     stack = stack / unit[:, None, None]  # a huge row must not overflow in its square
@@ -77,7 +77,7 @@ def _power_bounds(stack: FloatArray) -> FloatArray:
         along = (stack @ vectors[:, :, None])[:, :, 0]
         quotients = (vectors * along).sum(axis=1)
         vectors = along
-    return np.asarray(quotients * unit * (1 - 2 * TIE))
+    return np.asarray(quotients * unit)
 
 
 @gram_rule
@@ -130,10 +130,10 @@ def dnc(gram: Gram, *, f: int, c: float = 1.0) -> Decision:
         c: How many times f are left out, rounded; at least one stays.
     Raises:
         TooFewUpdates: Fewer than 2f + 1 updates.
-        AggregationError: c is negative, or nobody would be left.
+        AggregationError: c is negative or not finite, or nobody would be left.
     Source: Shejwalkar, Houmansadr 2021, "Manipulating the Byzantine", NDSS.
     """
-    leave = round(c * f)
+    leave = round(c * f) if math.isfinite(c) else -1
     if not 0 <= leave < gram.n:
         raise AggregationError(f"dnc: c={c} would leave out {leave} of {gram.n} updates")
     _, along = _top_direction(gram, np.full(gram.n, 1.0 / gram.n))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from gossip.errors import AggregationError
 
+from .base import whole
 from .gram import Decision, FloatArray, Gram, ascending, middle_of
 from .gram_rules import gram_rule, typical
 
@@ -20,7 +23,8 @@ def geometric_median(gram: Gram, *, f: int = 0, nu: float | None = None) -> Deci
 
     Tolerates f < n/2; kappa <= 4 (1 + f / (n - 2f))^2. Needs distances; steps cost nothing beside the two passes over the
     updates. Starts from the mean of the half of the updates that are nearest to the most central one, so it does not depend on
-    where the origin is; ``rfa`` is the published variant that does.
+    where the origin is; ``rfa`` is the published variant that does. Where rounding keeps it moving, or updates lie nearly on one
+    line, the result is that of ``STEPS_MAX`` steps.
 
     Args:
         gram: Of the updates.
@@ -28,7 +32,7 @@ def geometric_median(gram: Gram, *, f: int = 0, nu: float | None = None) -> Deci
         nu: Smoothing: a distance counts as nu at least. A thousandth of the typical distance by default.
     Raises:
         TooFewUpdates: Fewer than 2f + 1 updates.
-        AggregationError: nu is not above 0; or it does not stand still after ``STEPS_MAX`` steps.
+        AggregationError: nu is not above 0, or not finite.
     Source: Weiszfeld 1937; Pillutla, Kakade, Harchaoui 2022, "Robust Aggregation for Federated Learning", arXiv:1912.13445.
     """
     _check_nu("geometric_median", nu)
@@ -59,7 +63,7 @@ def _until_it_stands_still(gram: Gram, weights: FloatArray, smallest: float, sti
     return weights
 
 
-@gram_rule(points=("origin",), translation=False, scale=False)
+@gram_rule(points=("origin",), translation=False, scale=False, robust="bounded")
 def rfa(gram: Gram, *, f: int = 0, nu: float = 0.1, steps: int = 8) -> Decision:
     """The geometric median as published: a few smoothed Weiszfeld steps from zero.
 
@@ -73,11 +77,11 @@ def rfa(gram: Gram, *, f: int = 0, nu: float = 0.1, steps: int = 8) -> Decision:
         steps: 8 in the experiments on bucketing, 3 in others.
     Raises:
         TooFewUpdates: Fewer than 2f + 1 updates.
-        AggregationError: nu is not above 0, or there are no steps.
+        AggregationError: nu is not above 0 or not finite, or there are no steps.
     Source: Pillutla, Kakade, Harchaoui 2022, arXiv:1912.13445; settings: Karimireddy, He, Jaggi 2022, arXiv:2006.09365.
     """
     _check_nu("rfa", nu)
-    if steps < 1:
+    if whole("rfa", "steps", steps) < 1:
         raise AggregationError(f"rfa takes at least one step, not {steps}")
     weights = gram.only("origin")
     for _ in range(steps):
@@ -92,5 +96,5 @@ def _weiszfeld(gram: Gram, weights: FloatArray, nu: float) -> FloatArray:
 
 
 def _check_nu(name: str, nu: float | None) -> None:
-    if nu is not None and not nu > 0:
-        raise AggregationError(f"{name}: nu is a distance and cannot be {nu}")
+    if nu is not None and not 0 < nu < math.inf:
+        raise AggregationError(f"{name}: nu is a distance above 0 and cannot be {nu}")

@@ -21,6 +21,8 @@ __all__ = ["check_aggregator", "check_topology", "check_transport"]
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if not __debug__ and name != "check_aggregator":
+        raise RuntimeError(f"{name} checks by assert statements, which python -O leaves out: run it without -O")
     return getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
 
 

@@ -12,20 +12,23 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gossip.aggregators.base import Rule
+from gossip.aggregators.composing import PreAggregation
 from gossip.aggregators.registry import BoundRule
 
-from .crowds import LEARNING_RATE, bound_rule, crowd, in_units, liars, needs_help
+from .crowds import LEARNING_RATE, bound_rule, crowd, in_units, liars, needs_help, shuffled
+from .lying import SPREADS, check_centered, check_liars
 from .promises import (
     check_agreement,
-    check_centered,
+    check_called,
     check_device,
     check_dtypes,
     check_equivariance,
-    check_liars,
     check_order,
+    check_repeatable,
     check_smallest,
     check_untouched,
     check_verdict,
+    check_weights,
 )
 from .resilience import clouds, kappa_bounds, measure
 from .shards import check_long_vectors, check_shards
@@ -46,6 +49,7 @@ class Report:
         kappa_bound: What was allowed.
         found_by: Cloud, attack and strength that ``kappa`` was found with.
         breaks_at: The least number of liars that carry the rule away when it was told of f; None: not even n - 1.
+        held_to: What was held instead where no kappa was searched for; empty where nothing is promised.
     """
 
     rule: str
@@ -55,9 +59,12 @@ class Report:
     kappa_bound: float | None = None
     found_by: str = ""
     breaks_at: int | None = None
+    held_to: str = ""
 
     def __str__(self) -> str:
         told = f"{self.rule}, {self.n} updates, f = {self.f}"
+        if self.kappa is None and self.held_to:
+            return f"{told}: keeps its promises; liars carried it no farther than {self.held_to}"
         if self.kappa is None:
             return f"{told}: keeps its promises; it makes none about how far liars carry it"
         broken = "never" if self.breaks_at is None else f"by {self.breaks_at} liars"
@@ -65,7 +72,7 @@ class Report:
 
 
 def check_aggregator(
-    candidate: Rule | BoundRule | Callable[..., Any] | str,
+    candidate: Rule | BoundRule | PreAggregation | Callable[..., Any] | str,
     *,
     n: int = 11,
     f: int = 2,
@@ -78,14 +85,17 @@ def check_aggregator(
     """Raises AssertionError, with the numbers, for the first promise that a rule breaks.
 
     The promises: shape, dtype and device of the updates are kept, and the updates themselves; weights and outlyingness are
-    what ``Verdict`` says; the order of the updates does not matter, nor that of the coordinates, nor in how many chunks or
-    shards a vector is worked on; equal updates give that update; shifted or scaled updates give a shifted or scaled aggregate
-    (as far as the rule declares it); from finite updates comes nothing that is not finite; and, unless the rule is declared
-    ``robust=False`` or ``discerning=False``, f liars of any size neither carry it away nor hide, and the worst of the attacks
+    what ``Verdict`` says; the same updates give the same verdict to the last bit, and nobody's random numbers are touched;
+    called or explained, the aggregate is the same, and where it is a mean of the updates it is the one by the weights that are
+    told; the order of the updates does not matter, nor that of the coordinates, nor in how many chunks or shards a vector is
+    worked on; equal updates give that update; shifted or scaled updates give a shifted or scaled aggregate (as far as the rule
+    declares it); from finite updates comes nothing that is not finite; and, unless the rule is declared ``robust=False`` or
+    ``discerning=False``, f liars of any size, wherever they stand, neither carry it away nor hide, and the worst of the attacks
     that are tried carries it no farther than kappa says.
 
     Args:
-        candidate: A rule, with options or without, a plain function ``(updates, *, f)``, or what ``load`` takes.
+        candidate: A rule, with options or without, a plain function ``(updates, *, f)``, or what ``load`` takes; or a
+            pre-aggregation, which is checked with ``trimmed_mean`` behind it.
         n: Updates in a case.
         f: Byzantine peers to tolerate.
         d: Coordinates.
@@ -97,11 +107,15 @@ def check_aggregator(
     """
     bound = bound_rule(candidate)
     need = bound.at_least(f)
-    assert n >= need, f"{bound.name} needs {need} updates for f={f}: call check_aggregator with a larger n than {n}"
+    if n < need:
+        raise AssertionError(f"{bound.name} needs {need} updates for f={f}: call check_aggregator with a larger n than {n}")
     generator = torch.Generator().manual_seed(seed)
     case = crowd(n, d, f, generator)
     check_untouched(bound, case)  # first: what it finds would spoil the case for the others
     check_verdict(bound, case)
+    check_repeatable(bound, case)
+    check_called(bound, case)
+    check_weights(bound, case)
     check_dtypes(bound, case)
     if torch.cuda.is_available():
         check_device(bound, case, "cuda")
@@ -111,7 +125,7 @@ def check_aggregator(
     check_equivariance(bound, case, generator)
     check_smallest(bound, f, generator)
     for name, lies in liars(case, generator):
-        check_liars(bound, case, name, lies)
+        check_liars(bound, case, name, lies, generator)
     if "center" in bound.rule.parameters:
         check_centered(bound, d, f, generator)
     check_shards(bound, case)
@@ -127,41 +141,54 @@ def check_oracle(bound: BoundRule, n: int, f: int, d: int, oracle: Oracle, gener
         if name == "two points":
             continue  # all ties: which of equal rows is taken first is up to the rule
         far = 100 * torch.randn(f, d, generator=generator, dtype=torch.float64)
-        for updates in (torch.cat([far, honest]), torch.cat([honest[:f], honest])):
-            given = updates.clone()
-            if len(set(map(tuple, updates.tolist()))) < n:
+        for lies in (far, honest[:f]):
+            given, _ = shuffled(lies, honest, generator)
+            if len(set(map(tuple, given.tolist()))) < n:
                 given += 1e-3 * torch.randn(n, d, generator=generator, dtype=torch.float64)  # no ties here either
             found, expected = (
                 _aggregate(bound, f, given),
                 torch.from_numpy(np.asarray(oracle(given.numpy(), f), dtype=np.float64)),
             )
             off, scale = float((found - expected).abs().max()), max(1.0, float(given.abs().max()))
-            assert off <= ROUNDING * scale, (
-                f"{bound.name} is {off:.3g} away from its oracle on {n} updates, f={f}, {name}: allowed {ROUNDING * scale:.3g}"
-            )
+            if not off <= ROUNDING * scale:
+                raise AssertionError(
+                    f"{bound.name} is {off:.3g} away from its oracle on {n} updates, f={f}, {name}: "
+                    f"allowed {ROUNDING * scale:.3g}"
+                )
 
 
 def check_resilience(bound: BoundRule, n: int, f: int, seed: int, kappa: float | None, strengths: int) -> Report:
     """The worst attack that is found stays below the bound; f liars never carry the rule away, and most of the peers always."""
     follows = bound.rule.translation and bound.rule.scale and not in_units(bound) and not needs_help(bound)
-    if not (bound.rule.robust and (follows or kappa is not None)):
+    if not bound.rule.robust:
         return Report(bound.name, n, f)
+    if kappa is None and (bound.rule.robust == "bounded" or in_units(bound) or needs_help(bound)):
+        return Report(bound.name, n, f, held_to=_limit(bound))
     allowed = kappa if kappa is not None else kappa_bounds(bound.name, n, f)
     allowed = KAPPA_UNDECLARED if allowed is None else allowed
     found = measure(lambda updates: _aggregate(bound, f, updates), n, f, seed=seed, strengths=strengths)
-    assert found.kappa <= allowed * (1 + 1e-6) + 1e-9, (
-        f"{bound.name} is not ({f}, {allowed:.3g})-robust among {n}: kappa is at least {found.kappa:.4g}, "
-        f"found by {found.found_by}"
-    )
-    assert found.breaks_at is None or found.breaks_at > f, (
-        f"{found.breaks_at} of {n} liars carry {bound.name} away, told of f={f}"
-    )
+    if not found.kappa <= allowed * (1 + 1e-6) + 1e-9:
+        raise AssertionError(
+            f"{bound.name} is not ({f}, {allowed:.3g})-robust among {n}: kappa is at least {found.kappa:.4g}, "
+            f"found by {found.found_by}"
+        )
+    if found.breaks_at is not None and found.breaks_at <= f:
+        raise AssertionError(f"{found.breaks_at} of {n} liars carry {bound.name} away, told of f={f}")
     majority = n // 2 + 1
-    assert not follows or (found.breaks_at is not None and found.breaks_at <= majority), (
-        f"{majority} of {n} liars do not carry {bound.name} away. Whoever follows the updates and nothing else must follow "
-        "most of them: then it does not, or what is declared of it (translation, scale, center) is not so"
-    )
+    if follows and (found.breaks_at is None or found.breaks_at > majority):
+        raise AssertionError(
+            f"{majority} of {n} liars do not carry {bound.name} away. Whoever follows the updates and nothing else must follow "
+            "most of them: then it does not, or what is declared of it (translation, scale, center) is not so"
+        )
     return Report(bound.name, n, f, found.kappa, allowed, found.found_by, found.breaks_at)
+
+
+def _limit(bound: BoundRule) -> str:
+    if bound.rule.robust == "bounded" or in_units(bound):
+        return f"{SPREADS:g} times the length of the honest mean, or the honest spread (kappa is for rules that are robust alone)"
+    return (
+        f"{SPREADS:g} times the farthest honest update, beside a trusted one (kappa is for rules that follow the updates alone)"
+    )
 
 
 def _aggregate(bound: BoundRule, f: int, updates: Tensor) -> Tensor:

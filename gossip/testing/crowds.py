@@ -10,9 +10,13 @@ import torch
 from torch import Tensor
 
 from gossip.aggregators.base import Rule, Verdict, rule
+from gossip.aggregators.composing import PreAggregation, compose
+from gossip.aggregators.coordinates import trimmed_mean
 from gossip.aggregators.registry import BoundRule, load
+from gossip.errors import ConfigError
 
 LEARNING_RATE = 0.1
+BEHIND = trimmed_mean  # what a pre-aggregation is tried with: robust, and all of its rows count
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,25 +36,39 @@ class Crowd:
     def judge(self, rule: BoundRule, updates: Any = None, center: Tensor | None = None) -> Verdict:
         """The verdict of a rule. One that cannot do without a center gets ``center``, or the honest direction."""
         updates = self.updates if updates is None else updates
+        return rule.explain(updates, **self._beside(rule, updates, center))
+
+    def call(self, rule: BoundRule, updates: Tensor) -> Tensor:
+        """The same when the rule is called for the aggregate alone."""
+        return rule(updates, **self._beside(rule, updates, None))
+
+    def _beside(self, rule: BoundRule, updates: Any, center: Tensor | None) -> dict[str, Any]:
         if center is None and rule.needs_center:
             center = self.gradient
         like = updates if isinstance(updates, Tensor) else updates[0]
-        return rule.explain(
-            updates,
-            f=self.f,
-            center=None if center is None else center.to(like),
-            learning_rate=LEARNING_RATE,
-            evaluate=self.evaluate,
-            gradient=self.gradient.to(like),
-        )
+        return {
+            "f": self.f,
+            "center": None if center is None else center.to(like),
+            "learning_rate": LEARNING_RATE,
+            "evaluate": self.evaluate,
+            "gradient": self.gradient.to(like),
+        }
 
 
-def bound_rule(candidate: Rule | BoundRule | Callable[..., Any] | str) -> BoundRule:
-    """What ``check_aggregator`` takes, as a node would run it."""
+def bound_rule(candidate: Rule | BoundRule | PreAggregation | Callable[..., Any] | str) -> BoundRule:
+    """What ``check_aggregator`` takes, as a node would run it; a pre-aggregation with a rule behind it."""
     if isinstance(candidate, str):
-        return load(candidate)
+        try:
+            return load(candidate)
+        except ConfigError as error:
+            try:
+                return load(f"{candidate}+{BEHIND.name}")  # which only helps where the last stage makes no rule
+            except ConfigError:
+                raise error from None
     if isinstance(candidate, BoundRule):
         return candidate
+    if isinstance(candidate, PreAggregation):
+        candidate = compose(candidate, BEHIND)
     made = candidate if isinstance(candidate, Rule) else rule(candidate)
     return BoundRule(made.name, made)
 
@@ -87,6 +105,12 @@ def liars(case: Crowd, generator: torch.Generator) -> Iterator[tuple[str, Tensor
     far = 1e6 * direction[:1]
     mean = (honest[f:].sum(dim=0, keepdim=True) + far) / (len(honest) - f + 1)
     yield "sacrificial anchor", torch.cat([far, mean.repeat(f - 1, 1)])
+
+
+def shuffled(lies: Tensor, honest: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """All rows in a random order, and where each of them stands in it: a rule must not know the liars by their place."""
+    order = torch.randperm(len(lies) + len(honest), generator=generator)
+    return torch.cat([lies, honest])[order], order.argsort()
 
 
 def near(left: Tensor, right: Tensor, tolerance: float = 1e-4) -> bool:

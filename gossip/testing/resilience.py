@@ -16,8 +16,11 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from .crowds import shuffled
+
 Aggregate: TypeAlias = Callable[[Tensor], Tensor]
 Lies: TypeAlias = Callable[[float], Tensor]
+AWAY = 1e3  # in coordinates' spreads: how far from zero one of the clouds lies
 FAR = 1e6  # in spreads of the honest: how far away liars stand who want to break a rule
 CARRIED = 1e3  # in the same unit: a rule that ends farther from the honest than this was carried away
 WEAKEST, STRONGEST = 0.1, 1e4  # of the strengths that are tried, in spreads of the honest; and FAR
@@ -71,7 +74,7 @@ def measure(aggregate: Aggregate, n: int, f: int, *, d: int = 16, seed: int = 0,
     generator = torch.Generator().manual_seed(seed)
     worst, found_by = 0.0, "nothing"
     for cloud, honest in clouds(n, f, d, generator):
-        beside = _Ratio(aggregate, honest)
+        beside = _Ratio(aggregate, honest, generator)
         for attack, lies in attacks(honest, f, generator):
             kappa, strength = strongest(beside.of(lies), strengths)
             if kappa > worst:
@@ -91,7 +94,11 @@ def clouds(n: int, f: int, d: int, generator: torch.Generator) -> Iterator[tuple
     widths = torch.ones(d, dtype=torch.float64)
     widths[0] = 30.0
     yield "anisotropic", direction + widths * noise(count, d)
-    yield "heavy tails", direction + noise(count, d) / noise(count, 2).square().mean(dim=1, keepdim=True).sqrt()
+    # Far from zero: a rule that looks at lengths sees little of what tells these apart, and liars may hide in that.
+    yield (
+        "heavy tails, far from zero",
+        AWAY * direction + noise(count, d) / noise(count, 2).square().mean(dim=1, keepdim=True).sqrt(),
+    )
     if count >= 3:
         sides = torch.where(torch.arange(count) % 2 == 0, 3.0, -3.0).to(torch.float64)
         yield "two clusters", direction + sides[:, None] * noise(d) + 0.1 * noise(count, d)
@@ -156,16 +163,16 @@ def breaks_at(aggregate: Aggregate, n: int, d: int, seed: int) -> int | None:
         mean = honest.mean(dim=0)
         spread = float(rows.square().sum(dim=1).mean().sqrt())
         lies = (mean + FAR * spread / float(direction.norm()) * direction).repeat(liars, 1)
-        if float((aggregate(torch.cat([lies, honest])) - mean).norm()) > CARRIED * spread:
+        if float((aggregate(shuffled(lies, honest, generator)[0]) - mean).norm()) > CARRIED * spread:
             return liars
     return None
 
 
 class _Ratio:
-    """|F - m|^2 over the mean of |x_i - m|^2 beside given lies."""
+    """|F - m|^2 over the mean of |x_i - m|^2 beside given lies, each time in another order."""
 
-    def __init__(self, aggregate: Aggregate, honest: Tensor) -> None:
-        self.aggregate, self.honest = aggregate, honest
+    def __init__(self, aggregate: Aggregate, honest: Tensor, generator: torch.Generator) -> None:
+        self.aggregate, self.honest, self.generator = aggregate, honest, generator
         self.mean = honest.mean(dim=0)
         self.spread = float((honest - self.mean).square().sum(dim=1).mean())
 
@@ -174,7 +181,8 @@ class _Ratio:
         return lambda strength: self(lies(strength))
 
     def __call__(self, lies: Tensor) -> float:
-        off = float((self.aggregate(torch.cat([lies, self.honest])) - self.mean).square().sum())
+        rows, _ = shuffled(lies, self.honest, self.generator)
+        off = float((self.aggregate(rows) - self.mean).square().sum())
         return off / self.spread if math.isfinite(off) else math.inf
 
 

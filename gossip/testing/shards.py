@@ -25,16 +25,18 @@ def check_long_vectors(bound: BoundRule, n: int, f: int, generator: torch.Genera
     order = torch.randperm(WIDE, generator=generator)
     turned = Crowd(case.updates[:, order], f, case.gradient[order])
     mixed = turned.judge(bound).aggregate
-    assert near(mixed, straight[order]), (
-        f"{bound.name} depends on the order of {WIDE} coordinates: {apart(mixed, straight[order])} apart; "
-        "a rule that works on chunks must make the same of each, wherever it starts"
-    )
+    if not near(mixed, straight[order]):
+        raise AssertionError(
+            f"{bound.name} depends on the order of {WIDE} coordinates: {apart(mixed, straight[order])} apart; "
+            "a rule that works on chunks must make the same of each, wherever it starts"
+        )
     rows = [row.clone() for row in case.updates]
     lying_apart = case.judge(bound, rows).aggregate
-    assert near(lying_apart, straight), (
-        f"{bound.name} makes something else of rows that lie apart than of the same rows in one tensor: "
-        f"{apart(lying_apart, straight)} away"
-    )
+    if not near(lying_apart, straight):
+        raise AssertionError(
+            f"{bound.name} makes something else of rows that lie apart than of the same rows in one tensor: "
+            f"{apart(lying_apart, straight)} away"
+        )
 
 
 def check_shards(bound: BoundRule, case: Crowd) -> None:
@@ -48,17 +50,20 @@ def check_shards(bound: BoundRule, case: Crowd) -> None:
             aggregate, weights = _decided(bound, bound.rule, exact, cuts)
             moved = float((weights - whole.weights).abs().max())
             # A last step on the columns says of weights what survived in them, which one shard does not know of another.
-            assert moved <= SAME or bound.rule.last_step is not None, (
-                f"{bound.name} on {count} shards gives other weights than on the whole vector: {moved:.3g} apart"
-            )
+            if not moved <= SAME and bound.rule.last_step is None:
+                raise AssertionError(
+                    f"{bound.name} on {count} shards gives other weights than on the whole vector: {moved:.3g} apart"
+                )
         elif not bound.whole_vector:
             parts = [Crowd(updates[:, piece], case.f, case.gradient[piece]).judge(bound).aggregate for piece in cuts]
             aggregate = torch.cat(parts)
         else:
             return  # it takes whole vectors and says so
-        assert near(aggregate, whole.aggregate, SAME), (
-            f"{bound.name} on {count} shards is {apart(aggregate, whole.aggregate)} away from what it makes of the whole vector"
-        )
+        if not near(aggregate, whole.aggregate, SAME):
+            raise AssertionError(
+                f"{bound.name} on {count} shards is {apart(aggregate, whole.aggregate)} away "
+                "from what it makes of the whole vector"
+            )
 
 
 def _decided(bound: BoundRule, rule: GramRule, case: Crowd, cuts: list[Tensor]) -> tuple[Tensor, Tensor]:

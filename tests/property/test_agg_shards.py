@@ -12,11 +12,13 @@ from effort import effort
 from torch import Tensor
 
 from gossip.aggregators import GramRule, load, names
+from gossip.aggregators.gram import ascending
 from gossip.aggregators.gram_rules import SAMPLE_COLUMNS, SAMPLE_PIECES
 from gossip.errors import AggregationError
 
 RULES = [name for name in names() if isinstance(load(name).rule, GramRule)]
 D, N, F = 1003, 15, 3
+TIES = ("bulyan", "cge", "faba", "krum", "mda", "monna", "multi_krum", "suspicion", "suspicion_literal", "dnc", "smea", "caf")
 
 
 def gram_rule_of(name: str) -> GramRule:
@@ -109,3 +111,36 @@ def test_a_reference_that_lies_in_the_sampled_columns_alone_costs_no_digits() ->
     squares = gram_rule_of("krum").statistics(found).squared_distances()
     kept = [0, 1, 2, 3, 5, 6, 7, 8]
     np.testing.assert_allclose(squares[np.ix_(kept, kept)], exact, rtol=1e-5, atol=1e-12)
+
+
+def tied(kind: str, seed: int) -> Tensor:
+    """Updates that only rounding tells apart: by their norms, or by their distances, too."""
+    x = torch.randn(N, D, generator=torch.Generator().manual_seed(seed))
+    if kind == "equal norms":  # what the sender `normalise` makes
+        x += 0.3
+        return x / torch.linalg.vector_norm(x, dim=1, keepdim=True, dtype=torch.float64).float()
+    if kind == "opposite":  # liars send the honest updates with the other sign
+        x[:F] = -x[F : 2 * F]
+        return x
+    return torch.linalg.qr(x.double().T).Q.T.float().contiguous()  # all as long, and as far from each other
+
+
+@pytest.mark.parametrize("kind", ["equal norms", "opposite", "orthonormal"])
+@pytest.mark.parametrize("name", TIES)
+def test_updates_that_only_rounding_tells_apart_are_chosen_alike_on_any_shards(name: str, kind: str) -> None:
+    rule = gram_rule_of(name)
+    if kind == "orthonormal" and name in ("dnc", "caf"):
+        pytest.skip("all directions are top directions")
+    for seed in range(3):
+        x = tied(kind, seed)
+        chosen = [(in_shards(rule, x, shards)[0].shares > 0).tolist() for shards in (1, 3, 8)]
+        assert chosen[0] == chosen[1] == chosen[2], f"{name}, {kind}, seed {seed}"
+        if kind == "orthonormal" and name in ("cge", "krum", "mda", "multi_krum", "smea"):
+            assert chosen[0] == [at < sum(chosen[0]) for at in range(N)], "of equals the earlier"
+
+
+def test_rounding_is_no_reason_to_take_a_later_row_and_small_steps_do_not_add_up() -> None:
+    assert ascending([3.0, 1.0, 1.0 - 1e-9, 2.0]) == [2, 1, 3, 0]
+    assert ascending([3.0, 1.0, 1.0 - 1e-9, 2.0], 1e-8) == [1, 2, 3, 0]
+    assert ascending([1.2, 1.0, 1.1, 1.3], 0.15) == [1, 2, 0, 3], "1.2 is as good as 1.1, but not as 1.0"
+    assert ascending([2.0, 1.0, 1e30], [0.1, 0.1, 1e25]) == [1, 0, 2], "a liar's rounding is nobody else's"

@@ -12,6 +12,7 @@ import pytest
 
 from gossip.aggregators import GramRule, PreAggregation, Rule, load, names, pre_aggregations
 from gossip.aggregators.base import CoordinateRule
+from gossip.testing import check_aggregator
 
 PAGE = Path(__file__).parents[2] / "docs" / "rules.md"
 BEGIN, END = "<!-- {} -->", "<!-- end of {} -->"
@@ -70,7 +71,7 @@ def row_of_rule(name: str) -> str:
         f"`{name}`",
         told(rule),
         least,
-        "yes" if rule.robust else "**no**",
+        {True: "yes", "bounded": "bounded", False: "**no**"}[rule.robust],
         ", ".join(needs) or "-",
         cost,
         ", ".join(keeps) or "-",
@@ -113,6 +114,15 @@ def test_every_rule_says_what_it_tolerates_and_where_it_comes_from(name: str) ->
     assert section(part, "Raises"), f"{name} does not say what it raises"
     if name not in ("mean", "suspicion_literal", "clipping"):
         assert re.search(r"1[89]\d\d|20\d\d|this project", section(part, "Source")), f"{name} has no source"
+
+
+@pytest.mark.parametrize("name", ["midpoint", "central", "halfway"])
+def test_a_rule_of_ones_own_on_the_page_keeps_its_promises(name: str, tmp_path: Path) -> None:
+    page = PAGE.read_text()
+    code = page[page.index("```python\n", page.index("## A rule of one's own")) :].removeprefix("```python\n").split("```")[0]
+    assert code.count("def ") == 3
+    (tmp_path / "my_rules.py").write_text(code)
+    check_aggregator(f"{tmp_path}/my_rules.py:{name}", strengths=2)
 
 
 if __name__ == "__main__":

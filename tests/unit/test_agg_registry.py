@@ -13,6 +13,7 @@ from torch import Tensor
 
 import gossip.aggregators
 from gossip.aggregators import Rule, load, names, register, registry, rule
+from gossip.aggregators.registry import check
 from gossip.errors import ConfigError, UnknownName
 
 TEN_LINES = '''
@@ -255,3 +256,15 @@ def test_a_rule_that_returns_the_wrong_thing_is_named(folder: Path) -> None:
         load("bad.py:bad").explain(torch.zeros(3, 2), f=1)
     with pytest.raises(ConfigError, match="rule worse returned float"):
         load("bad.py:worse").explain(torch.zeros(3, 2), f=1)
+
+
+def test_a_module_without_a_dot_is_a_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "gossip_test_mymod.py").write_text("def mine(updates, *, f, k=1):\n    return k * updates[0]\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    check("gossip_test_mymod:mine:k=2")
+    check("nnm+gossip_test_mymod:mine")
+    assert load("gossip_test_mymod:mine:k=2")(torch.ones(3, 2), f=0).tolist() == [2.0, 2.0]
+    with pytest.raises(ConfigError, match=r"neither a rule nor a module 'gossip_test_other'"):
+        check("gossip_test_other:mine")
+    with pytest.raises(UnknownName, match="unknown aggregator 'gossip_test_mymod'"):
+        check("gossip_test_mymod:k=2")

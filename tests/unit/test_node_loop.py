@@ -228,12 +228,18 @@ def test_too_few_updates_give_a_reason_and_no_payload() -> None:
         assert "krum needs" in heard.reason
 
 
-def test_a_result_that_is_not_finite_is_none() -> None:
-    core = FakeCore()
-    with Stage(core):
-        core.say(Aggregate(1, 0, 0, rows(vector(np.nan, 1), vector(1, 1)), 0, 0))
-        heard = core.wait_for(Aggregated)
-        assert (heard.payload, heard.reason) == (None, "non_finite result")
+def test_a_result_that_is_not_finite_is_none(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("def mine(updates, *, f):\n    return updates[0] - float('inf')\n")
+    for rule, updates, reason in (
+        (f"{tmp_path}/mine.py:mine", (vector(1, 1), vector(1, 1)), "non_finite result"),
+        ("mean", (vector(1, 1), vector(np.nan, 1)), "mean: update 1 of 2 is not finite"),
+    ):
+        core = FakeCore()
+        with Stage(core, aggregator=rule):
+            core.say(Aggregate(1, 0, 0, rows(*updates), 0, 0))
+            heard = core.wait_for(Aggregated)
+            assert heard.payload is None
+            assert reason in heard.reason
 
 
 def test_a_mix_is_the_aggregate_of_the_differences_to_the_own_row() -> None:

@@ -1,0 +1,68 @@
+"""What every rule promises about liars: they neither carry it away nor hide, wherever among the updates they stand."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from gossip.aggregators.registry import BoundRule
+
+from .crowds import Crowd, apart, crowd, in_units, liars, near, shuffled
+from .promises import CALLED, OUTLYING
+
+SPREADS = 4.0  # how far from the honest mean, in distances of the farthest honest update, a robust rule may be carried
+
+
+def check_liars(bound: BoundRule, case: Crowd, name: str, lies: Tensor, generator: torch.Generator) -> None:
+    f = case.f
+    honest = case.updates[f:]
+    rows, place = shuffled(lies, honest, generator)
+    verdict = case.judge(bound, rows)
+    finite = bool(torch.isfinite(verdict.aggregate).all() & torch.isfinite(verdict.outlyingness).all())
+    if not finite:
+        raise AssertionError(f"{bound.name} makes something that is not finite of {f} liars, {name}")
+    called = case.call(bound, rows)
+    if not near(called, verdict.aggregate, CALLED):
+        raise AssertionError(
+            f"{bound.name} makes something else when it is called than when it explains itself, beside {f} liars, {name}: "
+            f"{apart(called, verdict.aggregate)} apart"
+        )
+    if not bound.rule.robust:
+        return
+    center = honest.mean(dim=0)
+    spread = float((honest - center).norm(dim=1).max())
+    reach, what = spread, "the farthest honest update is at"
+    if bound.rule.robust == "bounded" or in_units(bound):
+        reach, what = max(spread, float(center.norm())), "the honest mean has the length"
+    off = float((verdict.aggregate.to(torch.float64) - center).norm())
+    if not off <= SPREADS * reach:
+        raise AssertionError(
+            f"{f} of {len(case.updates)} liars, {name}, carry {bound.name} {off:.3g} away from the honest mean; "
+            f"{what} {reach:.3g}"
+        )
+    if bound.discerning:
+        loudest, honest_out = float(verdict.outlyingness[place[0]]), float(verdict.outlyingness[place[f:]].max())
+        if not loudest > OUTLYING:
+            raise AssertionError(f"{bound.name} does not tell a liar, {name}: outlyingness {loudest:.2f}, needs > {OUTLYING}")
+        if not honest_out <= OUTLYING:
+            raise AssertionError(f"{bound.name} accuses an honest peer beside liars, {name}: outlyingness {honest_out:.2f}")
+
+
+def check_centered(bound: BoundRule, d: int, f: int, generator: torch.Generator) -> None:
+    """In gossip one's own update is trusted, and the liars may outnumber the others."""
+    n = max(f + 2, bound.at_least(f, centered=True))
+    case = crowd(n, d, f, generator)
+    for name, lies in liars(case, generator):
+        if name == "sacrificial anchor":
+            continue  # next to one's own update and one other, a liar near the mean cannot be told
+        honest = case.updates[f:]
+        rows, place = shuffled(lies, honest, generator)
+        own = honest[-1].clone()
+        verdict = case.judge(bound, rows, own)
+        reach = max(float((honest - own).norm(dim=1).max()), float(own.norm()))
+        off = float((verdict.aggregate - own).norm())
+        if not off <= SPREADS * reach:
+            raise AssertionError(f"{f} of {n} liars, {name}, carry {bound.name} {off:.3g} away from its trusted center")
+        out = verdict.outlyingness
+        if not float(out[place[0]]) > OUTLYING >= float(out[place[f:]].max()):
+            raise AssertionError(f"{bound.name} with a center, liars {name}: outlyingness {out[place].tolist()}")

@@ -1,0 +1,152 @@
+"""What a rule is given wrongly it names: an update that is not finite, a number that is none, a point that does not fit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from gossip.aggregators import load, mean, median, names, pre_aggregations
+from gossip.aggregators.kernels.rows import CHUNK_ELEMENTS
+from gossip.errors import AggregationError
+
+D = 6
+COMPOSED = ("nnm+trimmed_mean", "arc+krum", "clipping+mean", "bucketing+median", "nnm+suspicion", "nnm+zeno")
+
+
+def updates() -> Tensor:
+    return torch.randn(11, D, generator=torch.Generator().manual_seed(0))
+
+
+def call(spec: str, x: Any, how: str = "__call__", **given: Any) -> Any:
+    """With whatever the rule needs, and f = 2 if it takes one."""
+    bound = load(spec)
+    have: dict[str, Any] = {
+        "f": 2,
+        "center": torch.zeros(D),
+        "gradient": torch.ones(D),
+        "learning_rate": 0.1,
+        "evaluate": lambda step: float(1000.0 - step.double().sum()),
+    }
+    takes = bound.rule.parameters
+    options = {key: value for key, value in have.items() if key in takes and (key != "center" or bound.needs_center)}
+    return getattr(bound.rule, how)(x, **{**options, **given})
+
+
+@pytest.mark.parametrize("spec", [*names(), *COMPOSED])
+def test_an_update_that_is_not_finite_is_named_or_does_no_harm(spec: str) -> None:
+    for bad in (float("nan"), float("inf")):
+        x = updates()
+        x[3, 2] = bad
+        for how in ("__call__", "explain"):
+            for given in (x, list(x.unbind())):
+                try:
+                    result = call(spec, given, how)
+                except AggregationError as error:
+                    words = str(error)
+                else:
+                    fine = bool(torch.isfinite(result if isinstance(result, Tensor) else result.aggregate).all())
+                    words = "no harm" if fine else "its result is not finite"
+                assert "update 3 of 11 is not finite" in words or words == "no harm", f"{spec}, {bad}: {words}"
+
+
+@pytest.mark.parametrize(
+    "spec", ["krum", "caf", "dnc", "geometric_median", "suspicion", "cauchy", "multi_krum", "median", "mean"]
+)
+def test_a_nan_is_never_worked_on_in_silence(spec: str) -> None:
+    x = updates()
+    x[3] = float("nan")
+    with pytest.raises(AggregationError, match="update 3 of 11 is not finite"):
+        call(spec, x)
+
+
+WRONG: list[tuple[str, dict[str, Any], str]] = [
+    ("zeno", {"rho_over_lr": float("nan")}, "rho_over_lr is a price"),
+    ("zeno", {"b": 1}, "leaves out b=1 updates, but f=2"),
+    ("zeno", {"b": 2.5}, "b is a whole number"),
+    ("zeno_pp", {"rho_over_lr": float("nan")}, "rho_over_lr is a price"),
+    ("zeno_pp", {"rho_over_lr": -5.0}, "rho_over_lr is a price"),
+    ("zeno_pp", {"epsilon": float("nan")}, "epsilon is how much"),
+    ("geometric_median", {"nu": float("inf")}, "nu is a distance"),
+    ("rfa", {"nu": float("nan")}, "nu is a distance"),
+    ("rfa", {"steps": 1.5}, "steps is a whole number"),
+    ("huber", {"steps": 2.0}, "steps is a whole number"),
+    ("centered_clipping", {"steps": 2.0}, "steps is a whole number"),
+    ("suspicion_literal", {"alpha": float("inf")}, "alpha is a distance"),
+    ("suspicion_literal", {"steps": 1.5}, "steps is a whole number"),
+    ("dnc", {"c": float("nan")}, "c=nan would leave out"),
+    ("dnc", {"c": float("inf")}, "c=inf would leave out"),
+    ("multi_krum", {"m": 2.5}, "m is a whole number"),
+    ("bucketing+median", {"s": 1.5}, "s is a whole number"),
+    ("monna", {"center": torch.zeros(D, dtype=torch.complex64)}, "center is a floating point vector"),
+    ("monna", {"center": np.zeros(D, dtype=np.complex64)}, "floating point"),
+    ("monna", {"center": torch.zeros(D + 1)}, "center must have the shape"),
+    ("monna", {"center": torch.full((D,), 1e300, dtype=torch.float64)}, "center does not fit into the torch.float32"),
+    ("fltrust", {"gradient": torch.full((D,), float("nan"))}, "gradient is not finite"),
+]
+
+
+@pytest.mark.parametrize(("spec", "given", "words"), WRONG, ids=[f"{spec} {given}" for spec, given, _ in WRONG])
+def test_a_wrong_option_is_named(spec: str, given: dict[str, Any], words: str) -> None:
+    with pytest.raises(AggregationError, match=words):
+        call(spec, updates(), **given)
+
+
+@pytest.mark.parametrize("spec", [name for name in names() if name != "mean"] + [f"{part}+median" for part in pre_aggregations()])
+@pytest.mark.parametrize("f", [2.0, 2.5, "2", None], ids=repr)
+def test_f_counts_peers(spec: str, f: Any) -> None:
+    with pytest.raises(AggregationError, match="f is a whole number and cannot be"):
+        call(spec, updates(), f=f)
+
+
+@pytest.mark.parametrize("spec", ["krum", "median", "nnm+trimmed_mean", "zeno"])
+def test_f_may_be_a_whole_number_of_any_kind(spec: str) -> None:
+    expected = call(spec, updates(), f=2)
+    for f in (np.int64(2), torch.tensor(2)):
+        assert torch.equal(call(spec, updates(), f=f), expected)
+
+
+def test_a_center_may_be_an_array_or_have_a_history() -> None:
+    expected = call("monna", updates(), center=torch.ones(D))
+    for center in (np.ones(D, np.float32), torch.ones(D, requires_grad=True), torch.ones(D, dtype=torch.float64)):
+        assert torch.equal(call("monna", updates(), center=center), expected)
+
+
+def test_updates_may_be_lists_of_numbers() -> None:
+    rows = [[1.0, 2.0], [3.0, 4.0], [5.0, 9.0]]
+    assert median(rows, f=1).tolist() == [3.0, 4.0]
+    assert call("faba", rows, f=0).tolist() == [3.0, 5.0]
+    with pytest.raises(AggregationError, match="floating point"):
+        median([[1, 2], [3, 4]], f=0)
+
+
+@pytest.mark.parametrize("spec", ["mean", "median", "krum", "zeno", "nnm+trimmed_mean"])
+def test_no_aggregate_has_a_history_of_gradients(spec: str) -> None:
+    x = updates().requires_grad_()
+    assert not call(spec, x).requires_grad
+    assert not call(spec, x, "explain").aggregate.requires_grad
+    assert not mean(list(x.unbind())).requires_grad
+
+
+class Largest(TorchFunctionMode):
+    """How many numbers the largest tensor has that is made."""
+
+    elements = 0
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self.elements = max(self.elements, result.numel() if isinstance(result, Tensor) else 0)
+        return result
+
+
+@pytest.mark.parametrize("how", ["__call__", "explain"])
+def test_zeno_does_not_stack_updates_that_lie_apart(how: str) -> None:
+    n, d = 11, 100_000  # more than the chunk that is summed at once
+    rows = [torch.full((d,), float(at)) for at in range(n)]
+    with Largest() as largest:
+        call("zeno", rows, how)
+    assert d <= largest.elements <= CHUNK_ELEMENTS < n * d

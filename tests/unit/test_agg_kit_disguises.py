@@ -1,0 +1,199 @@
+"""Rules that keep their promises where somebody looks, and the kit that looks elsewhere."""
+
+from __future__ import annotations
+
+import ast
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from gossip import testing
+from gossip.aggregators import (
+    Decision,
+    Gram,
+    Rule,
+    Verdict,
+    cge,
+    compose,
+    gram_rule,
+    krum,
+    load,
+    mean,
+    nnm,
+    pre_aggregation,
+    pre_aggregations,
+    rule,
+    trimmed_mean,
+)
+from gossip.errors import UnknownName
+from gossip.testing import check_aggregator
+from gossip.testing.crowds import bound_rule, crowd
+from gossip.testing.promises import check_repeatable
+
+
+@rule
+def lazy(updates: Tensor, *, f: int) -> Tensor:
+    """The plain mean, unless the first row stands out: a kit that puts its liars first sees a robust rule."""
+    apart = (updates.double() - trimmed_mean(updates, f=f).double()).norm(dim=1)
+    return trimmed_mean(updates, f=f) if apart[0] > 3 * apart.median() else mean(updates)
+
+
+@rule
+def noisy(updates: Tensor, *, f: int) -> Tensor:
+    honest = trimmed_mean(updates, f=f)
+    return honest * (1 + 1e-6 * torch.randn(honest.shape, generator=_OWN).to(honest))
+
+
+_OWN = torch.Generator().manual_seed(0)
+_CALLS = [0]
+
+
+@rule
+def counting(updates: Tensor, *, f: int) -> Tensor:
+    _CALLS[0] += 1
+    return trimmed_mean(updates, f=f) * (1 + 1e-5 * (_CALLS[0] % 7))
+
+
+@rule
+def seeding(updates: Tensor, *, f: int) -> Tensor:
+    torch.manual_seed(0)
+    return trimmed_mean(updates, f=f)
+
+
+@rule
+def drawing(updates: Tensor, *, f: int) -> Tensor:
+    random.random()
+    return trimmed_mean(updates, f=f)
+
+
+@rule(at_least=lambda f: 2 * f + 3)
+def even_krum(updates: Tensor, *, f: int) -> Verdict:
+    verdict = krum.explain(updates, f=f)
+    return Verdict(verdict.aggregate, torch.full((len(updates),), 1 / len(updates), dtype=torch.float64), verdict.outlyingness)
+
+
+@gram_rule
+def even_central(gram: Gram, *, f: int) -> Decision:
+    nearest = int(np.argmin(np.sort(gram.squared_distances(), axis=1)[:, : gram.n - f].sum(axis=1)))
+    return Decision(gram.even([nearest]), shares=gram.even(range(gram.n)))
+
+
+@gram_rule(points=("origin",), one_look=True, translation=False, robust=False)
+def five_steps(gram: Gram, *, f: int) -> np.ndarray:
+    """Clipping in five steps: the later ones need inner products, which a rule of one look is not given."""
+    weights = gram.only("origin")
+    radius = float(np.median(gram.distances_to(weights)))
+    for _ in range(5):
+        shares = np.minimum(1, radius / np.maximum(gram.distances_to(weights), 1e-300))
+        weights = gram.full(shares / gram.n) + (1 - shares.mean()) * weights
+    return weights
+
+
+class Half(Rule):
+    def __call__(self, updates: Any, **options: Any) -> Tensor:
+        return 0.5 * trimmed_mean(updates, **options)
+
+
+half = Half(lambda updates, *, f: trimmed_mean(updates, f=f), "half", lambda f: 2 * f + 1, True, translation=False, scale=False)
+
+
+@rule
+def tracked(updates: Tensor, *, f: int) -> Verdict:
+    verdict = trimmed_mean.explain(updates, f=f)
+    return Verdict(verdict.aggregate.requires_grad_(), verdict.weights, verdict.outlyingness)
+
+
+DISGUISED: list[tuple[Any, str]] = [
+    (lazy, "liars, .*, carry lazy .* away from the honest mean"),
+    (noisy, "noisy makes another aggregate of the same updates when it is called again"),
+    (counting, "counting makes another aggregate of the same updates when it is called again"),
+    (seeding, "seeding draws from or seeds the random numbers of torch"),
+    (drawing, "drawing draws from or seeds the random numbers of random"),
+    (even_krum, r"even_krum tells of the weights \[0.0909, .*, but its aggregate is the mean by"),
+    (even_central, r"even_central tells of the weights \[0.0909, .*, but its aggregate is the mean by"),
+    (five_steps, "five_steps makes something else when it is called than when it explains itself"),
+    (half, "half makes something else when it is called than when it explains itself"),
+    (tracked, "tracked makes an aggregate that requires grad"),
+]
+
+
+@pytest.mark.parametrize(("disguised", "words"), DISGUISED, ids=[disguised.name for disguised, _ in DISGUISED])
+def test_the_kit_sees_through(disguised: Rule, words: str) -> None:
+    with pytest.raises(AssertionError, match=words):
+        check_aggregator(disguised, strengths=2)
+
+
+def test_the_kit_leaves_the_random_numbers_of_the_process_as_they_were() -> None:
+    torch.manual_seed(3)
+    np.random.seed(3)
+    random.seed(3)
+    expected = torch.rand(2)[0], np.random.random(), random.random()
+    torch.manual_seed(3)
+    np.random.seed(3)
+    random.seed(3)
+    with pytest.raises(AssertionError, match="seeding"):
+        check_repeatable(bound_rule(seeding), crowd(7, 8, 2, torch.Generator().manual_seed(0)))
+    assert (torch.rand(2)[0], np.random.random(), random.random()) == expected
+
+
+def test_an_optimising_python_leaves_out_no_promise() -> None:
+    """``python -O`` drops assert statements: what they check, it does not. Those for the type checker may go."""
+    for name in ("aggregators", "lying", "promises", "resilience", "shards"):
+        tree = ast.parse((Path(testing.__file__).parent / f"{name}.py").read_text())
+        dropped = [ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Assert)]
+        assert [words for words in dropped if not words.endswith(" is not None")] == [], name
+
+
+# --- far from zero, and before a rule -----------------------------------------------------------------------------------------
+
+
+def shortest(gram: Gram, *, f: int) -> np.ndarray:
+    return gram.even(np.argsort(gram.norms(), kind="stable")[: gram.n - f].tolist())
+
+
+def test_a_rule_that_looks_at_lengths_is_bounded_and_not_robust() -> None:
+    """Where updates are long and alike, liars who are as long and point elsewhere are averaged: many spreads away."""
+    make = gram_rule(points=("origin",), translation=False, name="shortest")
+    with pytest.raises(
+        AssertionError, match=r"shortest is not \(2, 16\)-robust among 11: .* found by heavy tails, far from zero"
+    ):
+        check_aggregator(make(shortest), strengths=3)
+    bounded = gram_rule(points=("origin",), translation=False, name="shortest", robust="bounded")(shortest)
+    assert "no farther than 4 times the length of the honest mean" in str(check_aggregator(bounded, strengths=2))
+    with pytest.raises(AssertionError, match=r"cge is not \(2, 16\)-robust"):
+        check_aggregator("cge", kappa=16, strengths=2)
+
+
+@pytest.mark.parametrize("name", ["monna", "zeno_pp", "geometric_median:nu=5"])
+def test_a_report_says_what_was_held_where_no_kappa_is_searched_for(name: str) -> None:
+    assert "liars carried it no farther than 4 times" in str(check_aggregator(name, strengths=2))
+
+
+def halfway(gram: Gram, *, f: int) -> np.ndarray:
+    return 0.5 * np.eye(gram.n) + 0.5 / gram.n
+
+
+@pytest.mark.parametrize("name", pre_aggregations())
+def test_our_pre_aggregations_keep_their_promises(name: str) -> None:
+    assert check_aggregator(name, strengths=2).rule == f"{name}+trimmed_mean"
+
+
+def test_a_pre_aggregation_that_spreads_lies_is_found_unless_it_says_so() -> None:
+    with pytest.raises(AssertionError, match=r"liars, .*, carry halfway\+trimmed_mean .* away"):
+        check_aggregator(pre_aggregation(halfway))
+    spreads = pre_aggregation(robust=False)(halfway)
+    assert "makes none" in str(check_aggregator(spreads))
+    assert compose(spreads, trimmed_mean).robust is False
+    assert compose(nnm, cge).robust == "bounded"
+    assert compose(nnm, trimmed_mean).robust is True
+    assert load("clipping:radius=3+median").rule.robust == "bounded", "updates beyond a fixed radius are cut, however alike"
+
+
+def test_the_kit_says_of_a_name_that_is_unknown_that_it_is() -> None:
+    with pytest.raises(UnknownName, match="unknown aggregator 'trimed_mean'"):
+        check_aggregator("trimed_mean")
