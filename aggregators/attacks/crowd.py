@@ -57,10 +57,14 @@ class Crowd:
     def damage(self, lies: Tensor) -> float:
         """How far the lies carry the rule's result from the honest mean; infinite when it is not finite.
 
+        Lies that are not finite themselves carry it nowhere: no peer shows them to its rule.
+
         Raises: ConfigError: The rule is not known.
         """
         if self.rule is None:
             raise ConfigError("this attack tries itself on the rule, and was not told which", "give collude(..., rule=...)")
+        if not bool(torch.isfinite(lies).all()):
+            return 0.0
         moved = torch.linalg.vector_norm((self.rule(torch.cat([self.honest, lies])) - self.mean()).to(torch.float64))
         return float(moved) if math.isfinite(float(moved)) else math.inf
 

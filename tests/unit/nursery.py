@@ -19,7 +19,7 @@ from typing import TextIO
 
 PATIENCE_S = 60.0
 NURSERY = """
-import fcntl, json, os, socket, sys
+import fcntl, json, os, signal, socket, sys
 sys.path.insert(0, sys.argv[2])
 import trainer_fakes, gossip.training.exchange, gossip.training.start
 door = socket.socket(fileno=int(sys.argv[1]))
@@ -43,6 +43,7 @@ if child:  # it only waits, since nobody else may
     os._exit(0)
 told.close()
 os.setsid()
+signal.signal(signal.SIGINT, signal.default_int_handler)  # who runs the tests in the background may ignore it
 for fd, wanted in [(fcntl.fcntl(fd, fcntl.F_DUPFD, 200), wanted) for fd, wanted in zip(fds, script["fds"])]:
     os.dup2(fd, wanted)
     os.close(fd)

@@ -167,6 +167,15 @@ def test_the_search_closes_in_on_a_strength_between_the_powers_of_two(peak: floa
     assert len(tried) == len(set(tried)) == 19
 
 
+def test_lies_that_no_peer_would_show_its_rule_do_nothing() -> None:
+    """Under the mean a swarm runs away with the liars, until their strongest lie overflows."""
+    huge = torch.full((3, 2), 1e37)
+    lies = attacks.make("adaptive").collude(huge, 1, rule=mean_rule)
+    assert bool(lies.isfinite().all())
+    crowd = Crowd(huge, huge[:1], torch.Generator(), torch.Generator(), mean_rule)
+    assert crowd.damage(crowd.all_alike(torch.tensor([torch.inf, 0.0]))) == 0.0
+
+
 def test_directions_of_the_adaptive_are_what_their_names_say() -> None:
     crowd = Crowd(HONEST, HONEST[:2], torch.Generator(), torch.Generator(), mean_rule)
     ways = directions(crowd)
