@@ -222,6 +222,8 @@ class CrashCostsLittle(Checker):
         since_s = at - BEFORE_S
         if self._started_at > since_s or not self.disturbances.all_undisturbed_since(swarm, since_s, but=victim):
             return
+        if self.disturbances.uneven_until >= since_s:
+            return  # messages got lost, or were held up for longer than a round
         cores = [core for other in swarm.up if (core := peer_core(swarm, other)) is not None and core.phase == "running"]
         roster = max((core.rounds.roster.peers for core in cores), key=len, default=())
         quorum = max((core.rounds.quorum() for core in cores), default=1)

@@ -145,6 +145,8 @@ class OverWhenAllIsThere(Checker):
 
     def begin_calm(self, swarm: Swarm[Any]) -> None:
         self._calm = True
+        if self.circumstances.delaying:
+            self._offers.clear()  # what a liar has made of its update until now is not what it would send
 
     def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
         rounds = rolling_of(peer_core(swarm, peer))

@@ -8,7 +8,7 @@ from math import ceil
 from typing import TYPE_CHECKING, Any
 
 from gossip.core.dissemination import retransmit_limit
-from gossip.core.events import Effect, Received, Send, TimerFired
+from gossip.core.events import Effect, LinkUp, Received, Send, TimerFired
 from gossip.core.membership import STRAY_EVERY, Membership
 from gossip.core.messages import (
     CommitRequest,
@@ -104,6 +104,8 @@ class SpeaksInMeasure(Checker):
             return
         if kind is PushPull and effect.message.reply:  # type: ignore[union-attr]
             return
+        if kind is Hello and type(swarm.handling) is LinkUp:
+            return  # once a link that comes up, however often the network resets it
         if kind is Ping and _is_relayed(swarm, effect.peer):
             return
         if kind is Gossip and type(swarm.handling) is Received and swarm.handling.sender == effect.peer:
