@@ -156,7 +156,8 @@ class Demo:
     def _give_up(self, outcome: Outcome, summary: Mapping[str, Any], folder: Path) -> int:
         if self.as_json:
             print(json.dumps(summary))
-        print(f"error: the demo {summary['status']} at round {outcome.view.round}: {folder}", file=sys.stderr)
+        where = f"at round {outcome.view.round}" if outcome.view.round >= 0 else "before its first round"
+        print(f"error: the demo {summary['status']} {where}: {folder}", file=sys.stderr)
         return outcome.exit_code or 1
 
 
