@@ -147,14 +147,15 @@ class Peer:
         kind, rolling = type(event), self._rolling
         self.timers.firing = fires = event.token if kind is TimerFired else None  # type: ignore[union-attr]
         effects = rolling.hold_made(now, fires) if rolling is not None else []
-        # Silence alone is no sign of that: a peer with nothing to do has none either. A timer that is overdue is.
-        if still_s > self._tolerance_s and self.phase == "running" and self.timers.overdue_s(now) > self._tolerance_s / 2:
-            effects += self.rounds.on_stood_still(still_s, now)
+        # Silence alone is no sign of that: a peer with nothing to do has none either. An overdue timer is, also without silence.
+        look = self.phase == "running" and (still_s > self._tolerance_s or kind is Aggregated or kind is TimerFired)
+        late_s = self.timers.overdue_s(now) if look else 0.0
+        if late_s > self._tolerance_s or (still_s > self._tolerance_s and late_s > self._tolerance_s / 2):
+            effects += self.rounds.on_stood_still(max(still_s, late_s), now)
         effects += self._on_received(event, now) if kind is Received else self._dispatch(event, now)  # type: ignore[arg-type]
         membership = self.membership
-        if membership.view.changes:
-            for change in membership.drain():
-                effects += self._on_change(change, now)
+        for change in membership.drain() if membership.view.changes else ():
+            effects += self._on_change(change, now)
         if rolling is not None and rolling.astray.lost_track is not None:
             donor, reason = rolling.astray.lost_track
             rolling.astray.lost_track = None

@@ -18,6 +18,7 @@ from gossip.world_faults import (
     CrashMidway,
     Delay,
     Drift,
+    HangServer,
     HangTrainer,
     LateTimers,
     Loss,
@@ -26,6 +27,7 @@ from gossip.world_faults import (
     Partition,
     Reset,
     Ring,
+    SlowNode,
 )
 
 
@@ -141,6 +143,21 @@ def test_seed_1235_a_result_that_all_refused_may_be_shown_as_it_is_to_one_who_re
     schedule = replace(schedule, compute_s=(0.46, 0.58), rule_s=0.1, shards=(4, 4, 4), stable_addresses=True)
     assert circumstances(schedule).forking_lies
     assert run(schedule).violation is None
+
+
+def test_seed_1819_a_server_that_is_late_with_all_it_hears_does_not_hold_a_commit_that_others_have_gone_on_without() -> None:
+    """It was never silent for long, so it did not notice; the lies have no part in it."""
+    faults = (
+        Crash("server", at_s=5.249),
+        CrashMidway(0, 1.398, 28, 0.651),
+        NodeLie("usurper", (1,)),
+        SlowNode(0, 0.028, 13.914, 3.473),
+        HangServer(at_s=7.668, for_s=0.274),
+    )
+    schedule = Schedule(1819, peers=5, faults=faults, compute_s=(0.46, 0.58), rule_s=0.0001, shards=(4, 4, 4))
+    outcome = run(replace(schedule, probe_interval_s=0.2))
+    assert outcome.violation is None, outcome.violation
+    assert outcome.struck["slow_node"] == 1
 
 
 def test_seed_784_who_was_told_two_results_may_be_found_out_late() -> None:
