@@ -28,8 +28,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from cells import Row, mean_and_deviation, name_of, put_between, run_all
-from mnist import VARIABLE, Mnist, NoData, path_of, read
+from cells import Row, add_arguments, mean_and_deviation, put_between, rows_done
+from mnist import Mnist, read
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -203,21 +203,15 @@ def table(found: Found) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, help=f"mnist.npz; or the variable {VARIABLE}")
     parser.add_argument("--rules", nargs="+", choices=RULES, default=list(RULES))
     parser.add_argument("--attacks", nargs="+", choices=ATTACKS, default=list(ATTACKS))
     parser.add_argument("--momenta", nargs="+", type=float, choices=(0.0, 0.9), default=[0.0, 0.9])
     parser.add_argument("--bucketing", nargs="+", type=int, choices=(0, 2), default=[0, 2], help="updates in a bucket; 0: none")
-    parser.add_argument("--seeds", type=int, default=1, help="seeds 0 to N - 1 of every cell")
-    parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 2) // 2), help="processes")
     parser.add_argument("--threads", type=int, default=2, help="of each process")
-    parser.add_argument("--into", type=Path, default=Path("runs/bucketing_paper.jsonl"), help="file of the runs made so far")
-    parser.add_argument("--write", type=Path, help="Markdown page to put the table in, between its two markers")
-    parser.add_argument("--only-done", action="store_true", help="run nothing: the table of the runs in --into")
-    parser.add_argument("--json", action="store_true", help="print the rows as JSON instead of the table")
+    add_arguments(parser, Path("runs/bucketing_paper.jsonl"), jobs=max(1, (os.cpu_count() or 2) // 2), seeds=1)
     options = parser.parse_args()
-    if min(options.seeds, options.jobs, options.threads) < 1:
-        parser.error("--seeds, --jobs and --threads are at least 1")
+    if options.threads < 1:
+        parser.error("--threads is at least 1")
     cells = [
         Cell(rule, attack, momentum, bucketing, seed)
         for seed in range(options.seeds)
@@ -226,20 +220,12 @@ def main() -> int:
         for momentum in options.momenta
         for bucketing in options.bucketing
     ]
-    try:
-        given = () if options.only_done else (str(path_of(options.data)), options.threads)
-        rows = run_all(cells, play, options.into, options.jobs, prepare, *given, only_done=options.only_done)
-    except NoData as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print(f"interrupted; the same command goes on from {options.into}", file=sys.stderr)
-        return 130
+    rows = rows_done(cells, play, options, prepare, options.threads)
     found: Found = {}
-    done = [cell for cell in cells if name_of(cell) in rows]
-    for cell in done:
-        found.setdefault((cell.rule, cell.attack, cell.momentum, cell.bucketing), []).append(rows[name_of(cell)]["accuracy"])
-    print(json.dumps([rows[name_of(cell)] for cell in done]) if options.json else table(found))
+    for row in rows:
+        cell = Cell(**row["cell"])
+        found.setdefault((cell.rule, cell.attack, cell.momentum, cell.bucketing), []).append(row["accuracy"])
+    print(json.dumps(rows) if options.json else table(found))
     if options.write:
         put_between(options.write, "bucketing table", table(found))
     return 0 if found and all(same for *_, same in verdicts(found)) else 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import multiprocessing
 import signal
@@ -12,6 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+from mnist import VARIABLE, NoData, path_of
 
 from gossip.sim.campaign import end_with_parent
 
@@ -78,6 +81,40 @@ def read_rows(file: Path) -> list[Row]:
     if not file.exists():
         return []
     return [json.loads(line) for line in file.read_text().splitlines(keepends=True) if line.endswith("\n")]
+
+
+def add_arguments(parser: argparse.ArgumentParser, into: Path, jobs: int, seeds: int) -> None:
+    """What every table takes; the rest are the defaults."""
+    parser.add_argument("--data", type=Path, help=f"mnist.npz; or the variable {VARIABLE}")
+    parser.add_argument("--seeds", type=int, default=seeds, help="seeds 0 to N - 1 of every cell")
+    parser.add_argument("--jobs", type=int, default=jobs, help="processes")
+    parser.add_argument("--into", type=Path, default=into, help="file of the runs made so far")
+    parser.add_argument("--write", type=Path, help="Markdown page to put the table in, between its two markers")
+    parser.add_argument("--only-done", action="store_true", help="run nothing: the table of the runs in --into")
+    parser.add_argument("--json", action="store_true", help="print the rows as JSON instead of the table")
+
+
+def rows_done(
+    cells: Sequence[Any],
+    play: Callable[[Any], Row],
+    options: argparse.Namespace,
+    prepare: Callable[..., None],
+    *given: Any,
+) -> list[Row]:
+    """``run_all`` as ``add_arguments`` has it, with the data's path before ``given``: the rows that there are then, in the
+    order of the cells. Exits with 2 where there are no data, and with 130 after Ctrl-C."""
+    if options.seeds < 1 or options.jobs < 1:
+        raise SystemExit("--seeds and --jobs are at least 1")
+    try:
+        known = () if options.only_done else (str(path_of(options.data)), *given)
+        rows = run_all(cells, play, options.into, options.jobs, prepare, *known, only_done=options.only_done)
+    except NoData as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+    except KeyboardInterrupt:
+        print(f"interrupted; the same command goes on from {options.into}", file=sys.stderr)
+        raise SystemExit(130) from None
+    return [rows[name] for name in map(name_of, cells) if name in rows]
 
 
 class _Worker:

@@ -26,9 +26,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from cells import Row, mean_and_deviation, name_of, put_between, run_all
+from cells import Row, add_arguments, mean_and_deviation, put_between, rows_done
 from flat_model import FlatModel
-from mnist import VARIABLE, Mnist, NoData, path_of, read
+from mnist import Mnist, read
 from torch import Tensor
 
 from gossip.aggregators import load
@@ -221,38 +221,21 @@ def claims(found: Found) -> Iterator[tuple[str, bool]]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, help=f"mnist.npz; or the variable {VARIABLE}")
     parser.add_argument("--rules", nargs="+", choices=tuple(RULES), default=list(RULES), metavar="RULE", help=", ".join(RULES))
     parser.add_argument("--attacks", nargs="+", choices=ATTACKS, default=list(ATTACKS), metavar="ATTACK", help=", ".join(ATTACKS))
-    parser.add_argument("--seeds", type=int, default=3, help="seeds 0 to N - 1 of every cell")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes, one thread each")
-    parser.add_argument("--into", type=Path, default=Path("runs/zeno_paper.jsonl"), help="file of the runs made so far")
-    parser.add_argument("--write", type=Path, help="Markdown page to put the table in, between its two markers")
-    parser.add_argument("--only-done", action="store_true", help="run nothing: the table of the runs in --into")
-    parser.add_argument("--json", action="store_true", help="print the rows and claims as JSON instead of the table")
+    add_arguments(parser, Path("runs/zeno_paper.jsonl"), jobs=os.cpu_count() or 1, seeds=3)
     options = parser.parse_args()
-    if options.seeds < 1 or options.jobs < 1:
-        parser.error("--seeds and --jobs are at least 1")
     # Cells of one attack after another, so that an interrupted run has whole columns.
     cells = [Cell(rule, attack, seed) for attack in options.attacks for rule in options.rules for seed in range(options.seeds)]
-    try:
-        data = () if options.only_done else (str(path_of(options.data)),)
-        rows = run_all(cells, play, options.into, options.jobs, prepare, *data, only_done=options.only_done)
-    except NoData as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print(f"interrupted; the same command goes on from {options.into}", file=sys.stderr)
-        return 130
+    rows = rows_done(cells, play, options, prepare)
     found: Found = {}
-    done = [cell for cell in cells if name_of(cell) in rows]
-    for cell in done:
-        found.setdefault((cell.rule, cell.attack), []).append(rows[name_of(cell)])
+    for row in rows:
+        found.setdefault((row["cell"]["rule"], row["cell"]["attack"]), []).append(row)
     held = list(claims(found))
     table = tables(found)
     said = [f"- {'holds' if holds else '**does not hold**'}: {words}" for words, holds in held]
     if options.json:
-        print(json.dumps({"rows": [rows[name_of(cell)] for cell in done], "claims": [[*claim] for claim in held]}))
+        print(json.dumps({"rows": rows, "claims": [[*claim] for claim in held]}))
     else:
         print("\n".join([table, "", *said]))
     if options.write:

@@ -125,12 +125,17 @@ def tied(kind: str, seed: int) -> Tensor:
     return torch.linalg.qr(x.double().T).Q.T.float().contiguous()  # all as long, and as far from each other
 
 
-@pytest.mark.parametrize("kind", ["equal norms", "opposite", "orthonormal"])
-@pytest.mark.parametrize("name", TIES)
+CASES = [
+    (name, kind)
+    for name in TIES
+    for kind in ("equal norms", "opposite", "orthonormal")
+    if kind != "orthonormal" or name not in ("dnc", "caf")  # which look for the top direction: there, every one is
+]
+
+
+@pytest.mark.parametrize(("name", "kind"), CASES)
 def test_updates_that_only_rounding_tells_apart_are_chosen_alike_on_any_shards(name: str, kind: str) -> None:
     rule = gram_rule_of(name)
-    if kind == "orthonormal" and name in ("dnc", "caf"):
-        pytest.skip("all directions are top directions")
     for seed in range(3):
         x = tied(kind, seed)
         chosen = [(in_shards(rule, x, shards)[0].shares > 0).tolist() for shards in (1, 3, 8)]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
-import signal
 import subprocess
 import sys
 import threading
@@ -305,28 +303,6 @@ def test_several_threads_give_what_one_gives_also_without_openmp(monkeypatch: py
     for other in (together, pooled):
         assert torch.equal(alone[0], other[0])
         np.testing.assert_array_equal(alone[1], other[1])
-
-
-@pytest.mark.usefixtures("threads")
-def test_a_forked_process_does_not_wait_for_the_threads_that_it_left_behind(backend: str) -> None:
-    if backend == "plain":
-        return  # does what torch does
-    torch.set_num_threads(2)
-    x = cloud(20, 150_000)
-    expected = between(Rows.of(x), 4, 15)[0].numpy().tobytes()  # on threads, of which the child has none
-    ours, theirs = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.write(theirs, b"same" if between(Rows.of(x), 4, 15)[0].numpy().tobytes() == expected else b"else")
-        os._exit(0)
-    try:
-        assert select.select([ours], [], [], 30)[0], "the child hangs"
-        assert os.read(ours, 4) == b"same"
-    finally:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-        os.close(ours)
-        os.close(theirs)
 
 
 def test_what_are_no_updates_is_said() -> None:
