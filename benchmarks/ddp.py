@@ -3,8 +3,10 @@
     python benchmarks/ddp.py                                    # 4 peers, 7 interleaved repetitions
     python benchmarks/ddp.py --peers 2 --steps 500 --json out.json
 
-The sides take turns (A B C A B C ...), so that whatever else the machine does meets all of them. The first turn of each is
-thrown away. Printed are medians, their spread, and the ratio of the medians.
+The sides take turns, in the other order every other time (A B C, C B A, ...), so that whatever else the machine does meets all
+of them. The first turn of each is thrown away. Printed are medians, their spread, the ratio of the medians, and the median of the
+ratios within a turn: that one stands still where the machine's own speed does not. A fixed sum before each run tells that speed;
+virtual processors differ by two times within a minute where others compute on the same cores.
 """
 
 from __future__ import annotations
@@ -66,6 +68,14 @@ def run_all(commands: Sequence[tuple[list[str], dict[str, str]]], log: Path) -> 
                 process.wait()
 
 
+def machine_speed() -> float:
+    """How often a second one process does a fixed piece of work now, in units of 1e4 additions: what a run finds itself on."""
+    began, total = time.perf_counter(), 0
+    for number in range(1_000_000):
+        total += number
+    return 100 / (time.perf_counter() - began)
+
+
 def measure(side: str, peers: int, steps: int, batch: int) -> dict[str, Any]:
     """One run of one side. Returns what its rank 0 measured: steps_per_s, accuracy."""
     with tempfile.TemporaryDirectory(prefix="gossip-bench-") as folder:
@@ -87,6 +97,11 @@ def measure(side: str, peers: int, steps: int, batch: int) -> dict[str, Any]:
         return measured
 
 
+def rates_of(side: str, rows: Sequence[dict[str, Any]]) -> list[float]:
+    """Steps per second of every turn, in the order of the turns."""
+    return [row["steps_per_s"] for row in rows if row["side"] == side]
+
+
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peers", type=int, default=4)
@@ -105,7 +120,8 @@ def main() -> int:
     options = parse()
     rows: list[dict[str, Any]] = []
     for turn in range(options.repetitions + 1):
-        for side in options.sides:
+        for side in options.sides if turn % 2 == 0 else options.sides[::-1]:
+            speed = machine_speed()
             try:
                 row = measure(side, options.peers, options.steps, options.batch)
             except Failed as failure:
@@ -113,23 +129,30 @@ def main() -> int:
                 return 1
             load = os.getloadavg()[0]
             print(
-                f"turn {turn} {NAMES[side]:<24} {row['steps_per_s']:8.0f} steps/s  accuracy {row['accuracy']:.3f}"
+                f"turn {turn} {NAMES[side]:<24} {row['steps_per_s']:8.0f} steps/s  accuracy {row['accuracy']:.3f}  machine {speed:5.0f}"
                 + ("  (warm-up, not counted)" if turn == 0 else ""),
                 flush=True,
             )
             if turn:
-                rows.append({"side": side, "turn": turn, "load_1m": load, **row})
+                rows.append({"side": side, "turn": turn, "load_1m": load, "machine_speed": speed, **row})
 
     cores, turns = os.cpu_count(), options.repetitions
     print(f"\n{options.peers} peers on {cores} cores, batch {options.batch} each, {turns} repetitions in turns")
     median = {}
     for side in options.sides:
-        rates = sorted(row["steps_per_s"] for row in rows if row["side"] == side)
+        rates = sorted(rates_of(side, rows))
         median[side] = statistics.median(rates)
         print(f"{NAMES[side]:<24} {rates[0]:7.0f} / {median[side]:7.0f} / {rates[-1]:7.0f} steps/s (min / median / max)")
-    ratios = {f"gossip_to_{side}": median["gossip"] / median[side] for side in median if side != "gossip" and "gossip" in median}
-    for name, ratio in ratios.items():
-        print(f"ratio of the medians, {name.replace('_', ' ').replace('none', 'no exchange')}: {ratio:.2f}")
+    ratios, paired = {}, {}
+    for side in median if "gossip" in median else ():
+        if side != "gossip":
+            ratios[side] = median["gossip"] / median[side]
+            pairs = sorted(a / b for a, b in zip(rates_of("gossip", rows), rates_of(side, rows), strict=True))
+            paired[side] = statistics.median(pairs)
+            print(
+                f"gossip to {NAMES[side]}: {ratios[side]:.2f} by medians,"
+                f" {pairs[0]:.2f} / {paired[side]:.2f} / {pairs[-1]:.2f} within a turn (min / median / max)"
+            )
     if options.json:
         import torch
 
@@ -141,7 +164,10 @@ def main() -> int:
         }
         settings = {"peers": options.peers, "steps": options.steps, "batch": options.batch, "repetitions": options.repetitions}
         options.json.write_text(
-            json.dumps({"machine": machine, "settings": settings, "median": median, "ratios": ratios, "rows": rows}, indent=2)
+            json.dumps(
+                {"machine": machine, "settings": settings, "median": median, "ratios": ratios, "paired": paired, "rows": rows},
+                indent=2,
+            )
             + "\n"
         )
     return 0
