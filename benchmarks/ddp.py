@@ -129,8 +129,8 @@ def main() -> int:
                 return 1
             load = os.getloadavg()[0]
             print(
-                f"turn {turn} {NAMES[side]:<24} {row['steps_per_s']:8.0f} steps/s  accuracy {row['accuracy']:.3f}  machine {speed:5.0f}"
-                + ("  (warm-up, not counted)" if turn == 0 else ""),
+                f"turn {turn} {NAMES[side]:<24} {row['steps_per_s']:8.0f} steps/s  accuracy {row['accuracy']:.3f}"
+                f"  machine {speed:5.0f}" + ("  (warm-up, not counted)" if turn == 0 else ""),
                 flush=True,
             )
             if turn:
