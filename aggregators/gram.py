@@ -198,8 +198,8 @@ def in_typical(distances: FloatArray, floor: float = 0.0, typical: float | None 
 def ascending(scores: ArrayLike, rounding: ArrayLike = 0.0) -> list[int]:
     """Rows by score, the least first; of equals the earlier row.
 
-    ``rounding``, of each or all: what it may have made of a score, up or down. Scores that it alone can tell apart, the one up and
-    the other down, are equal, or else shards, kernels and machines would not agree on who comes first.
+    ``rounding``, of each or all: what it may have made of a score, up or down. Scores that it alone can tell apart, one up
+    and one down, are equal, or else shards, kernels and machines would not agree on who comes first.
     """
     given = np.asarray(scores, dtype=np.float64)
     order = np.argsort(given, kind="stable")
