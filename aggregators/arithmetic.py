@@ -22,8 +22,11 @@ def working_dtype(tensor: Tensor) -> torch.dtype:
 def norm(vector: Tensor) -> float:
     """Euclidean norm of a vector of any magnitude; at most ``HUGE``."""
     work = working_dtype(vector)
-    parts = [vector] if len(vector) <= BLOCK_ELEMENTS else torch.split(vector, BLOCK_ELEMENTS)
-    quick = math.hypot(*[float(torch.linalg.vector_norm(part.to(work))) for part in parts])
+    if len(vector) <= BLOCK_ELEMENTS:
+        quick = float(torch.linalg.vector_norm(vector, dtype=work))
+    else:
+        parts = torch.split(vector, BLOCK_ELEMENTS)
+        quick = math.hypot(*[float(torch.linalg.vector_norm(part, dtype=work)) for part in parts])
     if TINY_NORM < quick < FLOAT32_MAX:
         return quick
     largest = float(torch.linalg.vector_norm(vector, float("inf"), dtype=torch.float64))

@@ -112,7 +112,7 @@ class Gram:
         return ascending(*self.squares_to(what))
 
     def squares_to(self, what: ArrayLike | str) -> tuple[FloatArray, FloatArray]:
-        """``(n,)`` twice: squared distances to what ``distances_to`` takes, and what rounding may have put between them."""
+        """``(n,)`` twice: squared distances to what ``distances_to`` takes, and what rounding may have made of each."""
         own = self.products.diagonal()[: self.n]
         if isinstance(what, str):
             at = self.at(what)
@@ -198,14 +198,14 @@ def in_typical(distances: FloatArray, floor: float = 0.0, typical: float | None 
 def ascending(scores: ArrayLike, rounding: ArrayLike = 0.0) -> list[int]:
     """Rows by score, the least first; of equals the earlier row.
 
-    ``rounding``, of each or all: what it may have made of a score. Scores that it alone can tell apart are equal, or else shards,
-    kernels and machines would not agree on who comes first.
+    ``rounding``, of each or all: what it may have made of a score, up or down. Scores that it alone can tell apart, one up
+    and one down, are equal, or else shards, kernels and machines would not agree on who comes first.
     """
     given = np.asarray(scores, dtype=np.float64)
     order = np.argsort(given, kind="stable")
     ordered = given[order]
     slack = np.broadcast_to(np.asarray(rounding, dtype=np.float64), given.shape)[order]
-    close = ordered[1:] - ordered[:-1] <= np.maximum(slack[1:], slack[:-1])
+    close = ordered[1:] - ordered[:-1] <= slack[1:] + slack[:-1]
     rows: list[int] = order.tolist()
     if not close.any():
         return rows
@@ -213,7 +213,7 @@ def ascending(scores: ArrayLike, rounding: ArrayLike = 0.0) -> list[int]:
     first = 0
     for at in range(1, len(rows) + 1):
         # All that are as good as the first of a group, not as good as the one before: or else a row of small steps would be one.
-        if at == len(rows) or ordered[at] - ordered[first] > max(slack[at], slack[first]):
+        if at == len(rows) or ordered[at] - ordered[first] > slack[at] + slack[first]:
             placed += sorted(rows[first:at])
             first = at
     return placed

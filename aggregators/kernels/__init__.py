@@ -129,7 +129,7 @@ def do_without() -> None:
 
 def _kernels(rows: Rows, values: int = 1) -> Any:
     """For ``rows``, and for the ranks of so many values of each column."""
-    if rows.addresses is None or backend() == "plain" or not _worth_compiling(rows.n * rows.d) or values > network.ROWS_MAX:
+    if not _worth_compiling(rows.n * rows.d) or backend() == "plain" or values > network.ROWS_MAX or rows.addresses() is None:
         return plain
     from . import fast
 

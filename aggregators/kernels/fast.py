@@ -148,8 +148,9 @@ def _chunks(d: int) -> tuple[int, int]:
 
 
 def _addresses(rows: Rows) -> NDArray[np.int64]:
-    assert rows.addresses is not None
-    return rows.addresses
+    found = rows.addresses()
+    assert found is not None
+    return found
 
 
 def _vector(vector: Tensor, rows: Rows) -> Tensor:

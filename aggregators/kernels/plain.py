@@ -20,6 +20,7 @@ from . import network
 from .rows import Rows
 
 RANK_ELEMENTS = 2**20  # of a chunk whose ranks are taken: it and its copy are in the third-level cache
+FEW = 4096  # numbers that are sorted sooner than so many calls are made
 FLUSH = 4096  # columns after which float32 sums go over into float64
 HUGE_FACTOR = 1e130  # products of float64 values beyond it could leave float64
 Counts: TypeAlias = NDArray[np.float64]
@@ -84,10 +85,14 @@ def majority(rows: Rows, count_survivors: bool, matrix: NDArray[np.float32] | No
 def ranked(block: Any, low: int, high: int) -> list[Any]:
     """Ranks low..high of each column of ``(n, c)``, ascending.
 
-    By comparing whole rows: sorting the few values of a column takes several times as long.
+    By comparing whole rows: sorting the few values of a column takes several times as long, unless there are few columns.
     """
     if isinstance(block, Tensor):
         return list(block.sort(dim=0).values[low : high + 1])
+    if block.size <= FEW:
+        ordered = np.sort(block, axis=0)
+        if not np.isnan(ordered[-1]).any():  # a NaN is sorted out of sight, and has to be seen in the result
+            return list(ordered[low : high + 1])
     rows = list(np.array(block, order="C"))
     spare = np.empty_like(rows[0])
     for _, _, a, b, kind in network.comparisons(len(rows), low, high):
@@ -134,18 +139,23 @@ def _each_chunk(
     work = working(rows.dtype)
     on_cpu = rows.device.type == "cpu"
     mixing = None if matrix is None else torch.from_numpy(matrix).to(rows.device, work)
-    aggregate = torch.empty(rows.d, dtype=rows.dtype, device=rows.device)
-    counts = np.zeros(rows.n if mixing is None else len(mixing), np.float64)
+    aggregates = []
+    counts = np.zeros(rows.n if mixing is None else len(mixing), np.float64) if counting else None
     for columns in rows.blocks(RANK_ELEMENTS):
-        block = rows.block(columns).to(work)
+        block = _in(work, rows.block(columns))
         if mixing is not None:
             block = mixing @ block
         with np.errstate(over="ignore", invalid="ignore"):
             result, survived = part(block.numpy() if on_cpu else block)
-        aggregate[columns] = torch.from_numpy(result) if on_cpu else result
-        if survived is not None:
+        aggregates.append(_in(rows.dtype, torch.from_numpy(result) if on_cpu else result))
+        if counts is not None and survived is not None:
             counts += survived if on_cpu else survived.cpu().numpy()
-    return aggregate, counts if counting else None
+    return aggregates[0] if len(aggregates) == 1 else torch.cat(aggregates), counts
+
+
+def _in(dtype: torch.dtype, tensor: Tensor) -> Tensor:
+    """``tensor.to(dtype)``, for a fraction of the time where it has that dtype."""
+    return tensor if tensor.dtype == dtype else tensor.to(dtype)
 
 
 # --- sums over rows and columns -------------------------------------------------------------------------------------------
@@ -201,7 +211,7 @@ def _products(
         rest = slice(pieces * FLUSH, block.shape[1])
         if rest.start == rest.stop:
             continue
-        found += some[:, rest].mm(block[:, rest].T).to("cpu", torch.float64).numpy()
+        found += some[:, rest].mm(block[:, rest].T).cpu().numpy()
     return found
 
 
@@ -210,7 +220,7 @@ def _centered(rows: Rows, columns: slice, reference: Tensor | None, points: Sequ
     columns of zeros up to a multiple of ``FLUSH``, if there are that many."""
     center = None if reference is None else reference[columns].to(rows.device, work)
     if not points and center is None:
-        return rows.block(columns).to(work)
+        return _in(work, rows.block(columns))
     width = columns.stop - columns.start
     whole = torch.empty(
         rows.n + len(points), width if width < FLUSH else -(-width // FLUSH) * FLUSH, dtype=work, device=rows.device
@@ -230,10 +240,10 @@ def squared_distances_to(rows: Rows, center: Tensor | None) -> NDArray[np.float6
     work = working(rows.dtype)
     found = np.zeros(rows.n)
     for columns in rows.blocks():
-        block = rows.block(columns).to(work)
+        block = _in(work, rows.block(columns))
         if center is not None:
             block = block - center[columns].to(rows.device, work)
-        found += torch.linalg.vector_norm(block, dim=1).to("cpu", torch.float64).numpy() ** 2
+        found += torch.linalg.vector_norm(block, dim=1).cpu().numpy().astype(np.float64) ** 2
     return mend_squares(found, rows, center)
 
 

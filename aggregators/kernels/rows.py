@@ -21,10 +21,9 @@ class Rows:
     Attributes:
         n, d: How many rows, how long each.
         dtype, device: Of all of them.
-        addresses: Where each row begins in memory, int64, when all are float32 on the CPU without gaps; else None.
     """
 
-    __slots__ = ("_apart", "_together", "addresses", "d", "device", "dtype", "n")
+    __slots__ = ("_apart", "_together", "d", "device", "dtype", "n")
 
     def __init__(self, together: Tensor | None, apart: tuple[Tensor, ...]) -> None:
         self._together = together
@@ -34,7 +33,6 @@ class Rows:
         self.d = one.shape[-1]
         self.dtype = one.dtype
         self.device = one.device
-        self.addresses = self._find_addresses()
 
     @classmethod
     def of(cls, updates: Rows | Tensor | Sequence[Tensor | NDArray[Any]] | NDArray[Any]) -> Rows:
@@ -109,7 +107,8 @@ class Rows:
         """These rows and more of them, in the same dtype and on the same device."""
         return Rows(None, (*self.vectors, *(row.detach().to(self.device, self.dtype) for row in more)))
 
-    def _find_addresses(self) -> NDArray[np.int64] | None:
+    def addresses(self) -> NDArray[np.int64] | None:
+        """Where each row begins in memory, when all are float32 on the CPU without gaps; else None."""
         if self.dtype != torch.float32 or self.device.type != "cpu":
             return None
         if self._together is not None:

@@ -147,5 +147,5 @@ def test_updates_that_only_rounding_tells_apart_are_chosen_alike_on_any_shards(n
 def test_rounding_is_no_reason_to_take_a_later_row_and_small_steps_do_not_add_up() -> None:
     assert ascending([3.0, 1.0, 1.0 - 1e-9, 2.0]) == [2, 1, 3, 0]
     assert ascending([3.0, 1.0, 1.0 - 1e-9, 2.0], 1e-8) == [1, 2, 3, 0]
-    assert ascending([1.2, 1.0, 1.1, 1.3], 0.15) == [1, 2, 0, 3], "1.2 is as good as 1.1, but not as 1.0"
+    assert ascending([1.2, 1.0, 1.1, 1.3], 0.075) == [1, 2, 0, 3], "1.2 is as good as 1.1, but not as 1.0"
     assert ascending([2.0, 1.0, 1e30], [0.1, 0.1, 1e25]) == [1, 0, 2], "a liar's rounding is nobody else's"
