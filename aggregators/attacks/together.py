@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gossip.errors import ConfigError
+
 from .kinds import FINITE, NOT_NEGATIVE, POSITIVE, attack
 
 if TYPE_CHECKING:
@@ -34,16 +36,23 @@ def alie(crowd: Crowd, *, strength: float | None) -> Tensor:
 
 
 def alie_z(n: int, f: int) -> float:
-    """z = Phi^-1((n - f - s) / (n - f)) with s = floor(n / 2 + 1) - f, the honest that liars need for a majority. At least 0.
+    """z = Phi^-1((n - f - s) / (n - f)): s = floor(n / 2 + 1) - f honest ones, whom liars need for a majority, lie beyond it.
 
-    For small n it is small: 0 for 2 of 8 and 2 of 10, 0.16 for 4 of 20.
+    For small n it is small: 0 for 2 of 8 and 2 of 10, 0.16 for 4 of 20. One liar among an even number needs more than half of the
+    honest, so its z is below 0: it stands on the other side of the mean.
+
+    Where Phi^-1 would be infinite, z is where the outermost of the honest stands, with half of one of them beyond: for liars in
+    the majority, who need nobody beyond them (s <= 0), and for one liar and one honest, where it is 0.
+
+    Raises: ConfigError: There is no liar, or nobody else.
     """
     from statistics import NormalDist
 
     honest = n - f
-    share = (honest - max(n // 2 + 1 - f, 0)) / honest
-    edge = 1 / (2 * honest)
-    return max(0.0, NormalDist().inv_cdf(min(max(share, edge), 1 - edge)))
+    if f < 1 or honest < 1:
+        raise ConfigError(f"alie: z is for liars among honest peers, not for {f} of {n}", "give the strength: alie*1.5")
+    beyond, outermost = (n // 2 + 1 - f) / honest, 0.5 / honest
+    return NormalDist().inv_cdf(1 - min(max(beyond, outermost), 1 - outermost))
 
 
 @attack(shape="together")

@@ -63,9 +63,40 @@ def test_alies_own_z_leaves_enough_honest_updates_beyond_it_to_win_a_majority() 
     assert alie_z(50, 24) == pytest.approx(1.4261, abs=1e-4)
     assert alie_z(20, 4) == pytest.approx(0.1573, abs=1e-4)
     assert alie_z(10, 2) == alie_z(8, 2) == 0.0
-    assert alie_z(5, 3) > 0, "liars in the majority need no help"
     by_formula = attacks.make("alie").collude(honest_rows(16), 4)
     assert torch.allclose(by_formula, attacks.make("alie", 0.15731).collude(honest_rows(16), 4), atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("n", "f", "z"),
+    [
+        # Phi^-1 of a table, to three digits: s and the quotient are worked by hand from the paper's formula.
+        (25, 5, 0.253),  # s = 8: 12 / 20
+        (51, 24, 1.446),  # s = 2: 25 / 27, the odd number rounded down
+        (20, 10, 1.282),  # n = 2 f: s = 1: 9 / 10
+        (4, 2, 0.0),  # n = 2 f: s = 1: 1 / 2
+        (3, 1, 0.0),  # s = 1: 1 / 2
+        (10, 1, -0.140),  # s = 5: 4 / 9, one liar among an even number
+        (4, 1, -0.431),  # s = 2: 1 / 3
+        (20, 11, 1.593),  # s = 0: half of one of 9 lies beyond, 17 / 18
+        (20, 15, 1.282),  # s = -4: 9 / 10
+        (5, 3, 0.674),  # s = 0: 3 / 4
+        (2, 1, 0.0),  # s = 1: 0 / 1, of which Phi^-1 is minus infinity: half of one is 1 / 2
+        (7, 6, 0.0),  # s = -2 of one honest
+    ],
+)
+def test_alies_own_z_at_the_edges_of_the_papers_formula(n: int, f: int, z: float) -> None:
+    assert alie_z(n, f) == pytest.approx(z, abs=6e-4)
+    honest = honest_rows(n - f)
+    lies = attacks.make("alie").collude(honest, f)
+    deviation = honest.std(dim=0) if n - f > 1 else torch.zeros(200)
+    assert torch.allclose(lies, (honest.mean(dim=0) - alie_z(n, f) * deviation).repeat(f, 1), atol=1e-6)
+
+
+def test_alie_has_no_z_without_liars_or_without_honest() -> None:
+    for n, f in ((10, 0), (3, 3), (3, 4), (4, -1)):
+        with pytest.raises(ConfigError, match=f"not for {f} of {n}"):
+            alie_z(n, f)
 
 
 @pytest.mark.parametrize("seed", range(5))
