@@ -13,10 +13,11 @@ from checked_swarm import checked_swarm, disturb, tamper
 from gossip.core import events
 from gossip.core.events import Aggregate, Apply, Committed, Contributed, Effect, Event, Received, Restore, Send
 from gossip.core.members import REFUTATIONS
-from gossip.core.messages import Commit, Contribution, Gossip, Ping, Query, Rumour, Update
+from gossip.core.messages import Commit, CommitRequest, Contribution, Gossip, NotMe, Ping, Query, Rumour, Update
 from gossip.core.peer import Peer
+from gossip.core.rolling import RollingRounds
 from gossip.sim.checkers import Checker, Circumstances, Panel, Violation, all_checkers, every_checker
-from gossip.sim.checkers.handing_on import HandsOnWhatItHolds
+from gossip.sim.checkers.handing_on import GivesWhatIsAskedFor, HandsOnWhatItHolds
 from gossip.sim.checkers.liveness import RoundsGoOn
 from gossip.sim.checkers.membership import memory_s
 from gossip.sim.checkers.rounds import FORKS_AFTER_S
@@ -442,6 +443,33 @@ def test_s10_a_commit_that_is_kept_back_is_caught(question: type[Query] | type[U
         return
     with pytest.raises(Violation, match="does not hand it to peer 2, whose"):
         swarm.inject(1, Received(2, 0, asked))
+
+
+@pytest.mark.parametrize("answer", ["as it should", "not the first", "not the last", "nothing"])
+def test_l5_commits_that_are_asked_for_in_vain_are_caught(answer: str) -> None:
+    swarm = running("L5")
+    [checker] = [each for each in swarm.hooks._observers[0].checkers if isinstance(each, GivesWhatIsAskedFor)]  # type: ignore[attr-defined]
+    here = swarm.cores[1].rounds.round_id
+    first, lineage = here - 3, swarm.cores[1].settings.lineage
+    left_out = {"not the first": [first], "not the last": [here - 1], "nothing": range(here)}.get(answer, [])
+    tamper(swarm, 1, each(Send, lambda send: [] if getattr(send.message, "round_id", here) in left_out else [send]))
+    before = checker.judged
+    if answer == "as it should":
+        swarm.inject(1, Received(2, 0, CommitRequest(lineage, first)))
+        assert checker.judged == before + 1
+        return
+    with pytest.raises(Violation, match="does not give peer 2, which asks for commits, the commits"):
+        swarm.inject(1, Received(2, 0, CommitRequest(lineage, first)))
+
+
+def test_l5_who_asks_for_what_is_not_kept_and_is_not_told_so_is_caught() -> None:
+    swarm = running("L5")
+    core = swarm.cores[1]
+    assert isinstance(core.rounds, RollingRounds)
+    core.rounds.log.clear()
+    tamper(swarm, 1, each(Send, lambda send: [] if isinstance(send.message, NotMe) else [send]))
+    with pytest.raises(Violation, match="word that they are not kept any more"):
+        swarm.inject(1, Received(2, 0, CommitRequest(core.settings.lineage, core.rounds.round_id - 1)))
 
 
 @pytest.mark.parametrize("serves", [False, True])

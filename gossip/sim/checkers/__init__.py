@@ -29,7 +29,7 @@ from .evidence import (
     NoUnfoundedDeath,
 )
 from .exchange import TakesWhatItWasPushed
-from .handing_on import HandsOnWhatItHolds, TakesWhatWasCommitted
+from .handing_on import GivesWhatIsAskedFor, HandsOnWhatItHolds, TakesWhatWasCommitted
 from .hearing import Hearing
 from .hygiene import Bounded, NothingRaises, TimersAndSilence
 from .liveness import (
@@ -93,6 +93,7 @@ def every_checker(circumstances: Circumstances | None = None) -> list[Onlooker]:
         OneHistory(disturbances, c),
         HandsOnWhatItHolds(c),
         TakesWhatWasCommitted(c),
+        GivesWhatIsAskedFor(c),
         Conserved(c),
         RuleAnswers(c),
         CommitsWhatTheRuleSaid(c),

@@ -1,4 +1,6 @@
-"""S10, from the other end: what was committed is neither kept back from one who would commit again, nor passed over by it."""
+"""S10, from the other end: what was committed is neither kept back from one who would commit again, nor passed over by it.
+
+And L5: who asks for the commits that it lacks is given them."""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gossip.core.events import Effect, Event, Received, Send
-from gossip.core.messages import Commit, PeerId, Query, Update
+from gossip.core.messages import Commit, CommitRequest, NotMe, PeerId, Query, Update
 from gossip.core.peer import Peer
 from gossip.core.rolling import RollingRounds
 
@@ -134,7 +136,67 @@ class TakesWhatWasCommitted(Checker):
             self.judged += 1
 
 
-def _counts(core: Peer, rounds: RollingRounds, event: Received, message: Query | Update | Commit) -> bool:
+@dataclass(slots=True)
+class _Owed:
+    """What a request for commits calls for, and has not been given yet."""
+
+    to: PeerId
+    commits: set[tuple[int, int]]  # round and shard
+    not_me: bool
+
+
+class GivesWhatIsAskedFor(Checker):
+    """L5: who asks for the commits from a round on is given every one of them, or told at once that they are not kept any more; a
+    short absence is caught up with by replaying it."""
+
+    invariant = "L5"
+    events = (CommitRequest,)
+    effects = (Commit, NotMe)
+    afters = (CommitRequest,)
+
+    def __init__(self, circumstances: Circumstances | None = None) -> None:
+        super().__init__(circumstances)
+        self._owed: dict[PeerId, _Owed] = {}
+
+    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
+        self._owed.pop(peer, None)
+
+    def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+        if not isinstance(event, Received) or not isinstance(event.message, CommitRequest):
+            return
+        self._owed.pop(peer, None)
+        core, asked = peer_core(swarm, peer), event.message
+        rounds = rolling_of(core)
+        if core is None or rounds is None or not _counts(core, rounds, event, asked) or rounds._made is not None:
+            return
+        kept = range(asked.first, rounds.round_id) if rounds.log.get(asked.first) is not None else range(0)
+        held = [(round_id, rounds.log.get(round_id)) for round_id in kept]
+        commits = {(round_id, shard) for round_id, of_round in held for shard in range(len(of_round or ()))}
+        not_me = not commits and asked.first < rounds.round_id
+        if commits or not_me:
+            self._owed[peer] = _Owed(event.sender, commits, not_me)
+
+    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+        owed = self._owed.get(peer)
+        if owed is None or not isinstance(effect, Send) or effect.peer != owed.to:
+            return
+        told = effect.message
+        if isinstance(told, Commit):
+            owed.commits.discard((told.round_id, told.shard))
+        elif isinstance(told, NotMe):
+            owed.not_me = False
+
+    def after_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+        owed = self._owed.pop(peer, None)
+        if owed is None:
+            return
+        self.judged += 1
+        if owed.commits or owed.not_me:
+            lacking = f"the commits {sorted(owed.commits)[:3]}" if owed.commits else "word that they are not kept any more"
+            raise self.violated(swarm, peer, f"does not give peer {owed.to}, which asks for commits, {lacking}")
+
+
+def _counts(core: Peer, rounds: RollingRounds, event: Received, message: Query | Update | Commit | CommitRequest) -> bool:
     """Whether it is heard: said in its sender's present life, of this lineage, by one who takes part."""
     member = core.membership.members.get(event.sender)
     if member is None or event.incarnation != member.incarnation or message.lineage != core.settings.lineage:
