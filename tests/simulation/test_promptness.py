@@ -9,12 +9,18 @@ import pytest
 from checked_swarm import checked_swarm, tamper
 
 from gossip.core.events import Aggregate, Contributed, Effect, Event, Go, Received
-from gossip.core.messages import Commit, Hello, PeerId
+from gossip.core.messages import Commit, Hello, NotMe, PeerId
 from gossip.core.peer import Peer
 from gossip.fault_kinds import Slow
 from gossip.sim.checkers import Checker, Panel, Violation
 from gossip.sim.checkers.disturbances import Disturbances
-from gossip.sim.checkers.promptness import AsksForWhatItLacks, NobodyIsStuck, NobodyWaitsForTheSkipped, OverWhenAllIsThere
+from gossip.sim.checkers.promptness import (
+    AsksForWhatItLacks,
+    NobodyIsStuck,
+    NobodyWaitsForTheSkipped,
+    OverWhenAllIsThere,
+    TakesAStateInstead,
+)
 from gossip.sim.checkers.rounds import AppliedOnce
 from gossip.sim.driver import Swarm
 from gossip.sim.observer import Observer
@@ -121,6 +127,24 @@ def test_l5_one_that_is_told_that_it_is_behind_and_does_not_ask_is_caught() -> N
     found = caught(swarm, "L5")
     assert found.peer == 2
     assert "has asked for nothing since" in found.text
+
+
+@pytest.mark.parametrize("ahead", [1, 1000])
+@pytest.mark.parametrize("takes_a_state", [True, False])
+def test_l5_one_that_cannot_go_on_by_commits_and_takes_no_state_is_caught(takes_a_state: bool, ahead: int) -> None:
+    swarm = under(TakesAStateInstead)
+    core: Any = swarm.hosts[2].core
+    here, astray = core.rounds.round_id, core.rounds.astray
+    astray._open = (1, here) if ahead == 1 else None
+    if not takes_a_state:
+        astray.not_kept = lambda *told: []
+    told = Received(1, 0, NotMe(core.settings.lineage, here, 0, 0, here + ahead, core.rounds.chain))
+    if takes_a_state:
+        swarm.inject(2, told)
+        assert core.phase == "recovering"
+        return
+    with pytest.raises(Violation, match=f"cannot go on from round {here} by commits"):
+        swarm.inject(2, told)
 
 
 def test_s8_a_trainer_that_is_told_to_compute_a_round_again_is_caught() -> None:

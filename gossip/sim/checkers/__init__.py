@@ -51,7 +51,13 @@ from .membership import (
     StandingNeverFalls,
 )
 from .panel import Panel
-from .promptness import AsksForWhatItLacks, NobodyIsStuck, NobodyWaitsForTheSkipped, OverWhenAllIsThere
+from .promptness import (
+    AsksForWhatItLacks,
+    NobodyIsStuck,
+    NobodyWaitsForTheSkipped,
+    OverWhenAllIsThere,
+    TakesAStateInstead,
+)
 from .pushing import EachReadsItsOwn, PushesToAll, WaitsForSomebody
 from .rates import FallsSilent, SpeaksInMeasure
 from .reach import Reach
@@ -123,6 +129,7 @@ def every_checker(circumstances: Circumstances | None = None) -> list[Onlooker]:
         OneLineage(c),
         ReplicasStayClose(c),
         AsksForWhatItLacks(c),
+        TakesAStateInstead(c),
         NobodyStarves(disturbances, c),
         StopEnds(disturbances, c),
     ]

@@ -315,6 +315,44 @@ class AsksForWhatItLacks(Checker):
         self._told_at.pop(peer, None)
 
 
+class TakesAStateInstead(Checker):
+    """L5: who hears that the commits which it lacks are not kept any more, or that others are farther ahead than anybody keeps
+    commits, asks for no more commits and takes over a state."""
+
+    invariant = "L5"
+    events = (Query, Commit, NotMe)
+    afters = (Query, Commit, NotMe)
+
+    def __init__(self, circumstances: Circumstances | None = None) -> None:
+        super().__init__(circumstances)
+        self._lost: dict[PeerId, int] = {}  # the round in which it cannot go on by commits
+
+    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
+        self._lost.pop(peer, None)
+
+    def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+        self._lost.pop(peer, None)
+        core = peer_core(swarm, peer)
+        rounds = rolling_of(core)
+        if core is None or rounds is None or not isinstance(event, Received):
+            return
+        member, message = core.membership.members.get(event.sender), event.message
+        if core.phase != "running" or member is None or event.incarnation != member.incarnation or rounds._made is not None:
+            return
+        if isinstance(message, Query | Commit | NotMe) and message.lineage == core.settings.lineage:
+            here = rounds.round_id
+            not_kept = isinstance(message, NotMe) and message.round_id > here == message.asked_round
+            not_kept = not_kept and message.attempt == message.shard == 0 and rounds.astray._open == (event.sender, here)
+            if not_kept or message.round_id > here + core.settings.rounds.commit_log:
+                self._lost[peer] = here
+
+    def after_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+        core, here = peer_core(swarm, peer), self._lost.pop(peer, None)
+        if core is not None and here is not None:
+            text = f"cannot go on from round {here} by commits, as it has heard, and takes over no state"
+            self.demand(core.phase != "running", swarm, peer, text)
+
+
 def _round_told(event: Received) -> int:
     """The round in which, by this message, somebody is."""
     message = event.message
@@ -335,4 +373,4 @@ def _is_well(swarm: Swarm[Any], peer: PeerId) -> bool:
     return not host.trainer_stopped and not host.machine.late_ns and not host.machine.handling_ns
 
 
-__all__ = ["AsksForWhatItLacks", "NobodyIsStuck", "NobodyWaitsForTheSkipped", "OverWhenAllIsThere"]
+__all__ = ["AsksForWhatItLacks", "NobodyIsStuck", "NobodyWaitsForTheSkipped", "OverWhenAllIsThere", "TakesAStateInstead"]
