@@ -37,7 +37,7 @@ class Agreed:
         """The next round begins: gives out its samples. Returns who is in quarantine in it."""
         round_id = self.lineage.next_round
         # The updates of a peer in quarantine would not be used, so it gets no samples.
-        locked = self.trust.quarantined(round_id)
+        locked = self.trust.quarantined()
         self._sharers = tuple([peer for peer in self.roster.peers if peer not in locked])
         self._slices = self.cursor.assign(self._sharers)
         self._snapshots[round_id] = (self.roster.peers, self.trust.pack(), self.cursor.pack())
@@ -55,7 +55,7 @@ class Agreed:
 
     def electorate(self) -> Roster:
         """Those who may serve in this round."""
-        trusted = tuple([peer for peer in self.roster.peers if self.trust.may_serve(peer, self.lineage.next_round)])
+        trusted = tuple([peer for peer in self.roster.peers if self.trust.may_serve(peer)])
         return Roster(trusted, self.roster.lineage) if trusted else self.roster
 
     def _scores(self) -> dict[PeerId, float]:

@@ -288,7 +288,7 @@ class GossipRounds:
         missing = self.pushes.missing(kinds, self._sources, self.round_id)
         if not missing:
             return []
-        barred = self.trust.quarantined(self.round_id) | self.finished
+        barred = self.trust.quarantined() | self.finished
         return [peer for peer in missing if peer not in barred and not self.view.skip_reason(peer)]
 
     def _maybe_close(self, now: float) -> list[Effect]:
@@ -319,7 +319,7 @@ class GossipRounds:
         return effects if self._tickets else [*effects, *self._apply()]
 
     def _rows_of(self, kind: Kind, own: Payload | None) -> tuple[Row, ...]:
-        barred = self.trust.quarantined(self.round_id)
+        barred = self.trust.quarantined()
         taken = self.pushes.take(kind, self.round_id, self._sources, barred)
         assert self._own is not None
         # Parameters count alike: they are positions, not means over samples.
@@ -343,7 +343,7 @@ class GossipRounds:
     def _tolerated(self, rows: int) -> int:
         """f for so few rows: as many as the rule can tolerate, whose need for f we know and which grows by 2 with each."""
         base = max(1, self.settings.updates_min - 2 * self.settings.f)
-        locked = len(self.trust.quarantined(self.round_id).intersection(self.settings.peers))
+        locked = len(self.trust.quarantined().intersection(self.settings.peers))
         return max(0, min(self.settings.f - locked, (rows - base) // 2))
 
     def _own_update(self) -> Payload | None:
@@ -369,7 +369,7 @@ class GossipRounds:
             for t in self.trust.observe_commit(self.round_id, self._verdicts, faulty, roster=self._members())
         ]
         if self.mixes:
-            self.mixing.measure(self.round_id, self.trust.quarantined(self.round_id))
+            self.mixing.measure(self.round_id, self.trust.quarantined())
         payloads = (self._aggregate,) if self._aggregate is not None else ()
         self._previous = self._aggregate or self._previous
         scale = self.mixing.scale(self._others_mixed) if self._mix is not None else 0.0

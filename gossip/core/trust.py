@@ -6,6 +6,9 @@ only what a peer has sent is. A peer's life in the table:
     normal --score < quarantine_below--> quarantined --quarantine_rounds--> on parole --parole_rounds--> normal
                                               ^                               |
                                               +------score < quarantine_below-+
+
+Both are counted in the rounds that the table learns from, never by the number of a round: a peer may go on from a round that is
+far away, at a liar's word even, and nobody is freed by that.
 """
 
 from __future__ import annotations
@@ -45,8 +48,7 @@ class Transition:
 class _Standing:
     score: float = 1.0
     suspected: bool = False
-    released_at: int = 0  # first round after the quarantine
-    cleared_at: int = 0  # first round after the parole that follows it
+    rounds_left: int = 0  # of the quarantine or the parole
     phase: Literal["normal", "quarantined", "parole"] = "normal"
     recent: tuple[tuple[str, float], ...] = ()  # evidence ("" for none) and outlyingness, oldest first
 
@@ -81,16 +83,16 @@ class TrustTable:
     def suspected(self) -> tuple[PeerId, ...]:
         return tuple(sorted(peer for peer, standing in self._standings.items() if standing.suspected))
 
-    def quarantined(self, round_id: int) -> frozenset[PeerId]:
-        """Whose updates round ``round_id`` does not aggregate."""
+    def quarantined(self) -> frozenset[PeerId]:
+        """Whose updates the next round does not aggregate."""
         if not self._locked_ever:
             return NOBODY
-        return frozenset([peer for peer, s in self._standings.items() if s.phase == "quarantined" and round_id < s.released_at])
+        return frozenset([peer for peer, standing in self._standings.items() if standing.phase == "quarantined"])
 
-    def may_serve(self, peer: PeerId, round_id: int) -> bool:
-        """False in quarantine and on parole."""
+    def may_serve(self, peer: PeerId) -> bool:
+        """Whether it may serve the next round: not in quarantine, and not on parole."""
         standing = self._standings.get(peer)
-        return standing is None or standing.phase == "normal" or round_id >= standing.cleared_at
+        return standing is None or standing.phase == "normal"
 
     def reasons(self, peer: PeerId) -> tuple[str, ...]:
         """Why the score is what it is, the most frequent first; empty when nothing speaks against the peer."""
@@ -148,7 +150,7 @@ class TrustTable:
         for rejection in rejected:
             if rejection.reason in WORDS:
                 judged[rejection.peer] = (rejection.reason, 0.0)
-        locked = self.quarantined(round_id)
+        locked = self.quarantined()
         for peer, verdict in judged.items():
             if peer not in locked:
                 if peer not in self._standings:
@@ -178,17 +180,21 @@ class TrustTable:
         standing.recent = (*standing.recent[1 - RECENT :], verdict)
 
     def _release(self, round_id: int) -> list[Transition]:
-        """Ends quarantines and paroles whose last round was ``round_id``."""
+        """A round less to go, and whoever has none left goes on: from quarantine to parole, from there to normal."""
         changes: list[Transition] = []
         if not self._locked_ever:
             return changes
         for peer, standing in sorted([(peer, s) for peer, s in self._standings.items() if s.phase != "normal"]):
-            if standing.phase == "quarantined" and round_id + 1 >= standing.released_at:
+            standing.rounds_left -= 1
+            if standing.rounds_left > 0:
+                continue
+            if standing.phase == "quarantined":
                 standing.phase, standing.score = "parole", self._parole_score
+                standing.rounds_left = self.settings.parole_rounds
                 # Otherwise the old offences would be told as the reason for what happens from now on.
                 standing.recent = ()
                 changes.append(self._transition(peer, "parole", round_id))
-            elif standing.phase == "parole" and round_id + 1 >= standing.cleared_at:
+            else:
                 standing.phase, standing.score = "normal", self.settings.suspect_below
                 changes.append(self._transition(peer, "cleared", round_id))
         return changes
@@ -220,8 +226,7 @@ class TrustTable:
         for _, peer in sorted([entry for entry in low if entry[1] in members])[: max(0, room)]:
             standing = self._standings[peer]
             standing.phase, self._locked_ever = "quarantined", True
-            standing.released_at = round_id + 1 + self.settings.quarantine_rounds
-            standing.cleared_at = standing.released_at + self.settings.parole_rounds
+            standing.rounds_left = self.settings.quarantine_rounds
             changes.append(self._transition(peer, "quarantined", round_id))
         return changes
 
@@ -233,7 +238,7 @@ class TrustTable:
     def pack(self) -> tuple[Any, ...]:
         """The whole table as plain tuples, for a peer that takes over our state."""
         table = sorted(self._standings.items())
-        return tuple([(p, s.score, s.suspected, s.phase, s.released_at, s.cleared_at, s.recent) for p, s in table])
+        return tuple([(p, s.score, s.suspected, s.phase, s.rounds_left, s.recent) for p, s in table])
 
     def unpack(self, packed: Any) -> None:
         """Takes over what ``pack`` gave elsewhere. Raises ``ValueError``, and changes nothing, when it is not that."""
@@ -254,11 +259,10 @@ def _standings_of(packed: Any) -> dict[PeerId, _Standing]:
         raise ValueError("trust: not a table of peers")
     standings = {}
     for row in packed:
-        if not isinstance(row, tuple | list) or len(row) != 7:
-            raise ValueError("trust: a row has 7 fields")
-        peer, score, suspected, phase, released_at, cleared_at, recent = row
-        whole = (peer, released_at, cleared_at)
-        if not all(isinstance(value, int) and not isinstance(value, bool) and value >= 0 for value in whole):
+        if not isinstance(row, tuple | list) or len(row) != 6:
+            raise ValueError("trust: a row has 6 fields")
+        peer, score, suspected, phase, rounds_left, recent = row
+        if not all(isinstance(value, int) and not isinstance(value, bool) and value >= 0 for value in (peer, rounds_left)):
             raise ValueError("trust: peers and rounds are whole numbers")
         if not isinstance(score, int | float) or not 0.0 <= score <= 1.0 or not isinstance(suspected, bool):
             raise ValueError(f"trust: a score of {score!r}")
@@ -272,5 +276,5 @@ def _standings_of(packed: Any) -> dict[PeerId, _Standing]:
             if not isinstance(item[1], int | float):
                 raise ValueError("trust: evidence without a number")
         memory = tuple([(str(name), float(far)) for name, far in recent])
-        standings[peer] = _Standing(float(score), suspected, released_at, cleared_at, phase, memory)
+        standings[peer] = _Standing(float(score), suspected, rounds_left, phase, memory)
     return standings

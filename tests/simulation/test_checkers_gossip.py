@@ -256,7 +256,7 @@ def test_who_stands_out_is_locked_up_and_released_and_that_is_found_right(kind: 
     ("faulty", "words"),
     [
         (lambda table: setattr(table, "_quarantine", lambda round_id, roster: []), "is not locked up"),
-        (lambda table: setattr(table, "quarantined", lambda round_id: frozenset()), "which are in quarantine"),
+        (lambda table: setattr(table, "quarantined", frozenset), "which are in quarantine"),
         (lambda table: setattr(table, "settings", replace(table.settings, quarantine_rounds=3)), "is released with round"),
         (
             lambda table: setattr(table, "settings", replace(table.settings, quarantine_rounds=90)),
@@ -285,7 +285,7 @@ def test_a_rule_that_is_told_of_fewer_liars_than_there_may_be_is_caught(kind: ty
 def test_one_who_serves_from_quarantine_is_caught() -> None:
     swarm = judging(TrustFollowsTheCommits, "rolling")
     for peer in range(5):
-        table_of(swarm.hosts[peer].core).may_serve = lambda peer, round_id: True
+        table_of(swarm.hosts[peer].core).may_serve = lambda peer: True
     assert "which may not serve" in caught(swarm, 6.0)
 
 

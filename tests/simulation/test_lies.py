@@ -209,3 +209,20 @@ def test_seed_1232_peers_that_leave_their_branches_for_each_others_all_at_once_k
         if outcome.reports.get("kept_own_state", 0) >= 2:
             return
     pytest.fail("in no schedule did two peers keep their own states")
+
+
+def test_seed_527_a_leap_over_rounds_sets_nobody_free_who_is_in_quarantine() -> None:
+    """Peer 1 takes over a state that a liar says to be of a round a million further on, and the others follow it there."""
+    schedule = Schedule(
+        527,
+        peers=3,
+        aggregator="median",
+        faults=(Liar("nan", (0,), 1.0), NodeLie("far_states", (2,)), Restart(1, None, 0.01, 14.5)),
+        active_s=15.0,
+        duration_s=17.0,
+        compute_s=(0.46, 0.58),
+        shards=(12,),
+    )
+    outcome = run(schedule)
+    assert outcome.violation is None, outcome.violation
+    assert (outcome.reports["quarantined"], outcome.reports["restored"]) == (3, 3)

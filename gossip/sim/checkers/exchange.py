@@ -48,7 +48,7 @@ def is_worth_waiting(core: Peer, rounds: GossipRounds, source: PeerId) -> bool:
     """Whether anything can be expected of it that will be used."""
     if core.membership.skip_reason(source) or source in rounds.finished:
         return False
-    return source not in rounds.trust.quarantined(rounds.round_id)
+    return source not in rounds.trust.quarantined()
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +249,7 @@ class TakesWhatItWasPushed(Checker):
                 if not delivered and is_worth_waiting(core, rounds, source):
                     text = f"goes on in round {doing.round_id} without peer {source}, which it hears, before its grace is over"
                     raise self.violated(swarm, peer, text)
-        barred, found = {*rounds.trust.quarantined(doing.round_id), *doing.released}, {}
+        barred, found = {*rounds.trust.quarantined(), *doing.released}, {}
         for kind in kinds:
             taken = {
                 sender: boxes[kind].take(doing.round_id, settings.staleness_max, sender in doing.sources, sender in barred)

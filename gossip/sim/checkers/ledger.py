@@ -13,19 +13,19 @@ from gossip.core.trust import RECENT
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What is known of one peer.
+    """What is known of one peer. Rounds are counted as they come: their numbers may leap.
 
     Attributes:
         in_a_row: Rounds in a row, of those in which it was judged, in which it stood out.
         counts: Rounds in which it did, since it was released last.
-        locked_at: The round with which its quarantine began; -1: it is in none.
-        released_at: The round with which its last one ended, likewise; its parole goes on from then.
+        locked_for: Rounds since that with which its quarantine began; -1: it is in none.
+        released_for: Rounds since that with which its last one ended, likewise; its parole goes on from then.
     """
 
     in_a_row: int = 0
     counts: int = 0
-    locked_at: int = -1
-    released_at: int = -1
+    locked_for: int = -1
+    released_for: int = -1
 
 
 NOTHING = Record()
@@ -40,23 +40,15 @@ class Ledger:
     records: dict[PeerId, Record] = field(default_factory=dict)
     wrong: tuple[PeerId, str] | None = None
 
-    def locked(self, round_id: int) -> tuple[PeerId, ...]:
-        """Who is in quarantine in that round: a gossip round may be far behind the last."""
+    def locked(self) -> tuple[PeerId, ...]:
+        """Who is in quarantine in the next round."""
         lasts = self.settings.quarantine_rounds
-        return tuple(
-            [peer for peer, record in self.records.items() if record.locked_at >= 0 and round_id <= record.locked_at + lasts]
-        )
+        return tuple([peer for peer, record in self.records.items() if 0 <= record.locked_for < lasts])
 
-    def barred(self, round_id: int) -> tuple[PeerId, ...]:
-        """Who may not serve in that round: in quarantine, or on parole."""
-        parole = self.settings.parole_rounds
-        return tuple(
-            [
-                peer
-                for peer, record in self.records.items()
-                if record.locked_at >= 0 or (record.released_at >= 0 and round_id <= record.released_at + parole)
-            ]
-        )
+    def barred(self) -> tuple[PeerId, ...]:
+        """Who may not serve in the next round: in quarantine, or on parole."""
+        parole, records = self.settings.parole_rounds, self.records.items()
+        return tuple([peer for peer, record in records if record.locked_for >= 0 or 0 <= record.released_for < parole])
 
     def most(self, score: float) -> int:
         """Rounds of standing out that take a score below the threshold."""
@@ -75,10 +67,10 @@ class Ledger:
             judged: Whom the rule has seen, or who is proven faulty, and whether it stood out.
             changes: What trust says: ``(peer, "quarantined" or "parole")``.
         """
-        records, wrong = dict(self.records), None
+        records, wrong = {peer: _a_round_on(record) for peer, record in self.records.items()}, None
         for peer, stood_out in judged:
             record = records.get(peer, NOTHING)
-            if record.locked_at < 0:
+            if record.locked_for < 0:
                 row, counts = (record.in_a_row + 1, record.counts + 1) if stood_out else (0, record.counts)
                 records[peer] = replace(record, in_a_row=row, counts=counts)
         for peer, change in changes:
@@ -86,28 +78,38 @@ class Ledger:
             if change == "quarantined":
                 # On parole a score begins between the thresholds.
                 between = (self.settings.suspect_below + self.settings.quarantine_below) / 2
-                least = self.most(1.0 if record.released_at < 0 else between)
+                least = self.most(1.0 if record.released_for < 0 else between)
                 if record.counts < least:
                     wrong = (
                         peer,
                         f"is locked up with round {round_id} for {record.counts} rounds of standing out; it takes {least}",
                     )
-                records[peer] = replace(record, locked_at=round_id)
+                records[peer] = replace(record, locked_for=0)
             elif change == "parole":
-                lasted = round_id - record.locked_at
-                if record.locked_at < 0 or lasted < self.settings.quarantine_rounds:
-                    wrong = peer, f"is released with round {round_id}, and was locked up with {record.locked_at}"
-                records[peer] = Record(released_at=round_id)
+                if record.locked_for < self.settings.quarantine_rounds:
+                    lasted = f"was locked up for {record.locked_for} rounds" if record.locked_for >= 0 else "was not locked up"
+                    wrong = peer, f"is released with round {round_id}, and {lasted}"
+                records[peer] = Record(released_for=0)
         return replace(self, records=records, wrong=wrong or self._lacks(round_id, records, members))
 
     def _lacks(self, round_id: int, records: dict[PeerId, Record], members: Collection[PeerId]) -> tuple[PeerId, str] | None:
         # Only who stands out as a rule is accused: what a peer sent before may clear it for as long as that is remembered.
-        locked = [peer for peer, record in records.items() if record.locked_at >= 0]
+        locked = [peer for peer, record in records.items() if record.locked_for >= 0]
         room = min(self.f - len(locked), (len(members) - 1) // 2 - len([peer for peer in locked if peer in members]))
         for peer, record in records.items():
-            if record.locked_at >= 0:
-                if round_id - record.locked_at > self.settings.quarantine_rounds:
-                    return peer, f"is in quarantine for {round_id - record.locked_at} rounds"
+            if record.locked_for >= 0:
+                if record.locked_for > self.settings.quarantine_rounds:
+                    return peer, f"is in quarantine for {record.locked_for} rounds"
             elif room > 0 and peer in members and record.in_a_row > RECENT + self.most(1.0):
                 return peer, f"has stood out for {record.in_a_row} rounds in a row by round {round_id}, and is not locked up"
         return None
+
+
+def _a_round_on(record: Record) -> Record:
+    if record.locked_for < 0 and record.released_for < 0:
+        return record
+    return replace(
+        record,
+        locked_for=record.locked_for + (record.locked_for >= 0),
+        released_for=record.released_for + (record.released_for >= 0),
+    )

@@ -227,9 +227,7 @@ class CrashCostsLittle(Checker):
         cores = [core for other in swarm.up if (core := peer_core(swarm, other)) is not None and core.phase == "running"]
         roster = max((core.rounds.roster.peers for core in cores), key=len, default=())
         quorum = max((core.rounds.quorum() for core in cores), default=1)
-        locked = max(
-            (rolling.agreed.trust.quarantined(rolling.round_id) for core in cores if (rolling := rolling_of(core))), key=len
-        )
+        locked = max((rolling.agreed.trust.quarantined() for core in cores if (rolling := rolling_of(core))), key=len)
         # A liar may be on a branch of its own after a result that nobody else took, and make up no quorum with the others.
         astray = self.circumstances.liars if self.circumstances.delaying else frozenset[PeerId]()
         here = [peer for peer in roster if peer in swarm.up and peer not in astray]
@@ -272,7 +270,7 @@ class EverybodyContributes(RoundLiveness):
             rounds = rolling_of(core)
             if rounds is None or peer in self.circumstances.liars:
                 continue
-            locked = rounds.agreed.trust.quarantined(rounds.round_id)
+            locked = rounds.agreed.trust.quarantined()
             useful = sum(1 for other, _ in participants if other not in locked)
             if useful < updates_needed(core.settings, rounds.roster, locked):
                 continue  # the rule can make nothing of so few while a liar that was not found out may be among them

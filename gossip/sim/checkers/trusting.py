@@ -77,9 +77,9 @@ class TrustFollowsTheCommits(Checker):
         if commit.server in self.circumstances.two_faced:
             return
         where = f"round {commit.round_id}, shard {commit.shard}"
-        if used := [c.peer for c in commit.contributors if c.peer in before.locked(commit.round_id)]:
+        if used := [c.peer for c in commit.contributors if c.peer in before.locked()]:
             raise self.violated(swarm, peer, f"{where} uses updates of peers {used}, which are in quarantine")
-        barred = before.barred(commit.round_id)
+        barred = before.barred()
         if commit.server in barred and any(other not in barred for other in core.rounds.roster):
             raise self.violated(swarm, peer, f"{where} was made by peer {commit.server}, which may not serve")
 
@@ -93,12 +93,12 @@ class TrustFollowsTheCommits(Checker):
         if ledger is None or shard is None or shard.ticket != ask.ticket or shard.commit is not None:
             return
         self.judged += 1
-        if used := [row.peer for row in ask.rows if row.peer in ledger.locked(ask.round_id)]:
+        if used := [row.peer for row in ask.rows if row.peer in ledger.locked()]:
             raise self.violated(
                 swarm, peer, f"round {ask.round_id}: its rule is given updates of {used}, which are in quarantine"
             )
         proven = {p for p, (_, payload) in shard.answers.items() if payload is not None and not payload.finite}
-        proven.update(locked for locked in ledger.locked(ask.round_id) if locked in rounds.roster)
+        proven.update(locked for locked in ledger.locked() if locked in rounds.roster)
         most = max(0, core.settings.f - len(proven))
         if ask.f != most:
             text = (
@@ -178,14 +178,14 @@ class TrustFollowsExperience(Checker):
     def _on_aggregate(self, swarm: Swarm[Any], peer: PeerId, core: Peer, ledger: Ledger, ask: Aggregate) -> None:
         if not ask.mix:
             self._asked[peer] = {ask.ticket: ask}
-        if used := [row.peer for row in ask.rows if row.peer in ledger.locked(ask.round_id)]:
+        if used := [row.peer for row in ask.rows if row.peer in ledger.locked()]:
             raise self.violated(
                 swarm, peer, f"round {ask.round_id}: its rule is given updates of {used}, which are in quarantine"
             )
         settings = core.settings
         # Each liar more takes two updates more, and one needs what one needs without any.
         without_any = max(1, settings.updates_min - 2 * settings.f)
-        most = max(0, min(settings.f - len(ledger.locked(ask.round_id)), (len(ask.rows) - without_any) // 2))
+        most = max(0, min(settings.f - len(ledger.locked()), (len(ask.rows) - without_any) // 2))
         self.judged += 1
         if ask.f != most:
             text = f"round {ask.round_id}: its rule is to bear {ask.f} liars among {len(ask.rows)}, and {most} may be"
