@@ -45,6 +45,20 @@ def test_clip_and_normalise_set_the_length_and_keep_the_direction() -> None:
     assert torch.equal(sent_by("normalize", UPDATES), sent_by("normalise:length=1", UPDATES))
 
 
+def test_what_is_short_enough_stays_as_it_is_and_what_is_tiny_has_a_direction() -> None:
+    just_below = 0.99 * torch.nn.functional.normalize(UPDATES[:1], dim=1)
+    assert torch.equal(sent_by("clip:1", just_below), just_below)
+    tiny = 1e-30 * UPDATES[:1].double()  # its square is no float32
+    assert float(sent_by("normalise", tiny).norm()) == pytest.approx(1.0)
+
+
+def test_what_is_sent_has_no_history_of_gradients() -> None:
+    sent, memory = senders.load("momentum:0.9+clip:1")(UPDATES[0].clone().requires_grad_())
+    assert not sent.requires_grad
+    assert memory[0] is not None
+    assert not memory[0].requires_grad
+
+
 def test_steps_apply_from_left_to_right() -> None:
     first_clipped, first_averaged = sent_by("clip:1+momentum"), sent_by("momentum+clip:1")
     assert float(first_clipped[1].norm()) < 0.3
@@ -65,11 +79,14 @@ def test_memory_is_data_that_a_later_life_goes_on_with() -> None:
         sender(UPDATES[0, 1:], saved)
 
 
-def test_an_update_that_is_not_finite_does_not_poison_the_memory() -> None:
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_an_update_that_is_not_finite_does_not_poison_the_memory(value: float) -> None:
     sender = senders.load("momentum")
     _, memory = sender(UPDATES[0])
-    sent, after = sender(torch.full((50,), float("nan")), memory)
-    assert bool(sent.isnan().all())
+    bad = UPDATES[1].clone()
+    bad[7] = value
+    sent, after = sender(bad, memory)
+    assert sent is bad
     assert torch.equal(after[0], memory[0])
 
 
@@ -79,6 +96,7 @@ def test_an_update_that_is_not_finite_does_not_poison_the_memory() -> None:
         ("momentun", "Did you mean 'momentum'"),
         ("momentum:betta=0.9", "Did you mean 'beta'"),
         ("momentum:beta=1", "below 1"),
+        ("momentum:beta=-0.1", "at least 0"),
         ("momentum:beta=much", "not a number"),
         ("momentum:beta=", "no value"),
         ("momentum:0.9,sum", "no name"),
@@ -86,6 +104,9 @@ def test_an_update_that_is_not_finite_does_not_poison_the_memory() -> None:
         ("momentum:0.9,beta=0.8", "given twice"),
         ("clip", "needs radius"),
         ("clip:-1", "above 0"),
+        ("clip:inf", "finite"),
+        ("normalise:0", "above 0"),
+        ("normalise:inf", "finite"),
         ("momentum+", "step is missing"),
     ],
 )
