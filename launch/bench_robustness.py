@@ -90,8 +90,8 @@ def robustness(
     if as_json:
         print(json.dumps([table.as_data(found) for table in tables]))
     else:
-        for table in tables:
-            print("\n".join(robustness_page.section(table, found)))
+        parts = [[robustness_page.title(table), "", *robustness_page.section(table, found)] for table in tables]
+        print("\n\n".join("\n".join(part) for part in parts))
 
 
 @dataclass(frozen=True, slots=True)

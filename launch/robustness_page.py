@@ -28,7 +28,7 @@ def write(path: Path, tables: Sequence[Table], found: Found, data: str, plot: bo
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         for table in tables:
-            lines += ["", f"## f = {table.f} of {table.n}", ""]
+            lines += ["", title(table), ""]
             if plot:
                 picture = path.with_name(f"{path.stem}-{table.f}-of-{table.n}.png")
                 draw(table, found, picture)
@@ -73,6 +73,10 @@ def _head(tables: Sequence[Table], data: str) -> list[str]:
         "",
         fill(reading, WIDTH),
     ]
+
+
+def title(table: Table) -> str:
+    return f"## f = {table.f} of {table.n}"
 
 
 def section(table: Table, found: Found) -> list[str]:

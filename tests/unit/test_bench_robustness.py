@@ -250,6 +250,15 @@ def test_the_command_runs_only_what_is_missing(tmp_path: Path, capsys: pytest.Ca
     assert all(path.stat().st_mtime_ns == before[path] for path in before)
 
 
+def test_the_command_says_of_each_table_how_many_lie(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bench_robustness.robustness(
+        rules=["mean"], attacks=["none"], n=[5, 6], f=[1, 2], seeds=1, rounds=2, batch=4, lr=0.5, hidden=8,
+        sender="", non_iid=False, data="digits", jobs=1, into=tmp_path, out=None, fails_below=0.9, plot=False, as_json=False,
+    )  # fmt: skip
+    said = capsys.readouterr().out
+    assert 0 <= said.index("## f = 1 of 5\n\nWithout the liars") < said.index("\n\n## f = 2 of 6\n\nWithout the liars")
+
+
 def test_misspelt_rules_attacks_and_senders_stop_the_command_before_it_starts(tmp_path: Path) -> None:
     for change, says in (
         ({"rules": ["krun"]}, "krum"),
