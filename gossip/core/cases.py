@@ -40,8 +40,6 @@ class Cases:
     def __init__(self, settings: MembershipSettings, timers: Timers[Any], view: View, rumours: Rumours, prober: Prober) -> None:
         self.settings, self.timers = settings, timers
         self.view, self.rumours, self.prober = view, rumours, prober
-        self.unasked: dict[PeerId, None] = {}  # out of reach and accused, and asked after so recently that it has to wait
-        self._asked_at: dict[PeerId, float] = {}
 
     # --- coming -----------------------------------------------------------------------------------------------------------
 
@@ -116,7 +114,7 @@ class Cases:
         if suspicion is not None and answer.asked_at >= suspicion.since:
             suspicion.vouched, suspicion.own = True, False
         elif suspicion is not None and not suspicion.vouched:
-            effects += self._ask(member, now)  # that answer may be older than the accusation
+            effects += self.prober.probe(member, now)  # that answer may be older than the accusation
         self.view.settle(member)
         return effects
 
@@ -163,27 +161,7 @@ class Cases:
             return self.bury(member, self.view.local, now, "no answer")
         effects = self.arm(member, suspicion, now) if news else []
         if news and not own:
-            effects += self._ask(member, now)  # a second opinion, which also tells the accused
-        return effects
-
-    def _ask(self, member: Member, now: float) -> list[Effect]:
-        """Because of others' word. Where no link stands helpers are asked, whose answers bring more rumours: once in a probe
-        interval, or a single liar and a cut between some keep everybody busy at the speed of the network."""
-        if not member.linked:
-            if now - self._asked_at.get(member.peer, float("-inf")) < self.settings.probe_interval_s:
-                self.unasked[member.peer] = None
-                return []
-            self._asked_at[member.peer] = now
-        return self.prober.probe(member, now)
-
-    def ask_unasked(self, now: float) -> list[Effect]:
-        """Those whose turn has come meanwhile. To be called while there is anybody ``unasked``."""
-        effects: list[Effect] = []
-        for peer in tuple(self.unasked):
-            member = self.view.members[peer]
-            del self.unasked[peer]
-            if member.suspicion is not None and not member.suspicion.vouched:
-                effects += self._ask(member, now)
+            effects += self.prober.probe(member, now)  # a second opinion, which also tells the accused
         return effects
 
     def arm(self, member: Member, suspicion: Suspicion, now: float) -> list[Effect]:

@@ -372,7 +372,7 @@ class Membership:
 
     def speak(self, now: float) -> list[Effect]:
         """Call it after every event. While there is something to tell, a tick comes every ``gossip_interval_s``; else none."""
-        if self.speaks or not (self.rumours.waiting or self.cases.unasked) or self.me.gone:
+        if self.speaks or not self.rumours.waiting or self.me.gone:
             return []
         self.speaks = True
         at = now + self.settings.gossip_interval_s
@@ -398,7 +398,7 @@ class Membership:
 
     def _gossip(self, now: float) -> list[Effect]:
         self.speaks = False
-        effects = self.cases.ask_unasked(now) if self.cases.unasked else []
+        effects: list[Effect] = []
         patience_s = self.settings.gossip_to_dead_s
 
         def listens(m: Member) -> bool:

@@ -92,6 +92,7 @@ class Prober:
         self.view, self.awareness, self.talk = view, awareness, talk
         self.probes: dict[int, Probe] = {}
         self._nonces: dict[PeerId, int] = {}  # of the probe under way, by whom it is for: one a peer at a time
+        self._asked_at: dict[PeerId, float] = {}  # when helpers were asked last, by whom it was about
         self.relays: dict[int, Relay] = {}
         self._circle: list[PeerId] = []  # whom to probe, in this order, round and round
         self._place = 0
@@ -126,17 +127,15 @@ class Prober:
         del self.probes[probe.nonce], self._nonces[probe.peer]
 
     def probe(self, member: Member, now: float) -> list[Effect]:
-        """Starts a probe, unless one is under way. Where no link stands, helpers are asked at once."""
+        """Starts a probe, unless one is under way. Where no link stands, helpers are asked first."""
         if self.is_probing(member.peer):
             return []
         nonce = self._nonce()
-        timeout_s = self.awareness.scale(self.settings.probe_timeout_s)
-        ends = now + max(self.awareness.scale(self.settings.probe_interval_s), 1.5 * timeout_s)
-        probe = self.probes[nonce] = Probe(member.peer, nonce, now, ends, token=0)
+        probe = self.probes[nonce] = Probe(member.peer, nonce, now, now + self._patience_s(), token=0)
         self._nonces[member.peer] = nonce
         if not member.linked:
-            return self._ask_helpers(probe, now)
-        at = now + timeout_s / self.settings.probe_tries
+            return self._ask_in_turn(probe, now)
+        at = now + self.awareness.scale(self.settings.probe_timeout_s) / self.settings.probe_tries
         timer = self.timers.set(at, ProbeStep(nonce, 1, at))
         probe.token = timer.token
         return [Send(member.peer, Ping(nonce, member.peer, self.talk(member.peer))), timer]
@@ -147,7 +146,7 @@ class Prober:
         if nonce is None:
             return self.probe(member, now)
         probe = self.probes[nonce]
-        return [] if probe.helpers else [*self.timers.cancel(probe.token), *self._ask_helpers(probe, now)]
+        return [] if probe.helpers else [*self.timers.cancel(probe.token), *self._ask_in_turn(probe, now)]
 
     def ping_once(self, peer: PeerId) -> list[Effect]:
         """A ping without consequences: to one that is thought dead, which shall hear of it."""
@@ -176,7 +175,24 @@ class Prober:
         suspicion = member.suspicion
         return not member.gone and (suspicion is None or tuple(suspicion.accusers) == (self.view.local,))
 
+    def _patience_s(self) -> float:
+        """Until the verdict, from the first question on."""
+        timeout_s = self.awareness.scale(self.settings.probe_timeout_s)
+        return max(self.awareness.scale(self.settings.probe_interval_s), 1.5 * timeout_s)
+
+    def _ask_in_turn(self, probe: Probe, now: float) -> list[Effect]:
+        """Helpers are asked about one out of reach once in a probe interval. Their answers bring rumours, and break more links:
+        one that closes again and again, or a single liar and a cut, would keep everybody busy at the speed of the network."""
+        at = self._asked_at.get(probe.peer, float("-inf")) + self.settings.probe_interval_s
+        if at <= now:
+            return self._ask_helpers(probe, now)
+        probe.began, probe.ends = at, at + self._patience_s()
+        timer = self.timers.set(at, ProbeStep(probe.nonce, self.settings.probe_tries, at))
+        probe.token = timer.token
+        return [timer]
+
     def _ask_helpers(self, probe: Probe, now: float) -> list[Effect]:
+        self._asked_at[probe.peer] = now
         able = self.view.sample(
             self.rng, self.settings.indirect_probes, lambda m: m.peer != probe.peer and not m.gone and m.linked
         )

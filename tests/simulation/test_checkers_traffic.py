@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from checked_swarm import checked_swarm, tamper
@@ -31,6 +32,9 @@ from gossip.sim.checkers import Checker, Circumstances, Panel, Violation
 from gossip.sim.checkers.answers import AnswersOnce, CommitsForAReason, OffersOnce
 from gossip.sim.checkers.pushing import PushesToAll
 from gossip.sim.checkers.rates import FallsSilent, SpeaksInMeasure
+from gossip.sim.play import run
+from gossip.sim.schedule import Schedule
+from gossip.world_faults import Reset
 
 Change = Callable[[Event, list[Effect]], list[Effect] | None]
 
@@ -162,3 +166,15 @@ def test_s15_who_talks_on_when_it_has_no_news_is_caught() -> None:
     tamper(swarm, 0, besides(Gossip((Rumour(2, "alive", 0, "", "", 2),))))
     takes_s = retransmit_limit(5, MembershipSettings()) * MembershipSettings().gossip_interval_s
     assert f"after its last news, which take {takes_s:.2f} s to tell" in caught(swarm, for_s=5.0)
+
+
+# --- what it has found ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("topology", ["rolling", "full"])
+def test_seed_2088_connections_that_break_with_every_tenth_message_do_not_fill_the_network_with_questions(topology: str) -> None:
+    """Each closing had three others asked, whose pings and answers broke the next connections, which are up in a millisecond."""
+    schedule = Schedule(1, peers=5, topology=topology, faults=(Reset(0.1, 2.0, 3.0),), active_s=5.0, duration_s=5.0)
+    outcome = run(replace(schedule, probe_interval_s=1.0))
+    assert outcome.violation is None, outcome.violation
+    assert outcome.counts["reset"] > 30

@@ -599,6 +599,21 @@ def test_a_closed_link_skips_at_once_and_asks_others_at_once() -> None:
     assert bench.changes() == [(1, "unskip")]
 
 
+def test_of_a_link_that_closes_again_and_again_others_are_asked_once_in_a_probe_interval() -> None:
+    bench = Bench(5)
+    for _ in range(20):
+        bench.link(1)
+        bench.advance(0.004)
+        bench.link(1, up=False, reason="closed")
+        bench.advance(0.004)
+    assert len(bench.requests()) == 3
+    bench.advance(0.05)
+    assert len(bench.requests()) == 6, "it is out of reach, and that it lives was said long ago"
+    for peer, request in bench.requests()[3:]:
+        bench.say(peer, Nack(request.nonce, 1))
+    assert bench.status(1) == "suspect"
+
+
 def test_helpers_without_a_link_of_their_own_make_it_a_suspicion_at_once() -> None:
     bench = Bench(5)
     bench.link(1, up=False, reason="closed")
