@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -48,6 +48,11 @@ def running(invariant: str, *, until_s: float = 1.0, circumstances: Circumstance
     swarm = checked_swarm(only(invariant, circumstances), **options)
     swarm.run_for(until_s)
     return swarm
+
+
+def judged_by(swarm: Swarm[Peer]) -> Mapping[str, int]:
+    [panel] = [hook for hook in swarm.hooks if isinstance(hook, Panel)]
+    return panel.judged_by()
 
 
 # --- without a plant ------------------------------------------------------------------------------------------------------
@@ -752,11 +757,40 @@ def test_l2_a_peer_that_stands_still_in_the_calm_is_caught() -> None:
     assert never_settles(swarm, "L2").peer == 2
 
 
-def test_l3_a_crash_after_which_nothing_goes_on_is_caught() -> None:
-    swarm = running("L3", until_s=4.0, compute_s=0.5)
+def narrow(swarm: Swarm[Peer]) -> None:
+    """Some payloads are lost at full queues."""
+    swarm.network.shape([(a, b) for a in range(4) for b in range(4) if a != b], bytes_per_s=1e6, queue_bytes=16.0)
+
+
+def crash_after_which_nothing_goes_on(swarm: Swarm[Peer]) -> None:
     swarm.crash(1)
     for peer in (0, 2, 3):
         tamper(swarm, peer, each(Aggregate, lambda ask: []))
+
+
+def test_l3_a_crash_after_which_nothing_goes_on_is_caught() -> None:
+    swarm = running("L3", until_s=4.0, compute_s=0.5)
+    crash_after_which_nothing_goes_on(swarm)
+    assert "the others are in round" in caught(swarm, "L3", 6.0).text
+
+
+def test_l3_a_crash_while_queues_are_full_is_not_judged() -> None:
+    """Seed 1574."""
+    swarm = running("L3", until_s=4.0, compute_s=0.5)
+    narrow(swarm)
+    swarm.run_for(0.5)
+    crash_after_which_nothing_goes_on(swarm)
+    swarm.run_for(6.0)
+    assert not judged_by(swarm)["CrashCostsLittle"]
+
+
+def test_l3_a_crash_long_after_queues_were_full_is_judged() -> None:
+    swarm = running("L3", until_s=1.0, compute_s=0.5)
+    narrow(swarm)
+    swarm.run_for(0.5)
+    swarm.network.models.clear()
+    swarm.run_for(4.0)
+    crash_after_which_nothing_goes_on(swarm)
     assert "the others are in round" in caught(swarm, "L3", 6.0).text
 
 

@@ -10,11 +10,12 @@ from checked_swarm import checked_swarm, tamper
 from test_checkers_gossip import caught, each, watched
 
 from gossip.core.dissemination import retransmit_limit
-from gossip.core.events import Effect, Event, Send, TimerFired
+from gossip.core.events import Effect, Event, LinkUp, Received, Send, TimerFired
 from gossip.core.messages import (
     Ack,
     Commit,
     Gossip,
+    Hello,
     Message,
     Nack,
     NotMe,
@@ -27,11 +28,13 @@ from gossip.core.messages import (
     StateRequest,
     Update,
 )
+from gossip.core.peer import Peer
 from gossip.core.settings import MembershipSettings
 from gossip.sim.checkers import Checker, Circumstances, Panel, Violation
 from gossip.sim.checkers.answers import AnswersOnce, CommitsForAReason, OffersOnce
 from gossip.sim.checkers.pushing import PushesToAll
 from gossip.sim.checkers.rates import FallsSilent, SpeaksInMeasure
+from gossip.sim.driver import Swarm
 from gossip.sim.play import run
 from gossip.sim.schedule import Schedule
 from gossip.world_faults import Reset
@@ -124,6 +127,35 @@ def test_s15_who_says_something_with_every_event_is_caught(message: Message) -> 
     swarm, _ = watched(SpeaksInMeasure, topology="rolling")
     tamper(swarm, 0, lambda event, effects: [*effects, *[Send(1, message)] * 3])
     assert f"times a {type(message).__name__} in a second" in caught(swarm)
+
+
+def break_again_and_again(swarm: Swarm[Peer], a: int, b: int) -> None:
+    for _ in range(40):
+        swarm.reset_link(a, b)
+        swarm.run_for(0.02)
+
+
+def test_who_greets_over_a_link_that_breaks_and_comes_up_again_and_again_is_sound() -> None:
+    """Seed 603."""
+    swarm, _ = watched(SpeaksInMeasure, topology="rolling")
+    greeted: list[Hello] = []
+
+    def listen(event: Event, effects: list[Effect]) -> None:
+        sends = [effect for effect in effects if isinstance(effect, Send) and effect.peer == 1]
+        greeted.extend(send.message for send in sends if isinstance(send.message, Hello))
+
+    tamper(swarm, 0, listen)
+    break_again_and_again(swarm, 0, 1)
+    assert len(greeted) >= 40, "more than is granted for any other reason"
+
+
+@pytest.mark.parametrize("when", [Received, LinkUp], ids=lambda when: when.__name__)
+@pytest.mark.parametrize("other", [1, 2])
+def test_s15_who_greets_one_over_and_over_is_caught_also_while_links_come_up(when: type, other: int) -> None:
+    swarm, _ = watched(SpeaksInMeasure, topology="rolling")
+    tamper(swarm, 0, besides(swarm.hosts[0].core.greeting.hello(), when))
+    with pytest.raises(Violation, match="says more than 25 times a Hello in a second"):
+        break_again_and_again(swarm, 0, other)
 
 
 def test_s15_who_goes_on_with_every_probe_in_the_calm_is_caught_where_it_was_not_before() -> None:

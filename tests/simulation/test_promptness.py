@@ -12,7 +12,7 @@ from gossip.core.events import Aggregate, Contributed, Effect, Event, Go, Receiv
 from gossip.core.messages import Commit, Hello, NotMe, PeerId
 from gossip.core.peer import Peer
 from gossip.fault_kinds import Slow
-from gossip.sim.checkers import Checker, Panel, Violation
+from gossip.sim.checkers import Checker, Circumstances, Panel, Violation
 from gossip.sim.checkers.disturbances import Disturbances
 from gossip.sim.checkers.promptness import (
     AsksForWhatItLacks,
@@ -91,18 +91,50 @@ def test_l3_one_that_offers_its_update_to_a_skipped_server_is_caught() -> None:
     assert caught(swarm, "L3").peer == (server + 1) % 4
 
 
-def test_l2_a_round_that_is_not_over_when_all_is_there_is_caught() -> None:
-    swarm = under(OverWhenAllIsThere)
-    dropped: list[bool] = []
+def loses_an_aggregate(circumstances: Circumstances) -> tuple[Swarm[Peer], Panel, list[bool]]:
+    """A swarm of which the next server loses what it asks its rule for, once; and whether it has."""
+    panel = Panel([disturbances := Disturbances(), OverWhenAllIsThere(disturbances, circumstances)])
+    swarm, lost = checked_swarm(panel, compute_s=0.5), list[bool]()
+    swarm.run_for(3.3)
 
     def drops(event: Event, effects: list[Effect]) -> list[Effect] | None:
-        if dropped or not any(isinstance(effect, Aggregate) for effect in effects):
+        if lost or not any(isinstance(effect, Aggregate) for effect in effects):
             return None
-        dropped.append(True)
+        lost.append(True)
         return [effect for effect in effects if not isinstance(effect, Aggregate)]
 
     tamper(swarm, server_of(swarm), drops)
+    return swarm, panel, lost
+
+
+def test_l2_a_round_that_is_not_over_when_all_is_there_is_caught() -> None:
+    swarm, _, _ = loses_an_aggregate(Circumstances())
     assert "with nobody missing" in caught(swarm, "L2").text
+
+
+LATE = Circumstances.of((3,), lies=("wrong_size",))
+IN_TIME = Circumstances.of((3,), lies=("sign_flip",))
+
+
+def test_l2_a_round_that_a_liar_may_have_held_up_before_the_calm_is_not_judged_in_it() -> None:
+    """Seed 732: what the others were sent is not what its trainer had come with."""
+    swarm, panel, lost = loses_an_aggregate(LATE)
+    swarm.run_until(lambda: bool(lost), 3.0)
+    panel.begin_calm(swarm)
+    swarm.run_for(8.0)
+    assert panel.judged()["L2"] > 0
+
+
+@pytest.mark.parametrize(
+    ("circumstances", "calm_first"), [(LATE, True), (IN_TIME, False)], ids=["of the calm", "of no such liar"]
+)
+def test_l2_a_round_that_no_liar_can_have_held_up_is_judged_in_the_calm(circumstances: Circumstances, calm_first: bool) -> None:
+    swarm, panel, lost = loses_an_aggregate(circumstances)
+    if not calm_first:
+        swarm.run_until(lambda: bool(lost), 3.0)
+    panel.begin_calm(swarm)
+    assert "with nobody missing" in caught(swarm, "L2").text
+    assert lost
 
 
 def test_l2_one_that_is_stuck_where_nothing_is_in_its_way_is_caught() -> None:

@@ -104,8 +104,8 @@ class SpeaksInMeasure(Checker):
             return
         if kind is PushPull and effect.message.reply:  # type: ignore[union-attr]
             return
-        if kind is Hello and type(swarm.handling) is LinkUp:
-            return  # once a link that comes up, however often the network resets it
+        if kind in (Hello, Ping) and _is_greeting(swarm, kind, effect.peer):
+            return  # a link comes up as often as the network resets it
         if kind is Ping and _is_relayed(swarm, effect.peer):
             return
         if kind is Gossip and type(swarm.handling) is Received and swarm.handling.sender == effect.peer:
@@ -175,4 +175,13 @@ def _is_relayed(swarm: Swarm[Any], to: PeerId) -> bool:
     event = swarm.handling
     if type(event) is not Received or type(event.message) is not PingRequest or event.message.target != to:
         return False
-    return sum(type(asked) is Send and type(asked.message) is Ping and asked.peer == to for asked in swarm.asked) == 1
+    return _says_once(swarm, Ping, to)
+
+
+def _is_greeting(swarm: Swarm[Any], kind: type, to: PeerId) -> bool:
+    """Whether it is said because the link to that peer came up, once."""
+    return type(swarm.handling) is LinkUp and swarm.handling.peer == to and _says_once(swarm, kind, to)
+
+
+def _says_once(swarm: Swarm[Any], kind: type, to: PeerId) -> bool:
+    return sum(type(asked) is Send and type(asked.message) is kind and asked.peer == to for asked in swarm.asked) == 1
