@@ -103,6 +103,8 @@ class Rule:
     """Whether the order of the updates does not matter."""
     absolute: frozenset[str] = frozenset()
     """Options in units of the updates: where one is given, ``scale`` is not promised."""
+    fixed_f: int | None = None
+    """The least f that is fixed inside of it, for a part; None when each part takes the f that the whole is given."""
     whole_vector = True
     """False for rules that work coordinate by coordinate: those may be cut in shards."""
     takes_rows = False

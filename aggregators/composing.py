@@ -208,6 +208,7 @@ class ComposedRule(Rule):
             robust=min((self.final.robust, *(part.robust for part, _ in self.pre)), key=(False, "bounded", True).index),
             parameters=parameters,
         )
+        self.fixed_f = min((int(stage.options["f"]) for stage in (*before, last) if "f" in stage.options), default=None)
         self.symmetric = self.final.symmetric and all(part.symmetric for part, _ in self.pre)
         fixed = [stage.options.get(key) for stage in (*before, last) for key in stage.part.absolute]
         if any(value is not None for value in fixed):

@@ -23,6 +23,11 @@ def krum_bound(f: int) -> int:
     return 2 * f + 3
 
 
+def multi_krum_bound(f: int, m: int | None = None) -> int:
+    """The same, and n >= f + m: of more than n - f one would be a lie."""
+    return max(krum_bound(f), f + m if isinstance(m, int) else 0)
+
+
 @gram_rule(at_least=krum_bound)
 def krum(gram: Gram, *, f: int) -> Decision:
     """The one update nearest to its n - f - 2 nearest neighbours, by the sum of squared distances.
@@ -40,7 +45,7 @@ def krum(gram: Gram, *, f: int) -> Decision:
     return _best(gram, f, keep=1)
 
 
-@gram_rule(at_least=krum_bound)
+@gram_rule(at_least=multi_krum_bound)
 def multi_krum(gram: Gram, *, f: int, m: int | None = None) -> Decision:
     """The mean of the m updates with the best Krum scores.
 
@@ -49,16 +54,16 @@ def multi_krum(gram: Gram, *, f: int, m: int | None = None) -> Decision:
     Args:
         gram: Of the updates.
         f: Byzantine peers to tolerate.
-        m: How many are averaged; n - f by default.
+        m: How many are averaged; n - f by default, and never more.
     Returns: of equal scores the earlier rows are taken. Outlyingness as in ``krum``.
     Raises:
-        TooFewUpdates: Fewer than 2f + 3 updates.
-        AggregationError: m is not in 1..n.
+        TooFewUpdates: Fewer than 2f + 3 updates, or than m + f.
+        AggregationError: m is not a whole number above 0.
     Source: Blanchard, El Mhamdi, Guerraoui, Stainer 2017, as ``krum``.
     """
     keep = gram.n - f if m is None else whole("multi_krum", "m", m)
-    if not 1 <= keep <= gram.n:
-        raise AggregationError(f"multi_krum: m says how many of {gram.n} updates to average and cannot be {keep}")
+    if keep < 1:
+        raise AggregationError(f"multi_krum: m says how many updates to average and cannot be {keep}")
     return _best(gram, f, keep)
 
 

@@ -78,7 +78,7 @@ def clipping(gram: Gram, *, f: int = 0, radius: float | None = None, about: Lite
     Raises: AggregationError: The radius is not above 0; or there is no center.
     """
     if radius is not None and not radius > 0:
-        raise AggregationError(f"clipping: the radius of a ball cannot be {radius}")
+        raise AggregationError(f"clipping: the radius of a ball cannot be {radius}", "give one above 0")
     if about == "center" and not gram.has("center"):
         raise AggregationError(
             "clipping about a center needs one, and there is none here", "use a gossip topology, or clip about the origin"

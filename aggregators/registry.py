@@ -100,6 +100,17 @@ class BoundRule:
         """The least number of updates for f liars (or for the ``f`` of the options); ``centered`` with a trusted own row."""
         return self.rule.least(int(self.options.get("f", f)), centered=centered, options=self.options)
 
+    def check(self, f: int, n: int, *, centered: bool = False) -> None:
+        """Refuses what would fail in a run's first round: it is tried once on n updates that are made up.
+
+        Raises:
+            TooFewUpdates: It takes more than n updates to tolerate f liars.
+            ConfigError: An option covers fewer liars than f, or is out of range.
+        """
+        from .trying import check
+
+        check(self, f, n, centered)
+
     def explain(self, updates: Updates, **available: Any) -> Verdict:
         """Runs the rule with whatever of ``available`` it names.
 

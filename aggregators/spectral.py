@@ -127,15 +127,19 @@ def dnc(gram: Gram, *, f: int, c: float = 1.0) -> Decision:
     Args:
         gram: Of the updates.
         f: Byzantine peers to tolerate.
-        c: How many times f are left out, rounded; at least one stays.
+        c: How many times f are left out, rounded; at least f, and at least one stays.
     Raises:
         TooFewUpdates: Fewer than 2f + 1 updates.
-        AggregationError: c is negative or not finite, or nobody would be left.
+        AggregationError: c is not finite, or fewer than f or all would be left out.
     Source: Shejwalkar, Houmansadr 2021, "Manipulating the Byzantine", NDSS.
     """
-    leave = round(c * f) if math.isfinite(c) else -1
-    if not 0 <= leave < gram.n:
-        raise AggregationError(f"dnc: c={c} would leave out {leave} of {gram.n} updates")
+    if not math.isfinite(c):
+        raise AggregationError(f"dnc: c says how many times f are left out and cannot be {c}")
+    leave = round(c * f)
+    if leave < f:
+        raise AggregationError(f"dnc: c={c} leaves out {leave} updates, but f={f} of them may be lies", "take c of 1 or more")
+    if leave >= gram.n:
+        raise AggregationError(f"dnc: c={c} would leave out {leave} of {gram.n} updates", "lower c")
     _, along = _top_direction(gram, np.full(gram.n, 1.0 / gram.n))
     return Decision(gram.even(ascending(along)[: gram.n - leave]))
 

@@ -74,7 +74,10 @@ def aggregators(
         raise ConfigError(f"{len(n)} numbers of updates and {len(d)} of coordinates", "give as many --n as --d")
     specs = [word for text in rules for word in text.split()] if rules else list(RULES)
     for spec in specs:
-        load(spec)
+        rule = load(spec)
+        for count in n if rules else ():
+            liars = count // 5 if f is None else f
+            rule.check(liars, max(count, rule.at_least(liars)))  # too few updates for it are told in its note
     _check_memory(n, d)
     if threads is not None:
         torch.set_num_threads(threads)

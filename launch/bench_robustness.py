@@ -62,6 +62,8 @@ def robustness(
     for rule in chosen_rules:
         registry.check(rule)
     chosen_attacks = [attack.replace("-", "_") for attack in _words(attacks)] or every_attack()
+    if rules and not show:
+        _check_options(chosen_rules, n, f)
     _check_attacks(chosen_attacks)
     senders.load(sender)
     if data == "digits":
@@ -188,6 +190,16 @@ class Table:
         ]
         about = {"schema": "gossip.robustness/1", "n": self.n, "f": self.f, "seeds": self.seeds, **self.shared}
         return {**about, "without_liars": self.reference(found), "fails_below": self.fails_below, "cells": cells}
+
+
+def _check_options(rules: Sequence[str], n: Sequence[int], f: Sequence[int]) -> None:
+    """Raises ConfigError for a rule whose options do not cover the liars. That n is too small for it is told in its cells."""
+    from gossip.aggregators import registry
+
+    for spec in rules:
+        rule = registry.load(spec)
+        for workers, liars in zip(n, f, strict=True):
+            rule.check(liars, max(workers, rule.at_least(liars)))
 
 
 def every_attack() -> list[str]:

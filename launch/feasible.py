@@ -5,6 +5,7 @@ Rules live in modules that import torch; so a process of its own looks at them, 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -37,31 +38,25 @@ def check_rule(resolved: Resolved) -> Resolved:
     config = resolved.config
     if config.f is not None and config.f >= config.peers:
         raise ConfigError(f"f={config.f} of {config.peers} peers may lie: nobody honest is left", "lower f, or start more peers")
-    answer = _look(config.aggregator, config.topology, config.peers)
+    answer = _look(config.aggregator, config.topology, config.peers, config.f)
+    if "too_few" in answer:
+        raise TooFewUpdates(*answer["too_few"])
     if "error" in answer:
         raise ConfigError(answer["error"], answer["hint"])
     config.plan.fits(config.topology, answer["rolling"], answer["name"], answer["asks_loss"])
-    least: list[int] = answer["least"]
-    rows: int = answer["rows"]
     if config.f is not None:
-        need = least[config.f] if config.f < len(least) else max(least[-1], config.f + 1)
-        if need > rows:
-            raise TooFewUpdates(answer["name"], config.f, need, rows)
         return resolved
-    possible = [f for f, need in enumerate(least) if need <= rows and f <= config.peers // 4]
-    if not possible:
-        raise TooFewUpdates(answer["name"], 0, least[0], rows)
-    return resolved.with_values(f"what {answer['name']} and {config.peers} peers allow, at most a quarter", f=max(possible))
+    return resolved.with_values(f"what {answer['name']} and {config.peers} peers allow, at most a quarter", f=answer["f"])
 
 
-def _look(aggregator: str, topology: str, peers: int) -> dict[str, Any]:
+def _look(aggregator: str, topology: str, peers: int, f: int | None) -> dict[str, Any]:
     """``_describe`` or what is wrong, by a process of its own, unless torch is here already: to import it takes seconds."""
     if "torch" in sys.modules:
         try:
-            return _describe_or_refuse(aggregator, topology, peers)
+            return _describe_or_refuse(aggregator, topology, peers, f)
         except Exception as error:
             raise ConfigError(f"aggregator {aggregator!r} cannot be loaded: {type(error).__name__}: {error}") from error
-    command = [sys.executable, "-m", "gossip.launch.feasible", aggregator, topology, str(peers)]
+    command = [sys.executable, "-m", "gossip.launch.feasible", aggregator, topology, str(peers), *([] if f is None else [str(f)])]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     try:
         answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -101,23 +96,38 @@ def make_run_folder(path: Path) -> None:
         raise ConfigError(f"cannot make the run folder {path}: {error.strerror}") from error
 
 
-def _describe_or_refuse(aggregator: str, topology: str, peers: int) -> dict[str, Any]:
+def _describe_or_refuse(aggregator: str, topology: str, peers: int, f: int | None) -> dict[str, Any]:
     try:
-        return _describe(aggregator, topology, peers)
+        return _describe(aggregator, topology, peers, f)
+    except TooFewUpdates as error:
+        return {"too_few": error.args}
     except GossipError as error:
         return {"error": str(error), "hint": error.hint}
 
 
-def _describe(aggregator: str, topology: str, peers: int) -> dict[str, Any]:
-    """What the rule is called, the least number of updates for f = 0, 1, ..., and how many it gets at least in a round."""
+def _describe(aggregator: str, topology: str, peers: int, f: int | None = None) -> dict[str, Any]:
+    """What the rule is called, and the f that it will be told: the one given, or the most that it can tolerate.
+
+    Raises: TooFewUpdates or ConfigError: It cannot tolerate f among so many, or for all f that it could be told.
+    """
     rule, who = registry.load(aggregator), topologies.load(topology)
     if rule.needs_center and who.rolling:
         raise ConfigError(f"rule {rule.name} starts from the own update, and {topology} has none", registry.CENTER_HINT)
     plan = who(topologies.Roster(tuple(range(peers))), 0, 0)
     rows = peers if plan.pushes is None else min(1 + len(plan.sources(peer)) for peer in range(peers))
-    least = [rule.at_least(f, centered=not who.rolling) for f in range(peers + 1)]
-    return {"name": rule.name, "least": least, "rows": rows, "rolling": who.rolling, "asks_loss": rule.needs_trainer}
+    chosen = _most(rule, peers // 4, rows, centered=not who.rolling) if f is None else f
+    rule.check(chosen, rows, centered=not who.rolling)
+    return {"name": rule.name, "f": chosen, "rolling": who.rolling, "asks_loss": rule.needs_trainer}
+
+
+def _most(rule: registry.BoundRule, highest: int, rows: int, *, centered: bool) -> int:
+    """The most liars that it can tolerate among so many rows, if any."""
+    for f in range(highest, 0, -1):
+        with contextlib.suppress(ConfigError):
+            rule.check(f, rows, centered=centered)
+            return f
+    return 0
 
 
 if __name__ == "__main__":
-    print(json.dumps(_describe_or_refuse(sys.argv[1], sys.argv[2], int(sys.argv[3]))))
+    print(json.dumps(_describe_or_refuse(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]) if sys.argv[4:] else None)))

@@ -78,7 +78,7 @@ def simulate(
         raise ConfigError(f"nothing to play: {count} seeds, {minutes} minutes", "--seeds 200")
     first = first_seed if one is None else one
     question = Question(first, count, peers, topology, aggregator, plan)
-    question.schedule(first)  # what is wrong with the options is said before anything starts
+    question.check_rule(first)  # what is wrong with the options is said before anything starts
     if not out.is_dir():
         raise ConfigError(f"there is no folder {out} to write plans into")
     console = _Console(as_json)

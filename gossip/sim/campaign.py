@@ -17,11 +17,11 @@ from dataclasses import dataclass, field, replace
 from math import isfinite
 from multiprocessing.synchronize import Event
 
-from gossip.errors import ConfigError, LocalError
+from gossip.errors import ConfigError, LocalError, TooFewUpdates
 from gossip.faults import FaultPlan
 
 from . import play
-from .generate import ROUNDS_MIN, generate
+from .generate import PEERS, ROUNDS_MIN, generate
 from .play import Outcome
 from .schedule import Schedule
 
@@ -70,6 +70,20 @@ class Question:
         )
         given = {"peers": drawn.peers, "topology": drawn.topology, "aggregator": aggregator, "seed": seed}
         return replace(drawn, faults=()).with_plan(replace(self.plan, simulate={**world, **given}))
+
+    def check_rule(self, seed: int) -> None:
+        """Of a rule that was asked for, which is the same in all schedules.
+
+        Raises: ConfigError: It cannot tolerate the liars of this seed's schedule, or ever be given as many updates as it needs.
+        """
+        schedule = self.schedule(seed)
+        if schedule.aggregator == self.aggregator or self.plan is not None:
+            f = play.tolerated(schedule)
+            _, needed = play.reducer_of(schedule.aggregator, f)
+            most = self.peers or (schedule.peers if self.plan is not None else max(PEERS))
+            # One schedule may be what was left of a failure when it was made small.
+            if needed > most and self.count != 1:
+                raise TooFewUpdates(schedule.aggregator, f, needed, most)
 
     @property
     def seeds(self) -> Iterator[int]:

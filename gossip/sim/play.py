@@ -45,7 +45,7 @@ from .nemesis import Nemesis
 from .network import LinkModel, Network
 from .observer import Observer
 from .schedule import Schedule
-from .toy_trainer import Judged, Reducer, ToyTrainer, Values, weighted_mean
+from .toy_trainer import Judged, Reducer, Refused, ToyTrainer, Values, weighted_mean
 
 LONGER = 4 / 3  # times its duration is the most that a schedule is played for the sake of its rounds
 SLICE_S = 0.25
@@ -242,9 +242,7 @@ def make_swarm(schedule: Schedule, nemesis: Nemesis) -> Swarm[Peer]:
     Raises: ConfigError: There is no such topology or rule.
     """
     topology = _Planned(topologies.load(schedule.topology))
-    liars = (
-        max(1, len(nemesis.lies)) if schedule.aggregator != "mean" else 0
-    )  # that are to be borne, whether there are any or not
+    liars = tolerated(schedule)
     reducer, updates_min = reducer_of(schedule.aggregator, liars)
     settings = CoreSettings(
         b"simulate",
@@ -293,11 +291,17 @@ def make_swarm(schedule: Schedule, nemesis: Nemesis) -> Swarm[Peer]:
     )
 
 
+def tolerated(schedule: Schedule) -> int:
+    """The f of a schedule: at least one, whether anybody lies or not, but for the mean."""
+    liars = {peer for fault in schedule.faults if isinstance(fault, Liar) for peer in fault.peers}
+    return max(1, len(liars)) if schedule.aggregator != "mean" else 0
+
+
 def reducer_of(aggregator: str, f: int) -> tuple[Reducer, int]:
     """How updates become one, and the least number of updates that takes with ``f`` liars among them.
 
     The plain mean is summed here in a fixed order; every other rule is the very one that real runs use, which needs torch.
-    Raises: ConfigError: There is no such rule, or it needs a trainer's loss, which toys do not have.
+    Raises: ConfigError: There is no such rule, its options cover fewer liars, or it needs the loss of a trainer.
     """
     if aggregator == "mean":
         return weighted_mean, 1
@@ -315,16 +319,19 @@ def reducer_of(aggregator: str, f: int) -> tuple[Reducer, int]:
             "gossip demo --topology random-k runs it",
         )
 
-    def reduce(rows: Sequence[Values], samples: Sequence[int], tolerated: int, last: Values | None) -> Values | Judged:
+    needed = rule.at_least(f)
+    rule.check(f, needed)
+
+    def reduce(rows: Sequence[Values], samples: Sequence[int], tolerated: int, last: Values | None) -> Judged | Refused:
         previous = torch.tensor(last, dtype=torch.float32) if last is not None else None
         try:
             with torch.no_grad():
                 verdict = rule.explain(torch.tensor(rows, dtype=torch.float32), f=tolerated, previous=previous)
-        except ConfigError:
-            return [nan] * len(rows[0])  # too few updates: the trainer then says that it could not
+        except ConfigError as error:
+            return Refused(str(error))
         return Judged(verdict.aggregate.tolist(), tuple(verdict.weights.tolist()), tuple(verdict.outlyingness.tolist()))
 
-    return reduce, rule.at_least(f)
+    return reduce, needed
 
 
 RunFunction = Callable[[Schedule], Outcome]

@@ -35,7 +35,13 @@ class Judged(NamedTuple):
     outlyingness: tuple[float, ...]
 
 
-Reducer = Callable[[Sequence[Values], Sequence[int], int, Values | None], Values | Judged]
+class Refused(NamedTuple):
+    """A rule made nothing of the updates, in its own words."""
+
+    reason: str
+
+
+Reducer = Callable[[Sequence[Values], Sequence[int], int, Values | None], Values | Judged | Refused]
 """``(rows of (d,), samples of each, f, previous) -> (d,)``; a bare vector blames nobody. f is what the core says each time: it
 falls as liars are found out. previous is the last aggregate, if there is one."""
 
@@ -288,6 +294,8 @@ class ToyTrainer:
             samples = [1] * len(rows)
         previous = ask.previous.data.tolist() if ask.previous is not None else None
         found = self.reducer(rows, samples, ask.f, previous)
+        if isinstance(found, Refused):
+            return events.Aggregated(ask.ticket, None, reason=found.reason)
         if not isinstance(found, Judged):
             everything = sum(samples)
             found = Judged(found, tuple([weight / everything for weight in samples]), (1.0,) * len(rows))

@@ -12,6 +12,7 @@ import pytest
 from checked_swarm import checked_swarm
 from typer.testing import CliRunner
 
+from gossip.errors import ConfigError
 from gossip.launch.cli import app
 from gossip.sim.campaign import Tally
 from gossip.sim.checkers import Violation
@@ -29,7 +30,15 @@ def nans(updates, *, f):
     return updates.mean(0) * float("nan")
 
 def refuses(updates, *, f):
-    raise AggregationError("the stars stand badly")
+    if len(seen) == 3:
+        raise AggregationError("the stars stand badly")
+    seen.append(1)
+    return updates.mean(0)
+
+seen = []
+
+def always_refuses(updates, *, f):
+    raise AggregationError("there are no stars")
 
 def halves(updates, *, f):
     return updates.median(0).values / 2
@@ -67,14 +76,22 @@ def test_a_rule_that_never_gets_the_updates_it_needs_breaks_nothing_and_proves_n
     assert not [line for line in tally.vacuous if "multi_krum" in line]
 
 
-@pytest.mark.parametrize("name", ["nans", "refuses"])
-def test_the_command_fails_for_a_rule_that_answers_nothing(name: str, rules: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "words"), [("nans", "the aggregate is not finite"), ("refuses", "the stars stand badly")])
+def test_the_command_fails_for_a_rule_that_answers_nothing_and_quotes_it(
+    name: str, words: str, rules: Path, tmp_path: Path
+) -> None:
     plan = tmp_path / "plan.toml"
     plan.write_text(PLAN)
     command = ["simulate", "--aggregator", f"{rules}:{name}", "--faults", str(plan), "--out", str(tmp_path)]
     done = CliRunner().invoke(app, [*command, "--seeds", "1", "--jobs", "1"])
     assert done.exit_code == 1
-    assert "the rule makes nothing" in done.output
+    assert f"the rule makes nothing: {words}" in done.output
+
+
+def test_a_rule_that_refuses_whatever_it_is_given_is_refused_before_anything_is_played(rules: Path) -> None:
+    done = CliRunner().invoke(app, ["simulate", "--aggregator", f"{rules}:always_refuses", "--jobs", "1"])
+    assert isinstance(done.exception, ConfigError), done.output
+    assert "there are no stars" in str(done.exception)
 
 
 def test_the_command_names_the_rules_and_says_how_far_they_came(rules: Path, tmp_path: Path) -> None:

@@ -159,6 +159,9 @@ def test_ctrl_c_tells_what_was_found_so_far_and_leaves_the_plans(tmp_path: Path,
         (["--topology", "rong"], "Did you mean 'ring'?"),
         (["--aggregator", "mediam", "--replay", "1"], "Did you mean 'median'?"),
         (["--aggregator", "zeno", "--replay", "1"], "asks the trainer for its loss"),
+        (["--aggregator", "krum:f=0"], "krum:f=0 tolerates f=0 liars, and f=1 may lie"),
+        (["--aggregator", "multi_krum:m=9"], "multi_krum:m=9 needs 10 updates to tolerate f=1 Byzantine peers, got 9"),
+        (["--aggregator", "multi_krum", "--peers", "4"], "multi_krum needs 5 updates"),
         (["--peers", "1"], "2 to 64 peers"),
         (["--peers", "65"], "2 to 64 peers"),
         (["--replay", "-5"], "seed -5"),
@@ -174,6 +177,14 @@ def test_options_that_make_no_sense_are_refused_with_a_hint(options: list[str], 
     assert isinstance(done.exception, GossipError), done.output
     assert done.exception.exit_code == 2
     assert says in f"{done.exception} {done.exception.hint}"
+
+
+def test_a_plan_whose_rule_does_not_cover_its_liars_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "plan.toml"
+    path.write_text('[simulate]\nseed = 1\npeers = 8\naggregator = "dnc:c=0.6"\n[[fault]]\nkind = "zero"\npeers = [1, 2]\n')
+    for more in ([], ["--seeds", "2"]):
+        done = CliRunner().invoke(app, ["simulate", "--faults", str(path), *more])
+        assert "dnc: c=0.6 leaves out 1 updates, but f=2" in str(done.exception)
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from gossip.aggregators import load, names, pre_aggregations
+from gossip.config import resolve
 from gossip.core.events import Aggregate, Aggregated, Payload, Row
-from gossip.errors import ConfigError, UnknownName
-from gossip.launch import feasible
+from gossip.errors import ConfigError, TooFewUpdates, UnknownName
+from gossip.launch import demo, feasible, runs
 from gossip.node_reduce import Reducer
 from gossip.node_worker import Worker
 from gossip.sim import play
@@ -138,7 +139,72 @@ def test_a_composition_is_checked_before_anything_starts() -> None:
         feasible.check_names("rolling", "nmm+krum")
     with pytest.raises(UnknownName, match="Did you mean 'krum'"):
         feasible.check_names("rolling", "nnm+krun")
-    assert feasible._describe("bucketing:s=2+krum", "rolling", 16)["least"][:3] == [5, 9, 13]
+    assert [load("bucketing:s=2+krum").at_least(f) for f in range(3)] == [5, 9, 13]
+    assert feasible._describe("bucketing:s=2+krum", "rolling", 12)["f"] == 1
+
+
+@pytest.mark.parametrize(
+    ("spec", "f"),
+    [
+        ("zeno", 4),
+        ("zeno:b=1", 1),
+        ("multi_krum:m=13", 3),
+        ("dnc:c=0.9", 4),
+        ("dnc:c=0.4", 0),
+        ("nnm:f=1+krum", 1),
+        ("krum:f=2", 2),
+    ],
+)
+def test_what_is_not_given_is_no_more_than_the_rules_own_arguments_cover(spec: str, f: int) -> None:
+    assert feasible._describe(spec, "rolling", 16)["f"] == f
+
+
+@pytest.mark.parametrize(
+    ("spec", "says"),
+    [
+        ("zeno:b=3", "zeno leaves out b=3 updates, but f=4"),
+        ("multi_krum:m=13", "multi_krum needs 17 updates to tolerate f=4"),
+        ("dnc:c=0.5", "dnc: c=0.5 leaves out 2 updates, but f=4"),
+        ("krum:f=3", "krum:f=3 tolerates f=3 liars, and f=4 may lie"),
+        ("nnm:f=3+krum", r"nnm:f=3\+krum tolerates f=3"),
+        ("nnm:f=5+krum:f=3", r"tolerates f=3"),
+        ("nnm+krum:f=0", "f=0 liars, and f=4"),
+        ("clipping:radius=-1+mean", "the radius of a ball cannot be -1"),
+    ],
+)
+def test_a_rule_whose_own_arguments_do_not_cover_f_is_refused_before_anything_starts(spec: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says) as caught:
+        feasible._describe(spec, "rolling", 16, 4)
+    assert caught.value.hint
+    assert caught.value.exit_code == 2
+
+
+def test_a_rule_of_ones_own_is_tried_before_the_run_but_not_held_to_vectors_that_were_made_up(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(
+        "from gossip.errors import AggregationError\n"
+        "def few(updates, *, f, keep=2):\n"
+        "    if keep > len(updates) - f:\n        raise AggregationError('keep takes in lies', 'lower keep')\n"
+        "    return updates[:keep].mean(dim=0)\n"
+        "from gossip.aggregators import rule\n"
+        "@rule(at_least=lambda f: 5 * f)\ndef many(updates, *, f):\n    return updates[0]\n"
+        "def layers(updates, *, f):\n    return updates.view(len(updates), 10, -1).median(dim=0).values.flatten()\n"
+    )
+    few = f"{tmp_path}/own.py:few:keep=7"
+    assert feasible._describe(few, "rolling", 8)["f"] == 1
+    with pytest.raises(ConfigError, match="keep takes in lies"):
+        feasible._describe(few, "rolling", 8, 2)
+    assert feasible._describe(f"{tmp_path}/own.py:many", "rolling", 8)["f"] == 1
+    assert feasible._describe(f"{tmp_path}/own.py:layers", "rolling", 8)["f"] == 2
+
+
+def test_what_is_wrong_with_rule_and_f_is_the_same_error_in_this_process() -> None:
+    for spec, f, kind in (("krum", 7, TooFewUpdates), ("zeno:b=1", 2, ConfigError)):
+        with pytest.raises(kind):
+            feasible.check_rule(resolve({"peers": 8, "aggregator": spec, "f": f}))
+    assert feasible.check_rule(resolve({"peers": 8, "aggregator": "zeno:b=1"})).config.f == 1
+    demo_of_16 = demo.Demo.prepare({"peers": 16, "aggregator": "zeno:b=1"})  # whose plan has four liars
+    with pytest.raises(ConfigError, match="zeno leaves out b=1 updates, but f=4"):
+        runs.settle(demo_of_16.resolved, "demo")
 
 
 @pytest.mark.parametrize("name", ["midrange", "central", "central:k=2"])
@@ -150,6 +216,6 @@ def test_ten_lines_of_ones_own_run_everywhere(name: str, tmp_path: Path, monkeyp
     check_aggregator(spec, strengths=2)
     check_aggregator(f"nnm+{spec}", strengths=2)
     assert reduced(spec, cloud()).payload is not None
-    assert feasible._describe(spec, "rolling", 8)["rows"] == 8
+    assert feasible._describe(spec, "rolling", 8)["f"] == 2
     schedule = Schedule(3, peers=5, aggregator=spec, active_s=2.0, duration_s=2.0)
     assert play.run(schedule).violation is None

@@ -94,6 +94,8 @@ def test_every_rule_of_the_default_table_can_be_timed() -> None:
         (["--n", "7", "--n", "8", "--d", "5"], "2 numbers of updates"),
         (["--rules", "medain"], "median"),
         (["--n", "1000000", "--d", "1000000"], "do not fit"),
+        (["--rules", "krum:f=0 mean"], "krum:f=0 tolerates f=0 liars, and f=1 may lie"),
+        (["--rules", "zeno:b=1", "--f", "4"], "zeno leaves out b=1 updates, but f=4"),
     ],
 )
 def test_what_cannot_be_measured_is_said_before_anything_starts(words: list[str], told: str) -> None:

@@ -264,6 +264,7 @@ def test_misspelt_rules_attacks_and_senders_stop_the_command_before_it_starts(tm
         ({"rules": ["krun"]}, "krum"),
         ({"attacks": ["alia"]}, "alie"),
         ({"sender": "momentun"}, "momentum"),
+        ({"rules": ["mean zeno:b=1"], "n": [10], "f": [4]}, "zeno leaves out b=1 updates, but f=4"),
         ({"n": [10, 20], "f": [2]}, "liars"),
     ):
         options = {"rules": ["mean"], "attacks": ["none"], "n": [5], "f": [1], "sender": "", "into": tmp_path / "never", **change}

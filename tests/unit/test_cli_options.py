@@ -88,6 +88,10 @@ def test_version_is_printed(gossip: Gossip) -> None:
         (("run", "."), "is a folder, not a script"),
         (("run", "--run-dir", "full", "x.py"), "the run folder"),
         (("run", "-n", "4", "--aggregator", "krum", "-f", "2", "x.py"), "krum needs"),
+        (
+            ("run", "-n", "8", "--aggregator", "zeno:b=1", "-f", "4", "x.py"),
+            "zeno leaves out b=1 updates, but f=4 of them may be",
+        ),
         (("run", "-n", "1024", "x.py"), "1024 peers need about"),
         (("run", "--aggregator", "rules.py:nothing", "x.py"), "rules.py"),
         (("demo", "--aggregator", "suspicoin"), "Did you mean 'suspicion'?"),

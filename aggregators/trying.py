@@ -1,0 +1,43 @@
+"""Whether a rule can do what a run will ask of it, found out before the run: by asking it once."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from gossip.errors import ConfigError, TooFewUpdates
+
+if TYPE_CHECKING:
+    from .registry import BoundRule
+
+log = logging.getLogger(__name__)
+COORDINATES = 8
+
+
+def check(rule: BoundRule, f: int, n: int, centered: bool) -> None:
+    """As ``BoundRule.check``.
+
+    What is no ConfigError is let pass: a rule of anybody's may want vectors of a certain length, which nobody knows yet.
+    """
+    fixed = rule.options.get("f", rule.rule.fixed_f)
+    if fixed is not None and fixed < f:
+        raise ConfigError(f"{rule.spec or rule.name} tolerates f={fixed} liars, and f={f} may lie", f"leave out f={fixed}")
+    need = rule.at_least(f, centered=centered)
+    if n < need:
+        raise TooFewUpdates(rule.name, f, need, n)
+    updates = 1.0 + torch.randn(n, COORDINATES, generator=torch.Generator().manual_seed(0))
+    middle = updates.mean(dim=0)
+
+    def loss(step: Tensor) -> float:
+        return float((step - middle).square().sum())
+
+    center = updates[0].clone() if centered or rule.needs_center else None
+    try:
+        rule.explain(updates, f=f, center=center, evaluate=loss, gradient=middle, learning_rate=0.1, round_id=0)
+    except ConfigError:
+        raise
+    except Exception as error:  # noqa: BLE001
+        log.info("rule cannot be tried: rule=%s reason=%s: %s", rule.name, type(error).__name__, error)
