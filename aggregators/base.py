@@ -112,6 +112,11 @@ class Rule:
     from_rows: RowFunction | None = None
     """The same aggregate, from rows that lie apart; see ``of_rows``."""
 
+    @property
+    def adds_up(self) -> bool:
+        """Whether it decides on what adds up over shards: then it may be cut in shards, too, with one decision for all."""
+        return False
+
     def of_rows(self, function: RowFunction) -> RowFunction:
         """Gives a rule that treats all updates alike and has no options a second function: ``(rows) -> aggregate``.
 

@@ -262,7 +262,7 @@ class ComposedRule(Rule):
         return self._verdict(rows, verdict.aggregate, matrix, verdict.weights.numpy(), verdict.state)
 
     def _vectors(self, rows: Rows, given: Mapping[str, Any]) -> dict[str, Tensor]:
-        return self._gatherer._vectors(rows, given, None)
+        return self._gatherer.vectors_of(rows, given)
 
     def _by_weights(self, rows: Rows, gram: Gram, matrix: FloatArray, options: Mapping[str, Any]) -> Verdict:
         assert isinstance(self.final, GramRule)

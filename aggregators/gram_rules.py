@@ -22,7 +22,7 @@ from torch import Tensor
 from gossip.errors import AggregationError
 
 from . import kernels
-from .arithmetic import HUGE_FACTOR, norm, working_dtype
+from .arithmetic import HUGE_FACTOR, norm
 from .base import Robust, Rule, Updates, Verdict, check_finite, check_rows, finite, named, plain_bound, whole
 from .columns import Columns, Kept
 from .gram import POINTS, Decision, FloatArray, Gram, in_typical, middle_of
@@ -46,6 +46,13 @@ class GramRule(Rule):
     last_step: Callable[..., Kept] | None = None
     """For a rule whose aggregate is more than a weighted sum: ``(Columns of the chosen updates, *, f, ...) -> Kept``."""
 
+    @property
+    def adds_up(self) -> bool:
+        """Whether what the servers of shards have measured, added up, is all that it takes (``ShardedRule``): it needs nothing
+        of the trainer, and makes nothing but a weighted sum of the columns."""
+        beside = set(self.points) - self.optional
+        return self.last_step is None and beside <= {"origin", "previous", "median"} and not self.needs_trainer
+
     def statistics(
         self, updates: Updates, reference: Tensor | None = None, matrix: FloatArray | None = None, **points: Tensor | None
     ) -> Gram:
@@ -58,10 +65,11 @@ class GramRule(Rule):
             points: ``(d,)`` each: the rule's points.
         """
         rows = Rows.of(updates)
-        vectors = self._vectors(rows, points, matrix)
-        return self._gram(rows, vectors, reference)
+        vectors = self.vectors_of(rows, points, matrix)
+        return self.gram_of(rows, vectors, reference)
 
-    def _gram(self, rows: Rows, vectors: Mapping[str, Tensor], reference: Tensor | None) -> Gram:
+    def gram_of(self, rows: Rows, vectors: Mapping[str, Tensor], reference: Tensor | None = None) -> Gram:
+        """As ``statistics``, of points that ``vectors_of`` has found."""
         gram = plain_statistics(rows, vectors) if self.about_origin else statistics(rows, vectors, reference)
         return self._finite(gram, rows)
 
@@ -111,7 +119,7 @@ class GramRule(Rule):
             options: Points as for ``statistics``; for a rule with a last step of its own also its options, ``f`` among them.
         """
         rows = Rows.of(updates)
-        vectors = self._vectors(rows, options, None)
+        vectors = self.vectors_of(rows, options)
         return self.finish(rows, vectors, decision.weights, None, options).aggregate
 
     def finish(
@@ -145,12 +153,12 @@ class GramRule(Rule):
         if self.one_look is True or (self.one_look and self.one_look(**named)):
             weights = self._checked(self._finite(distances_alone(rows, vectors), rows), named).weights
         else:
-            weights = self._checked(self._twinned(self._gram(rows, vectors, None)), named).weights
+            weights = self._checked(self._twinned(self.gram_of(rows, vectors)), named).weights
         return finite(self.finish(rows, vectors, weights, None, named).aggregate, rows, self.name)
 
     def explain(self, updates: Updates, **options: Any) -> Verdict:
         rows, vectors, named = self._prepared(updates, options)
-        gram = self._gram(rows, vectors, None)
+        gram = self.gram_of(rows, vectors)
         decision = self.decide(gram, **named)
         kept = self.finish(rows, vectors, decision.weights, None, named, survivors=True)
         finite(kept.aggregate, rows, self.name)
@@ -171,9 +179,9 @@ class GramRule(Rule):
             named["f"] = f
         least = self.least(f, centered=given.get("center") is not None, options=named)
         rows = check_rows(updates, self.name, f, least, **{key: v for key, v in given.items() if isinstance(v, Tensor)})
-        return rows, self._vectors(rows, given, None), named
+        return rows, self.vectors_of(rows, given), named
 
-    def _vectors(self, rows: Rows, given: Mapping[str, Any], matrix: FloatArray | None) -> dict[str, Tensor]:
+    def vectors_of(self, rows: Rows, given: Mapping[str, Any], matrix: FloatArray | None = None) -> dict[str, Tensor]:
         """The points of this rule by name, in its order."""
         vectors: dict[str, Tensor] = {}
         for point in self.points:
@@ -261,7 +269,9 @@ def statistics(rows: Rows, vectors: Mapping[str, Tensor], reference: Tensor | No
     # A clone: the rows may be read-only memory of others, and zero minus itself is zero only for the same bits.
     for _ in range(ATTEMPTS):
         resolution = 4 * float(torch.finfo(rows.dtype).eps) * norm(reference)
-        found = Gram(kernels.gram(rows, reference, _points(vectors)), rows.n, tuple(vectors), resolution, _precision(rows))
+        found = Gram(
+            kernels.gram(rows, reference, _points(vectors)), rows.n, tuple(vectors), resolution, precision_of(rows.dtype)
+        )
         if not guessed:
             break
         better = _nearer_row(found)
@@ -275,18 +285,19 @@ def plain_statistics(rows: Rows, vectors: Mapping[str, Tensor]) -> Gram:
     """The Gram matrix of the rows as they are: norms and directions keep their digits, distances may not."""
     products = kernels.gram(rows, None, _points(vectors))
     length = float(np.sqrt(middle_of(products.diagonal()[: rows.n])))
-    return Gram(products, rows.n, tuple(vectors), 4 * float(torch.finfo(rows.dtype).eps) * length, _precision(rows))
+    return Gram(products, rows.n, tuple(vectors), 4 * float(torch.finfo(rows.dtype).eps) * length, precision_of(rows.dtype))
 
 
 def distances_alone(rows: Rows, vectors: Mapping[str, Tensor]) -> Gram:
     """For weights that depend on the distances to the one point alone: those, and zero for all other products."""
     ((point, vector),) = vectors.items()
     squares = kernels.squared_distances_to(rows, None if point == "origin" else vector)
-    return Gram(np.diag([*squares, 0.0]), rows.n, (point,), 0.0, _precision(rows))
+    return Gram(np.diag([*squares, 0.0]), rows.n, (point,), 0.0, precision_of(rows.dtype))
 
 
-def _precision(rows: Rows) -> float:
-    return 4 * float(torch.finfo(working_dtype(rows.row(0))).eps)
+def precision_of(dtype: torch.dtype) -> float:
+    """Relative rounding of inner products of such rows."""
+    return 4 * float(torch.finfo(torch.float64 if dtype == torch.float64 else torch.float32).eps)
 
 
 def _sample(rows: Rows) -> FloatArray:

@@ -88,6 +88,11 @@ class BoundRule:
         return self.rule.whole_vector
 
     @property
+    def joint(self) -> bool:
+        """Whether it may be cut in shards if those decide together."""
+        return self.rule.adds_up
+
+    @property
     def discerning(self) -> bool:
         return self.rule.discerning
 
@@ -119,12 +124,13 @@ class BoundRule:
             available: What the caller has of ``base.AVAILABLE``; None: it has not.
         Raises: ConfigError: The rule needs something that the caller does not have.
         """
-        return self.rule.explain(updates, **self._chosen(available))
+        return self.rule.explain(updates, **self.chosen(available))
 
     def __call__(self, updates: Updates, **available: Any) -> Tensor:
-        return self.rule(updates, **self._chosen(available))
+        return self.rule(updates, **self.chosen(available))
 
-    def _chosen(self, available: Mapping[str, Any]) -> dict[str, Any]:
+    def chosen(self, available: Mapping[str, Any]) -> dict[str, Any]:
+        """The options that it is called with. Raises ConfigError: it needs something that the caller does not have."""
         needs = self.rule.needs
         chosen = {key: value for key, value in available.items() if key in needs and value is not None}
         chosen.update(self.options)

@@ -25,7 +25,7 @@ import torch
 from gossip import aggregators, topologies
 from gossip.core import events
 from gossip.core.events import Effect, Event
-from gossip.core.messages import PeerId
+from gossip.core.messages import JOINT_PEERS_MAX, PeerId
 from gossip.errors import ConfigError, LocalError, RemoteError
 from gossip.training import control
 from gossip.training.channel import Channel, ChannelClosed
@@ -132,7 +132,8 @@ class Node:
         spec, self._seed_folder = self.spec, folder
         rule, topology = aggregators.load(config.aggregator), Foresight(topologies.load(config.topology))
         settings = config.settings()
-        settings = dataclasses.replace(settings, updates_min=rule.at_least(settings.f))
+        joint = rule.joint and topology.rolling and config.peers <= JOINT_PEERS_MAX
+        settings = dataclasses.replace(settings, updates_min=rule.at_least(settings.f), joint=joint)
         plan = config.plan
         self._rule, self._settings, self._topology = rule, settings, topology
         self._saboteur = Saboteur(plan, spec.peer, spec.incarnation, spec.run_dir, self._journal)
@@ -154,7 +155,7 @@ class Node:
             prepared=self._prepare,
             judged=lambda said: self._judge.judged(said),
             in_flight=self.transport.in_flight,
-            cut=lambda elements: shard_sizes(elements, config.peers, rule.whole_vector or not topology.rolling),
+            cut=lambda elements: shard_sizes(elements, config.peers, rule.whole_vector or not topology.rolling, joint=joint),
             sketch_seed=settings.seed,
             own_apart=not topology.rolling,
         )
@@ -340,7 +341,7 @@ class Node:
                 self._saboteur.reached(effect.round_id)
                 self.trainer.go(effect)
             case events.Aggregate():
-                if effect.shard == 0:
+                if effect.shard == 0 and effect.step in ("whole", "measure"):
                     self._saboteur.serves(effect.round_id)
                 if not effect.rows:
                     self._inbox.append(events.Aggregated(effect.ticket, None, reason=events.NO_ROWS))

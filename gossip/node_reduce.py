@@ -15,11 +15,13 @@ import torch
 from gossip.aggregators import kernels
 from gossip.aggregators.kernels.rows import tensor_of
 from gossip.aggregators.registry import BoundRule
+from gossip.aggregators.sharded import ShardedRule
 from gossip.core.digests import digest_of
 from gossip.core.events import Aggregate, Aggregated, Payload
 from gossip.errors import ConfigError
 from gossip.training import control
 
+from .node_steps import scores, take_step
 from .node_worker import Worker
 
 INLINE_ELEMENTS = 2**20
@@ -30,8 +32,6 @@ PREPARE_S = 30.0
 
 Ahead: TypeAlias = Callable[[np.ndarray], None] | None
 """Told of a result that is finite before its digest is made: others may begin to receive it."""
-
-_LARGEST = float(np.finfo(np.float32).max)
 
 
 def is_finite(vector: np.ndarray) -> bool:
@@ -52,7 +52,7 @@ def answer(
     """What the core hears of a rule's result. A result that is not finite is none."""
     if not is_finite(vector):
         return Aggregated(ticket, None, (), (), "non_finite result")
-    return Aggregated(ticket, as_payload(vector, ahead), _finite(weights), _finite(outlyingness))
+    return Aggregated(ticket, as_payload(vector, ahead), scores(weights), scores(outlyingness))
 
 
 def as_payload(vector: np.ndarray, ahead: Ahead) -> Payload:
@@ -60,11 +60,6 @@ def as_payload(vector: np.ndarray, ahead: Ahead) -> Payload:
     if ahead is not None:
         ahead(vector)
     return Payload(vector, vector.nbytes, True, digest_of(vector.data))
-
-
-def _finite(numbers: tuple[float, ...]) -> tuple[float, ...]:
-    """Scores travel in commits, and a message holds finite numbers only: what is beyond all bounds is at the bound."""
-    return tuple(min(number, _LARGEST) if number == number else _LARGEST for number in numbers)  # NaN differs from itself
 
 
 class Reducer:
@@ -88,6 +83,7 @@ class Reducer:
         self._rule, self._worker, self._done, self._centered = rule, worker, done, centered
         self._ahead = ahead
         self._from_rows = rule.from_rows
+        self._sharded = ShardedRule(rule) if rule.joint else None
         self._small, self._large = _Rows(), _Rows()  # one for each thread
 
     def prepare(self, n: int, d: int, then: Callable[[dict[str, Any]], None]) -> None:
@@ -108,6 +104,10 @@ class Reducer:
             self._worker.submit(lambda: self._run(work, self._large), self._done)
 
     def _run(self, work: Aggregate, rows: _Rows, ahead: Ahead = None) -> Aggregated:
+        if work.step != "whole":
+            assert self._sharded is not None, f"{self._rule.name} was asked for a step"
+            previous = tensor_of(work.previous.data) if work.previous is not None else None
+            return take_step(self._sharded, work, [row.payload.data for row in work.rows], previous, _described(ahead))
         if self._from_rows is not None and not work.mix:
             quick = self._from_rows([row.payload.data for row in work.rows])
             if quick is not None:
@@ -132,6 +132,14 @@ class Reducer:
             aggregate = aggregate.copy()  # A row as it is, like Krum's choice: the next round will overwrite it.
         weights, outlyingness = verdict.weights.tolist(), verdict.outlyingness.tolist()
         return answer(work.ticket, aggregate, tuple(weights), tuple(outlyingness), ahead)
+
+
+def _described(ahead: Ahead) -> Callable[[torch.Tensor], Payload | None]:
+    def describe(aggregate: torch.Tensor) -> Payload | None:
+        vector = as_vector(aggregate)
+        return as_payload(vector, ahead) if is_finite(vector) else None
+
+    return describe
 
 
 def _prepared(n: int, d: int) -> dict[str, Any]:

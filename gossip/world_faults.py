@@ -278,6 +278,9 @@ class Leave:
         return f"leave:{self.peer} at {self.at_s:g} s"
 
 
+SHARD_LIES = ("wrong_measures", "broken_measures", "kept_measures", "wrong_decisions")
+"""About what the servers of shards that decide together tell each other."""
+
 NODE_LIES = (
     "sign_flip",
     "nan",
@@ -302,6 +305,7 @@ NODE_LIES = (
     "replays",
     "garbage",
     "flood",
+    *SHARD_LIES,
 )
 """What a Byzantine node may say instead of what its core wants to: the names in ``gossip.sim.liars``."""
 

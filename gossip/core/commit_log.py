@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from .events import Effect, Payload, Send
-from .messages import Commit, CommitRequest, NotMe, PeerId, Query, Update
+from .messages import Commit, CommitRequest, NotMe, Overdue, Partial, PeerId, Query, Update
 
 Held: TypeAlias = tuple[tuple[Commit, Payload | None], ...]
 """The commits of one round with their payloads, one a shard."""
@@ -53,9 +53,11 @@ class CommitLog:
             return [Send(peer, NotMe(request.lineage, request.first, 0, 0, round_id, chain))]
         return [reissue(peer, commit, payload, 0) for held in rounds for commit, payload in held]
 
-    def answer_late(self, peer: PeerId, message: Update | Query | Commit, round_id: int, chain: bytes) -> list[Effect]:
+    def answer_late(
+        self, peer: PeerId, message: Update | Query | Commit | Partial | Overdue, round_id: int, chain: bytes
+    ) -> list[Effect]:
         """A message of a round that is over here. Most often it crossed the commit on the way, and needs no answer."""
-        if isinstance(message, Commit):
+        if isinstance(message, Commit | Partial | Overdue):
             return []
         held = self.get(message.round_id)
         if held is not None and message.shard < len(held):

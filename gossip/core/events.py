@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from .messages import Message, PeerId
 from .record import record
@@ -122,6 +122,8 @@ class Aggregated:
     weights: tuple[float, ...] = ()
     outlyingness: tuple[float, ...] = ()
     reason: str = ""
+    statistics: bytes = b""  # the answer to ``measure``
+    decision: tuple[float, ...] = ()  # beside the answer to ``decide``: weights of the rows that count, then of the rule's points
 
 
 @record
@@ -244,6 +246,14 @@ class Row:
 
 
 @record
+class Part:
+    """What was measured of one shard, of the updates of ``peers``, which ascend."""
+
+    peers: tuple[PeerId, ...]
+    statistics: bytes
+
+
+@record
 class Aggregate:
     """Run the rule over ``rows``, which are sorted by peer; answer with ``Aggregated`` under ``ticket``.
 
@@ -253,6 +263,10 @@ class Aggregate:
     With ``mix`` the rows are parameters: aggregate their differences to the own row.
     ``previous`` is the last aggregate that was applied, of the same shard, for rules with a memory: None before there is one, in
     the turns of a peer that has taken over a state and has applied nothing since, and for parameters.
+
+    Where the shards of a round decide together it is asked for in steps: ``measure`` the rows; ``decide``, on the ``parts`` of
+    all shards in order, how those of ``peers`` count, and combine the rows by that; ``combine`` the rows by a ``decision``:
+    weights of all rows, then of the rule's points.
     """
 
     ticket: int
@@ -263,6 +277,10 @@ class Aggregate:
     own: int | None = None
     mix: bool = False
     previous: Payload | None = None
+    step: Literal["whole", "measure", "decide", "combine"] = "whole"
+    parts: tuple[Part, ...] = ()
+    peers: tuple[PeerId, ...] = ()
+    decision: tuple[float, ...] = ()
 
 
 @record

@@ -56,6 +56,9 @@ def header_bytes(commit: Commit) -> bytes:
     parts.append(struct.pack(f">{count + 1}q", count, *commit.roster))
     parts.append(b"\0" if commit.loss is None else b"\1" + _REAL.pack(_real(commit.loss)))
     parts.append(_text(commit.reason))
+    if commit.decision or commit.measured:
+        parts += [_COUNT.pack(len(commit.decision)), *[_REAL.pack(_real(weight)) for weight in commit.decision]]
+        parts += [_blob(digest) for digest in commit.measured]
     return b"".join(parts)
 
 

@@ -15,6 +15,9 @@ Stage: TypeAlias = Literal["ready", "leaving", "completed"]
 
 ROUND_MAX = 2**48
 DIGEST_BYTES = 16
+STATISTICS_BYTES_MAX = 48 * 1024
+JOINT_PEERS_MAX = 100
+"""Most peers of a run whose shards decide together: what is measured of their updates fits a message."""
 
 
 # --- membership ---------------------------------------------------------------------------------------------------------
@@ -151,6 +154,10 @@ class Commit:
     roster: tuple[PeerId, ...]  # of the next round (shard 0 speaks for all)
     loss: float | None  # sample-weighted mean of what the contributors report
     reason: str  # "" or why nothing was aggregated
+    # Of the first shard, when the shards decide together: weights of the contributors and then of the rule's points, by which
+    # the others combine; and digests of what was measured of each shard, in order: of no other updates is this the decision.
+    decision: tuple[float, ...] = ()
+    measured: tuple[bytes, ...] = ()
 
 
 @record
@@ -163,6 +170,39 @@ class NotMe:
     attempt: int
     round_id: int
     chain: bytes
+
+
+@record
+class Partial:
+    """When the shards of a round decide together: what a shard's server has measured, for the server of the first shard.
+
+    ``statistics`` are float64, little-endian: what the rule measures of the updates of ``contributors``, which ascend. Both are
+    empty where there was nothing to measure.
+    """
+
+    lineage: bytes
+    round_id: int
+    shard: int
+    attempt: int
+    parent: bytes  # H of the round before
+    contributors: tuple[PeerId, ...]
+    statistics: bytes
+
+
+@record
+class Overdue:
+    """The server of the first shard has not been given the ``Partial`` of ``shard``, attempt ``attempt`` or a later one.
+
+    Whoever serves that gives it again, or asks again for the updates that it lacks. With ``time_is_up`` the others hand it on.
+    """
+
+    lineage: bytes
+    round_id: int
+    shard: int
+    attempt: int
+    parent: bytes  # H of the round before
+    decides: int  # the attempt of the first shard that the sender serves
+    time_is_up: bool
 
 
 @record
@@ -240,6 +280,8 @@ Message: TypeAlias = (
     | Hello
     | StateRequest
     | StateOffer
+    | Partial
+    | Overdue
 )
 
 # Messages that travel on the bulk lane, because a payload follows them (or may).

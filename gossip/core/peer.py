@@ -56,6 +56,8 @@ from .messages import (
     Message,
     Nack,
     NotMe,
+    Overdue,
+    Partial,
     PeerId,
     Ping,
     PingRequest,
@@ -245,7 +247,7 @@ class Peer:
                 if type(message) is Ack and self.phase == "running":
                     effects += self.rounds.on_progress(message.target, message.progress.step, now)
                 return effects
-            case Push() | Update() | Query() | Commit() | NotMe() | CommitRequest():
+            case Push() | Update() | Query() | Commit() | NotMe() | CommitRequest() | Partial() | Overdue():
                 if self.phase == "unprepared" or isinstance(message, Push) == self.topology.rolling:
                     return []
                 return self.rounds.on_message(event, now)
@@ -283,11 +285,9 @@ class Peer:
                 return self.membership.on_timer(what, now)
 
     def _on_housekeeping(self, timer: Housekeeping, now: float) -> list[Effect]:
-        match timer.what:
-            case "hello":
-                return self._gather(now) if self.phase == "gathering" else []
-            case "watch":
-                return self._watch_quorum(now)
+        if timer.what == "watch":
+            return self._watch_quorum(now)
+        return self._gather(now) if self.phase == "gathering" else []
 
     def _again(self, what: Literal["hello", "watch"], at: float) -> Effect:
         return self.timers.set(at, Housekeeping(what))

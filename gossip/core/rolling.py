@@ -17,11 +17,13 @@ from .commit_log import CommitLog, reissue
 from .deadline import Deadline
 from .elsewhere import Elsewhere
 from .events import Aggregated, Applied, Contributed, Effect, Go, Payload, Received, Report, Send, Token
-from .messages import Commit, CommitRequest, Hello, NotMe, PeerId, Push, Query, Update
+from .joint import Joint
+from .messages import Commit, CommitRequest, Hello, NotMe, Overdue, Partial, PeerId, Push, Query, Update
 from .promises import Promises
 from .serving import RoundTimer, Server
 from .settings import CoreSettings
 from .shard import ShardRound
+from .spreading import next_roster, spread
 from .timers import Timers
 from .view import View
 
@@ -34,7 +36,6 @@ class RollingTopology(Protocol):
 
 
 RollingTimer: TypeAlias = RoundTimer | StillBehind
-RollingMessage: TypeAlias = Update | Query | Commit | NotMe | CommitRequest
 Mode: TypeAlias = Literal["off", "following", "active"]
 
 
@@ -53,6 +54,7 @@ class RollingRounds:
         self.deadline = Deadline(rounds.grace_mads, rounds.grace_floor_s, rounds.round_timeout_s)
         self.log = CommitLog(rounds.commit_log, rounds.commit_log_bytes)
         self.server = Server(local, settings, timers, self.deadline, self._skip_reason)
+        self.joint = Joint(local, settings, self.server, timers, self._advance)
         self.elsewhere = Elsewhere()
         self.mode: Mode = "off"
         self.round_id = 0
@@ -144,13 +146,15 @@ class RollingRounds:
     def on_aggregated(self, event: Aggregated, now: float) -> list[Effect]:
         if self.mode != "active":
             return []
-        made = self.server.finish(event, self._next_roster())
+        if (measured := self.server.measured(event)) is not None:
+            return self.joint.on_measured(measured, now)
+        made = self.server.finish(event, next_roster(self.local, self.view, self.roster, self.joining))
         if made is None:
             return []
         # The others wait for it: it leaves now, and what follows from it here comes in a turn of its own.
         timer = self.timers.set(now, RoundTimer("hold", self.round_id, made[0].index, made[1].attempt))
         self._made = (*made, event.payload, timer.token)
-        return [*self._spread(made[1], event.payload), timer]
+        return [*spread(self.local, self.view, self.roster, made[1], event.payload), timer]
 
     def hold_made(self, now: float, fires: Token | None = None) -> list[Effect]:
         """Holds the commit that was made and spread last. Comes before whatever else happens here, unless that is the timer which
@@ -165,7 +169,7 @@ class RollingRounds:
 
     def on_message(self, event: Received, now: float) -> list[Effect]:
         sender, message = event.sender, event.message
-        assert isinstance(message, Update | Query | Commit | NotMe | CommitRequest)
+        assert isinstance(message, Update | Query | Commit | NotMe | CommitRequest | Partial | Overdue)
         if message.lineage != self.settings.lineage:
             return []
         if isinstance(message, CommitRequest):
@@ -187,6 +191,9 @@ class RollingRounds:
                 return self._on_query(sender, shard, message, now)
             case Commit():
                 return self._on_commit(sender, shard, message, event.payload, now)
+            case Partial() | Overdue():
+                heard = self.mode == "active" and not self.astray.is_elsewhere(sender, message.parent)
+                return self.joint.on_message(sender, message, now) if heard else []
 
     def on_hello(self, sender: PeerId, hello: Hello, now: float) -> list[Effect]:
         """A peer says how far it is: ready to be in the roster, or finished."""
@@ -228,7 +235,7 @@ class RollingRounds:
             return [reissue(sender, shard.commit, shard.payload, query.attempt)]
         if self.astray.is_elsewhere(sender, query.parent) or self.mode != "active":
             return []
-        if shard.server(query.attempt) != sender or query.attempt < shard.attempt:
+        if shard.server(query.attempt) != sender or query.attempt < shard.attempt or self.joint.is_combining(shard):
             return []
         shard.attempt = query.attempt
         return self._offer(shard, now)
@@ -253,7 +260,7 @@ class RollingRounds:
             # A server that hears of a commit, its own of a former life even, spreads that one and does not aggregate again, nor
             # commit what its rule is at.
             commit = replace(commit, attempt=max(commit.attempt, shard.attempt))
-            effects = self._spread(commit, payload)
+            effects = spread(self.local, self.view, self.roster, commit, payload)
         return effects + self._hold(shard, commit, payload, False, now)
 
     def _on_not_me(self, sender: PeerId, notice: NotMe, now: float) -> list[Effect]:
@@ -320,6 +327,8 @@ class RollingRounds:
                 return self.server.ask(shard, timer.attempt)
             case "pulse":
                 return self.server.pulse(shard, now)
+            case "lack":
+                return self.joint.lacks(shard, now)
             case "hold":
                 return self.hold_made(now)  # the token is spent, so there is nothing to cancel
 
@@ -330,8 +339,10 @@ class RollingRounds:
         plan = self.topology(self.agreed.electorate(), self.round_id, self.settings.seed, shards=len(self.sizes))
         self._shards = [ShardRound(index, order) for index, order in enumerate(plan.servers)]
         self._own, self._began_at = None, now
-        self.server.begin(self.round_id, self.roster, self.agreed.begin(), self.chain, self.log.previous)
+        common = (self.round_id, self.roster, self.agreed.begin(), self.chain)
+        self.server.begin(*common, self.log.previous, len(self._shards))
         self._promises.recall(self.round_id, self.chain, self._shards)
+        self.joint.begin(self._shards)
         effects: list[Effect] = []
         if self.mode == "active":
             for shard in self._shards:
@@ -354,14 +365,13 @@ class RollingRounds:
     def _offer(self, shard: ShardRound, now: float) -> list[Effect]:
         """Sends our update to whoever serves our attempt, and gives that server its time."""
         own = self._own
+        effects = self.joint.give() if shard.index == 0 else []
         if own is None or shard.commit is not None:
-            return []
+            return effects
         payload = own.payloads[shard.index] if own.samples else None
         where = (self.round_id, shard.index, shard.attempt)
         update = Update(self.settings.lineage, *where, self.chain, own.samples, own.loss)
-        timer = self.timers.set(now + self.deadline.round_timeout_s(), RoundTimer("give_up", *where))
-        effects: list[Effect] = [*self.timers.cancel(shard.give_up), timer]
-        shard.give_up = timer.token
+        effects += self.server.give_time(shard, now) if self.joint.is_timed(shard) else []
         server = shard.server(shard.attempt)
         if server == self.local:
             return effects + self._on_update(self.local, shard, update, payload, now)
@@ -390,26 +400,14 @@ class RollingRounds:
     def _attempt_report(self, shard: ShardRound, reason: str) -> Report:
         return Report("attempt", {"round": self.round_id, **shard.turn, "reason": reason})
 
-    # --- as a server ---------------------------------------------------------------------------------------------------------
-
-    def _next_roster(self) -> tuple[PeerId, ...]:
-        stay = {peer for peer in self.roster if peer == self.local or not self.view.is_gone(peer)}
-        come = {peer for peer in self.joining if not self.view.skip_reason(peer)}
-        return tuple(sorted(stay | come))
-
-    def _spread(self, commit: Commit, payload: Payload | None) -> list[Effect]:
-        # A newcomer that alone held it would be on a branch of its own: the others do not ask it. So it hears of it last.
-        everybody = [*self.roster.peers, *[peer for peer in commit.roster if peer not in self.roster]]
-        return [Send(peer, commit, payload) for peer in everybody if peer != self.local and not self.view.is_gone(peer)]
-
     # --- the end of a round -------------------------------------------------------------------------------------------------
 
     def _hold(self, shard: ShardRound, commit: Commit, payload: Payload | None, made: bool, now: float) -> list[Effect]:
         effects: list[Effect] = [effect for token in shard.tokens() for effect in self.timers.cancel(token)]
         shard.hold(commit, payload, made)
         if all(each.commit is not None for each in self._shards):
-            effects += self._finish(now)
-        return effects
+            return effects + self._finish(now)
+        return effects + self.joint.on_held(shard, self._own is not None, now)
 
     def _finish(self, now: float) -> list[Effect]:
         """Every shard is committed: this round is history."""
@@ -428,9 +426,9 @@ class RollingRounds:
 
     # --- others are elsewhere -----------------------------------------------------------------------------------------------
 
-    def _on_ahead(self, event: Received, message: Update | Query | Commit, now: float) -> list[Effect]:
+    def _on_ahead(self, event: Received, message: Update | Query | Commit | Partial | Overdue, now: float) -> list[Effect]:
         """A message of a later round: keep it. The commits between may be on their way; if not, ask for them."""
-        if event.sender not in self.settings.peers:
+        if event.sender not in self.settings.peers or message.shard >= len(self.sizes):
             return []
         if self.mode == "off" and message.round_id > 0 and isinstance(message, Update):
             return [Send(event.sender, self._not_me(message))]  # not kept: it would be outdated when we are back

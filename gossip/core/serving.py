@@ -8,12 +8,12 @@ from typing import Any, Literal
 from gossip.topologies.base import Roster
 
 from .deadline import Deadline
-from .events import Aggregate, Aggregated, Effect, Payload, Report, Send, SetTimer
+from .events import Aggregate, Aggregated, Effect, Payload, Report, Row, Send, SetTimer
 from .messages import Commit, PeerId, Query, Update
 from .quorum import quorum_of
 from .record import record
 from .settings import CoreSettings
-from .shard import ShardRound
+from .shard import ShardRound, Together
 from .timers import Timers
 
 CLOSE_BEFORE_GIVING_UP = 0.7
@@ -26,9 +26,9 @@ PULSE_S = 0.1
 @record
 class RoundTimer:
     """``give_up`` on the server of an attempt; the ``grace`` of a server is over; ``ask`` those it has not heard of;
-    ``hold`` what was spread; ``pulse``: see ``PULSE_S``."""
+    ``hold`` what was spread; ``pulse``: see ``PULSE_S``; what others were to measure is a ``lack``."""
 
-    what: Literal["give_up", "grace", "ask", "hold", "pulse"]
+    what: Literal["give_up", "grace", "ask", "hold", "pulse", "lack"]
     round_id: int
     shard: int
     attempt: int
@@ -52,19 +52,29 @@ class Server:
         self.locked: frozenset[PeerId] = frozenset()
         self.parent = b""
         self.previous: tuple[Payload, ...] = ()
+        self.joint = False  # the shards of this round decide together
+        self.wanted: frozenset[PeerId] = frozenset()  # without whose updates no shard helps any more
         self._tickets: dict[int, tuple[ShardRound, int]] = {}
         self._next_ticket = 1
 
     def begin(
-        self, round_id: int, roster: Roster, locked: frozenset[PeerId], parent: bytes, previous: tuple[Payload, ...] = ()
+        self,
+        round_id: int,
+        roster: Roster,
+        locked: frozenset[PeerId],
+        parent: bytes,
+        previous: tuple[Payload, ...] = (),
+        shards: int = 1,
     ) -> None:
         """A round begins.
 
         Args:
             locked: Those in quarantine: nobody waits for their updates, and no rule sees them.
             previous: The aggregate of each shard that was applied last; empty where that is not known.
+            shards: How many there are.
         """
         self.round_id, self.roster, self.locked, self.parent, self.previous = round_id, roster, locked, parent, previous
+        self.joint, self.wanted = self.settings.joint and shards > 1, frozenset()
         self._tickets.clear()
 
     def quorum(self) -> int:
@@ -83,13 +93,22 @@ class Server:
         before, shard.pulse = shard.pulse, timer.token
         return [*self.timers.cancel(before), timer]
 
+    def give_time(self, shard: ShardRound, now: float) -> list[Effect]:
+        """The server of the attempt that we are at has its time from now on."""
+        where = (self.round_id, shard.index, shard.attempt)
+        timer = self.timers.set(now + self.deadline.round_timeout_s(), RoundTimer("give_up", *where))
+        before, shard.give_up = shard.give_up, timer.token
+        return [*self.timers.cancel(before), timer]
+
     def serve(self, shard: ShardRound, attempt: int, now: float) -> list[Effect]:
         """Starts to serve an attempt. For a later one we ask around: somebody may hold a commit of an earlier."""
-        effects: list[Effect] = [*self.timers.cancel(shard.grace), *self.timers.cancel(shard.query)]
-        shard.grace = shard.query = None
+        effects: list[Effect] = [
+            cancelled for token in (shard.grace, shard.query, shard.lack) for cancelled in self.timers.cancel(token)
+        ]
+        shard.grace = shard.query = shard.lack = None
         shard.serve(attempt)
         if attempt > 0:
-            timer = self._timer("ask", shard, now + self.settings.rounds.query_after_s)
+            timer = self.timer("ask", shard, now + self.settings.rounds.query_after_s)
             shard.query = timer.token
             effects.append(timer)
         return effects
@@ -129,7 +148,7 @@ class Server:
             return [late, *self._close(shard, now)]
         if shard.grace is not None:
             return []
-        timer = self._timer("grace", shard, over_at)
+        timer = self.timer("grace", shard, over_at)
         shard.grace = timer.token
         return [timer]
 
@@ -137,20 +156,39 @@ class Server:
         """How long after the first update the last one may come; longer while the rule has too few to work with."""
         timeout_s = CLOSE_BEFORE_GIVING_UP * self.deadline.round_timeout_s()
         usable = sum(1 for update, _ in shard.answers.values() if update.samples)
-        enough = usable >= min(self.settings.updates_min, expected)
+        enough = usable >= min(self.settings.updates_min, expected) and self.wanted <= shard.answers.keys()
         return min(self.deadline.grace_s(), timeout_s) if enough else timeout_s
 
     def _close(self, shard: ShardRound, now: float) -> list[Effect]:
+        shard.close(self.locked)
+        if not self.joint:
+            return self.ask_rule(shard, shard.rows)
+        shard.together = Together()
+        return self.ask_rule(shard, shard.rows, step="measure")
+
+    def ask_rule(self, shard: ShardRound, rows: tuple[Row, ...], **step: Any) -> list[Effect]:
+        """The rule is asked for the aggregate of ``rows``, or for a step to it: other fields of ``Aggregate``."""
         ticket = self._next_ticket
         self._next_ticket += 1
         assert shard.serving is not None
         self._tickets[ticket] = (shard, shard.serving)
-        shard.close(ticket, self.locked)
-        own = next((i for i, row in enumerate(shard.rows) if row.peer == self.local), None)
+        shard.ticket = ticket
+        own = next((i for i, row in enumerate(rows) if row.peer == self.local), None)
         # Who is proven faulty is out of n and out of f.
         proven = len(self.locked.intersection(self.roster)) + len(set(shard.faulty) - self.locked)
         f, previous = max(0, self.settings.f - proven), self.previous[shard.index] if self.previous else None
-        return [Aggregate(ticket, self.round_id, shard.index, shard.rows, f, own, previous=previous)]
+        return [Aggregate(ticket, self.round_id, shard.index, rows, f, own, previous=previous, **step)]
+
+    def measured(self, event: Aggregated) -> ShardRound | None:
+        """The shard of which this tells what was measured. None when it tells something else, or comes too late."""
+        shard, _ = self._tickets.get(event.ticket, (None, 0))
+        together = shard.together if shard is not None and shard.ticket == event.ticket else None
+        if together is None or together.step != "measure":
+            return None
+        del self._tickets[event.ticket]
+        together.step, together.statistics = "measured", event.statistics
+        together.why = "" if event.statistics else event.reason
+        return shard
 
     def finish(self, event: Aggregated, roster: tuple[PeerId, ...]) -> tuple[ShardRound, Commit] | None:
         """The rule has answered. None when that is no longer of use: we have promised a later attempt meanwhile."""
@@ -159,6 +197,6 @@ class Server:
             return None
         return shard, shard.commit_of(event, self.settings.lineage, self.round_id, self.local, self.parent, roster)
 
-    def _timer(self, what: Literal["grace", "ask"], shard: ShardRound, at: float) -> SetTimer:
+    def timer(self, what: Literal["grace", "ask", "lack"], shard: ShardRound, at: float) -> SetTimer:
         assert shard.serving is not None
         return self.timers.set(at, RoundTimer(what, self.round_id, shard.index, shard.serving))

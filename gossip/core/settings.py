@@ -72,6 +72,7 @@ class CoreSettings:
     peers: tuple[PeerId, ...]  # the roster of round 0
     f: int = 0  # Byzantine peers to tolerate
     updates_min: int = 1  # what the rule needs for f: a round is not closed with fewer while more may come
+    joint: bool = False  # the shards of a round decide together, on what their servers have measured
     membership: MembershipSettings = field(default_factory=MembershipSettings)
     rounds: RoundSettings = field(default_factory=RoundSettings)
     gossip: GossipSettings = field(default_factory=GossipSettings)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from math import isfinite
+from typing import Literal
 
 from .events import Aggregated, Payload, Row, Token
 from .messages import Commit, Contribution, PeerId, Rejection, Update
@@ -12,6 +13,21 @@ from .messages import Commit, Contribution, PeerId, Rejection, Update
 REASON_CHARACTERS = 200  # of why nothing could be aggregated; a longer text would not fit a message
 
 PASSED_ON_MAX = 64  # different commits of one round; no more than a few are ever honest
+
+
+@dataclass(slots=True)
+class Together:
+    """How far the server of a shard is that decides with the others: the rule is at that step, or has answered ``measure``.
+
+    ``why`` is the reason for the step ``nothing``: the rule is asked about no rows at all.
+    """
+
+    step: Literal["measure", "measured", "decide", "combine", "nothing"] = "measure"
+    statistics: bytes = b""
+    rows: tuple[Row, ...] = ()  # those that count
+    verdict: tuple[Contribution, ...] = ()  # that is followed
+    measured: tuple[bytes, ...] = ()  # digests of what the decision is made on
+    why: str = ""
 
 
 @dataclass(slots=True)
@@ -33,6 +49,9 @@ class ShardRound:
     grace: Token | None = None
     query: Token | None = None
     ticket: int | None = None  # the rule is running
+    together: Together | None = None
+    lack: Token | None = None  # fires when what others have measured should be here
+    blamed: int = -1  # attempt of the first shard whose server had this one handed on last
 
     commit: Commit | None = None
     payload: Payload | None = None
@@ -44,7 +63,7 @@ class ShardRound:
 
     def serve(self, attempt: int) -> None:
         """Starts collecting for ``attempt``; what came for an earlier one was sent under a promise that no longer binds."""
-        self.serving, self.answers, self.rows, self.ticket = attempt, {}, (), None
+        self.serving, self.answers, self.rows, self.ticket, self.together = attempt, {}, (), None, None
 
     @property
     def turn(self) -> dict[str, int]:
@@ -62,9 +81,8 @@ class ShardRound:
         self._passed_on[key] = self.attempt
         return True
 
-    def close(self, ticket: int, quarantined: Collection[PeerId]) -> None:
+    def close(self, quarantined: Collection[PeerId]) -> None:
         """Fixes which updates go into the rule: finite ones with samples, of peers that are not in quarantine."""
-        self.ticket = ticket
         self.rows = tuple(
             Row(peer, payload, update.samples)
             for peer, (update, payload) in sorted(self.answers.items())
@@ -81,10 +99,14 @@ class ShardRound:
     ) -> Commit:
         """The commit that the rule's answer makes of this shard."""
         assert self.serving is not None
+        together = self.together or Together(rows=self.rows)
         contributors: tuple[Contribution, ...] = ()
-        if result.payload is not None:
-            facts = zip(self.rows, result.weights, result.outlyingness, strict=True)
+        if result.payload is not None and together.step == "combine":
+            contributors = together.verdict
+        elif result.payload is not None:
+            facts = zip(together.rows, result.weights, result.outlyingness, strict=True)
             contributors = tuple(Contribution(row.peer, row.samples, weight, far) for row, weight, far in facts)
+        decides = result.payload is not None and together.step == "decide"
         return Commit(
             lineage=lineage,
             round_id=round_id,
@@ -97,13 +119,15 @@ class ShardRound:
             contributors=contributors,
             rejected=tuple(Rejection(peer, "non_finite") for peer in self.faulty),
             roster=roster,
-            loss=self._mean_loss(),
-            reason=result.reason[:REASON_CHARACTERS] if result.payload is None else "",
+            loss=self._mean_loss(together.rows),
+            reason=(together.why or result.reason)[:REASON_CHARACTERS] if result.payload is None else "",
+            decision=result.decision if decides else (),
+            measured=together.measured if decides else (),
         )
 
-    def _mean_loss(self) -> float | None:
+    def _mean_loss(self, rows: tuple[Row, ...]) -> float | None:
         """Sample-weighted. A peer may say any finite number, and a message holds no other: weights first, so none overflows."""
-        told = [(self.answers[row.peer][0].loss, row.samples) for row in self.rows]
+        told = [(self.answers[row.peer][0].loss, row.samples) for row in rows]
         known = [(loss, samples) for loss, samples in told if loss is not None]
         total = sum(count for _, count in known)
         mean = sum(loss * (count / total) for loss, count in known) if total else None
@@ -111,8 +135,8 @@ class ShardRound:
 
     def hold(self, commit: Commit, payload: Payload | None, made_here: bool) -> None:
         self.commit, self.payload, self.made_here = commit, payload, made_here
-        self.answers, self.rows = {}, ()
-        self.give_up = self.grace = self.query = self.pulse = None
+        self.answers, self.rows, self.together = {}, (), None
+        self.give_up = self.grace = self.query = self.pulse = self.lack = None
 
     def tokens(self) -> tuple[Token | None, ...]:
-        return self.give_up, self.grace, self.query, self.pulse
+        return self.give_up, self.grace, self.query, self.pulse, self.lack

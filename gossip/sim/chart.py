@@ -117,7 +117,8 @@ class Chart(Observer):
                 self._add(swarm, peer, "committed", f"round {commit.round_id} #{chain.hex()[:6]} by {commit.server}")
             case events.Aggregate():
                 rows = ",".join(str(row.peer) for row in effect.rows)
-                self._add(swarm, peer, "aggregates", f"round {effect.round_id} of {rows}")
+                step = "" if effect.step == "whole" else f"{_shard(effect.shard)} {effect.step}"
+                self._add(swarm, peer, "aggregates", f"round {effect.round_id}{step} of {rows}")
             case events.Halt(reason, exit_code):
                 self._add(swarm, peer, "halted", f"{reason} (exit {exit_code})")
             case events.Report(event, fields) if event != "round":
@@ -144,6 +145,11 @@ def say(message: Message) -> str:
             )
         case messages.Query(_, round_id, shard, attempt):
             return f"Query r{round_id}{_shard(shard)}{_attempt(attempt)}"
+        case messages.Partial(_, round_id, shard, attempt, _, contributors):
+            return f"Partial r{round_id}{_shard(shard)}{_attempt(attempt)} of {','.join(map(str, contributors))}"
+        case messages.Overdue():
+            where = f"r{message.round_id}{_shard(message.shard)}{_attempt(message.attempt)}"
+            return f"Overdue {where}{', time is up' if message.time_is_up else ''}"
         case messages.NotMe(_, asked, shard, attempt, round_id):
             return f"NotMe r{asked}{_shard(shard)}{_attempt(attempt)}, I am at r{round_id}"
         case messages.CommitRequest(_, first):

@@ -15,6 +15,7 @@ from gossip.fault_kinds import Crash, Hang, Liar, Restart, Slow
 from gossip.fault_tables import Fault
 from gossip.world_faults import (
     NODE_LIES,
+    SHARD_LIES,
     Corrupt,
     CrashBroadcast,
     CrashMidway,
@@ -60,6 +61,10 @@ COMMIT_LOGS = (8, 64, 64)  # rounds: three seconds, or more than a schedule last
 STABLE = 0.2  # of the schedules: a peer that is started again has its old addresses
 RULES = {"mean": 1, "median": 3, "trimmed_mean": 3, "multi_krum": 5}
 """One of them where somebody lies about updates, and in a part of the others; and the updates that it needs against one liar."""
+JOINT = {"krum": 5, "multi_krum": 5, "geometric_median": 3, "centered_clipping": 3, "suspicion": 3}
+"""Likewise, rules that the servers of shards run together: one of them in some schedules that have servers and peers for it."""
+TOGETHER, PEERS_TOGETHER = 0.4, 6
+SHARD_LIE = 0.5  # of the node lies where shards decide together: about that
 ROBUST = 0.45  # of the schedules in which nobody does: the rule is drawn all the same, of which a mean is one
 SERVER_LIES = ("wrong_results", "broken_results", "nan_results", "two_results", "strange_roster", "usurper")
 """About results of rounds that somebody serves: elsewhere nobody can tell them."""
@@ -120,6 +125,12 @@ def generate(
     robust = Random(f"schedule/{seed}/robust").random() < ROBUST or any(isinstance(fault, Liar) for fault in bearable)
     if aggregator is None and world is None and RULES[drawn_rule] < n and robust:
         base = replace(base, aggregator=drawn_rule)
+    lot = Random(f"schedule/{seed}/together")
+    if aggregator is None and world is None and rolling and n >= PEERS_TOGETHER and lot.random() < TOGETHER:
+        base = replace(base, aggregator=lot.choice(tuple(JOINT)), shards=shards if len(shards) > 1 else lot.choice(SHARDS[2:]))
+    if base.aggregator in JOINT and len(base.shards) > 1 and lot.random() < SHARD_LIE:
+        told = lot.choice(SHARD_LIES)
+        bearable = tuple([replace(fault, lie=told) if isinstance(fault, NodeLie) else fault for fault in bearable])
     return replace(base, faults=bearable)
 
 
@@ -217,7 +228,7 @@ def _liar(lots: _Lots) -> list[Fault]:
 
 def _node_lie(lots: _Lots) -> list[Fault]:
     """Who lies about states needs somebody who asks for one: others are started again."""
-    lie, (liar, *others) = lots.random.choice(NODE_LIES), lots.peers()
+    lie, (liar, *others) = lots.random.choice([lie for lie in NODE_LIES if lie not in SHARD_LIES]), lots.peers()
     drawn = [(lots.when(), lots.long(0.01, 1.0)) for _ in range(3)]
     asking = [Restart(peer, None, after_s, at_s) for peer, (at_s, after_s) in zip(others, drawn, strict=False)]
     return [NodeLie(lie, (liar,)), *(asking if lie in STATE_LIES else ())]

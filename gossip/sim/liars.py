@@ -25,6 +25,7 @@ from gossip.core.messages import (
     Commit,
     Envelope,
     Gossip,
+    Partial,
     PeerId,
     Ping,
     PushPull,
@@ -229,6 +230,55 @@ def usurper(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | None)
     where = (message.lineage, message.round_id, message.shard, message.attempt, message.attempt, liar.peer, message.parent)
     roster = tuple(liar.swarm.hosts)
     return [(to, replace(envelope, message=Commit(*where, content.digest, (), (), roster, None, "")), content)]
+
+
+# --- shards that decide together ------------------------------------------------------------------------------------------------
+
+
+@lie
+def wrong_measures(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[Letter] | None:
+    """Says that it has measured something else of its shard: numbers as large as the true ones, others each time."""
+    message = envelope.message
+    if not isinstance(message, Partial) or not message.statistics:
+        return None
+    numbers = np.frombuffer(message.statistics, "<f8")
+    factors = np.array([liar.rng.gauss(0.0, 1.0) for _ in numbers])
+    return [(to, _say(envelope, statistics=(numbers * factors).astype("<f8").tobytes()), payload)]
+
+
+@lie
+def broken_measures(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[Letter] | None:
+    """Says of its shard what is no measure: not finite, too short, of too few peers, or of strangers."""
+    message = envelope.message
+    if not isinstance(message, Partial) or not message.statistics:
+        return None
+    numbers = np.frombuffer(message.statistics, "<f8")
+    broken: dict[str, Any] = liar.rng.choice(
+        (
+            {"statistics": np.full_like(numbers, np.nan).tobytes()},
+            {"statistics": numbers[:-1].tobytes()},
+            {"statistics": message.statistics[:-3]},
+            {"contributors": message.contributors[:-1]},
+            {"contributors": (*message.contributors[:-1], STRANGERS)},
+            {"contributors": ()},
+        )
+    )
+    return [(to, _say(envelope, **broken), payload)]
+
+
+@lie
+def kept_measures(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[Letter] | None:
+    """Tells nobody what it has measured of its shard."""
+    return [] if isinstance(envelope.message, Partial) else None
+
+
+@lie
+def wrong_decisions(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[Letter] | None:
+    """As the server of the first shard it decides for all of them that the first update alone counts."""
+    message = envelope.message
+    if not isinstance(message, Commit) or message.server != liar.peer or not message.decision:
+        return None
+    return [(to, _say(envelope, decision=(1.0,) + (0.0,) * (len(message.decision) - 1)), payload)]
 
 
 # --- membership -------------------------------------------------------------------------------------------------------------

@@ -228,7 +228,7 @@ class Nemesis(Observer):
 
     def _is_due(self, fault: Blow, peer: PeerId, effect: Go | Aggregate, now: float) -> bool:
         if fault.peer == "server":
-            serves = isinstance(effect, Aggregate) and effect.shard == 0
+            serves = isinstance(effect, Aggregate) and effect.shard == 0 and effect.step in ("whole", "measure")
             return serves and (effect.round_id == fault.round if fault.round is not None else True)
         return fault.peer == peer and isinstance(effect, Go) and fault.round is not None and fault.round <= effect.round_id
 

@@ -13,8 +13,10 @@ from math import nan, sqrt
 from statistics import median_high
 from typing import Any
 
+import numpy as np
+
 from gossip import topologies
-from gossip.core.events import Effect, Received
+from gossip.core.events import Aggregate, Aggregated, Effect, Payload, Received
 from gossip.core.messages import PeerId
 from gossip.core.peer import Peer
 from gossip.core.settings import CoreSettings, MembershipSettings, RoundSettings, TrustSettings
@@ -45,7 +47,7 @@ from .nemesis import Nemesis
 from .network import LinkModel, Network
 from .observer import Observer
 from .schedule import Schedule
-from .toy_trainer import Judged, Reducer, Refused, ToyTrainer, Values, weighted_mean
+from .toy_trainer import Judged, Reducer, Refused, Step, ToyTrainer, Values, payload_of_values, weighted_mean
 
 LONGER = 4 / 3  # times its duration is the most that a schedule is played for the sake of its rounds
 SLICE_S = 0.25
@@ -244,6 +246,7 @@ def make_swarm(schedule: Schedule, nemesis: Nemesis) -> Swarm[Peer]:
     topology = _Planned(topologies.load(schedule.topology))
     liars = tolerated(schedule)
     reducer, updates_min = reducer_of(schedule.aggregator, liars)
+    step = step_of(schedule.aggregator) if topology.rolling and len(schedule.shards) > 1 else None
     settings = CoreSettings(
         b"simulate",
         b"lineage!",
@@ -251,6 +254,7 @@ def make_swarm(schedule: Schedule, nemesis: Nemesis) -> Swarm[Peer]:
         peers=tuple(range(schedule.peers)),
         f=liars,
         updates_min=updates_min,
+        joint=step is not None,
         membership=MembershipSettings(probe_interval_s=schedule.probe_interval_s),
         rounds=RoundSettings(
             round_timeout_s=schedule.round_timeout_s,
@@ -276,6 +280,7 @@ def make_swarm(schedule: Schedule, nemesis: Nemesis) -> Swarm[Peer]:
             slowness=nemesis.slowness(peer),
             lie=nemesis.lies.get(peer),
             reducer=reducer,
+            step=step,
             samples_total=SAMPLES,
         )
 
@@ -332,6 +337,34 @@ def reducer_of(aggregator: str, f: int) -> tuple[Reducer, int]:
         return Judged(verdict.aggregate.tolist(), tuple(verdict.weights.tolist()), tuple(verdict.outlyingness.tolist()))
 
     return reduce, needed
+
+
+def step_of(aggregator: str) -> Step | None:
+    """How the rule takes its steps where the shards of a vector decide together; None: it does not."""
+    if aggregator == "mean":
+        return None
+    import torch
+
+    from gossip import aggregators
+    from gossip.aggregators.sharded import ShardedRule
+    from gossip.node_steps import take_step
+
+    bound = aggregators.load(aggregator)
+    if not bound.joint:
+        return None
+    rule = ShardedRule(bound)
+
+    def payload_of(aggregate: torch.Tensor) -> Payload | None:
+        payload = payload_of_values(aggregate.tolist(), digest=True)
+        return payload if payload.finite else None
+
+    def step(ask: Aggregate) -> Aggregated:
+        updates = torch.tensor(np.array([row.payload.data for row in ask.rows]))
+        previous = torch.tensor(ask.previous.data) if ask.previous is not None else None
+        with torch.no_grad():
+            return take_step(rule, ask, updates, previous, payload_of)
+
+    return step
 
 
 RunFunction = Callable[[Schedule], Outcome]

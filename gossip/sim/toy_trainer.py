@@ -45,6 +45,9 @@ Reducer = Callable[[Sequence[Values], Sequence[int], int, Values | None], Values
 """``(rows of (d,), samples of each, f, previous) -> (d,)``; a bare vector blames nobody. f is what the core says each time: it
 falls as liars are found out. previous is the last aggregate, if there is one."""
 
+Step = Callable[[events.Aggregate], events.Aggregated]
+"""Answers what is asked of a rule whose shards decide together: ``measure``, ``decide`` and ``combine``."""
+
 TRAINER_EFFECTS = (events.Aggregate, events.Apply, events.Go, events.TakeSnapshot, events.Restore)
 
 
@@ -132,6 +135,7 @@ class ToyTrainer:
         slowness: factor on the compute time.
         lie: changes the update before it is offered, ``(update, round) -> update``.
         samples_total: of an epoch; when given, the trainer reads its data through the core.
+        step: how the rule is run where the shards decide together.
         rounds: that its script trains for; then it comes to its end.
     """
 
@@ -150,6 +154,7 @@ class ToyTrainer:
         noise: float = NOISE,
         lie: Callable[[Vector, int], Vector] | None = None,
         reducer: Reducer = weighted_mean,
+        step: Step | None = None,
         samples_total: int | None = None,
         initial: int | None = None,
         rounds: int | None = None,
@@ -158,6 +163,7 @@ class ToyTrainer:
         self.compute_s, self.rule_s = compute_s, rule_s
         self.slowness, self.step_size, self.noise = slowness, step_size, noise
         self.lie, self.reducer, self.samples_total, self.rounds = lie, reducer, samples_total, rounds
+        self.step = step
         self.rng = random.Random(f"toy/{seed}/{peer}/{incarnation}")
         elements = sum(sizes)
         self.target = target_of(seed, elements)
@@ -287,6 +293,9 @@ class ToyTrainer:
         samples = [row.samples for row in ask.rows]
         if not rows or sum(samples) == 0:
             return events.Aggregated(ask.ticket, None, reason="nothing to aggregate")
+        if ask.step != "whole":
+            assert self.step is not None, "nobody has said how its shards decide together"
+            return self.step(ask)
         if ask.mix:
             assert ask.own is not None, "mixing is centred on the own row"
             center = rows[ask.own]

@@ -31,7 +31,7 @@ from typing import Any, Generic, Literal, TypeAlias, TypeVar, Union, get_args, g
 
 import msgpack
 
-from gossip.core.messages import ROUND_MAX, Envelope, Message, StateOffer
+from gossip.core.messages import ROUND_MAX, STATISTICS_BYTES_MAX, Envelope, Message, Partial, StateOffer
 from gossip.errors import Malformed
 
 PROTOCOL_VERSION = 1
@@ -386,9 +386,8 @@ def _write_dataclass(names: list[str], writers: list[Writer]) -> Callable[[Any],
 
 _SEAL = struct.Struct("<I")
 
-MESSAGES: Codec[Message] = Codec(
-    get_args(Message), Limits(message_bytes=HEADER_BYTES_MAX - _SEAL.size, larger={(StateOffer, "core"): CORE_BYTES_MAX})
-)
+_LARGER = {(StateOffer, "core"): CORE_BYTES_MAX, (Partial, "statistics"): STATISTICS_BYTES_MAX}
+MESSAGES: Codec[Message] = Codec(get_args(Message), Limits(message_bytes=HEADER_BYTES_MAX - _SEAL.size, larger=_LARGER))
 
 _read_run = _read_sized("run", bytes, ID_BYTES_MAX)
 _read_sender = _read_int("sender", 0, ROUND_MAX)

@@ -55,9 +55,11 @@ peer.close()
 class Swarm:
     """``n`` peers, each in a session of its own as the launcher starts them, and what they write down."""
 
-    def __init__(self, folder: Path, n: int, busy: tuple[int, int] = (-1, 0), **config: Any) -> None:
-        self.folder, self.n = folder, n
-        (folder / "train.py").write_text(TRAINER)
+    def __init__(
+        self, folder: Path, n: int, busy: tuple[int, int] = (-1, 0), trainer: str = TRAINER, ahead: int = AHEAD, **config: Any
+    ) -> None:
+        self.folder, self.n, self.ahead = folder, n, ahead
+        (folder / "train.py").write_text(trainer)
         path = folder / "config.json"
         options = {"aggregator": "mean", "f": 0, "round_timeout_s": 5.0, "quorum_timeout_s": 20.0, **config}
         RunConfig(run=os.urandom(8).hex(), peers=n, **options).dump(path)
@@ -107,7 +109,7 @@ class Swarm:
     def finish(self, *peers: int) -> dict[int, str]:
         """Ends the training some rounds ahead, waits until the peers have ended well. Returns the last line that each printed."""
         new = self.folder / "until.new"
-        new.write_text(str(self.now() + AHEAD))
+        new.write_text(str(self.now() + self.ahead))
         new.rename(self.folder / "until")
         for peer, process in enumerate(self.peers):
             if process.poll() is not None:  # as a launcher does: nobody waits for it to come back

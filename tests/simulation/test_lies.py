@@ -15,6 +15,7 @@ from gossip.sim.play import circumstances, run
 from gossip.sim.schedule import Schedule
 from gossip.world_faults import (
     NODE_LIES,
+    SHARD_LIES,
     CrashMidway,
     Delay,
     Drift,
@@ -40,7 +41,7 @@ SHORT = world(2, active_s=5.0, duration_s=5.0, shards=(5, 3))
 RESTARTS = (Restart(1, None, 0.2, 2.0), Restart(2, None, 0.5, 3.5))  # peer 0, the liar, is the first whom they ask for a state
 
 
-@pytest.mark.parametrize("lie", NODE_LIES)
+@pytest.mark.parametrize("lie", [lie for lie in NODE_LIES if lie not in SHARD_LIES])  # those: test_together
 def test_one_liar_of_any_kind_tells_its_lie_and_breaks_nothing(lie: str) -> None:
     outcome = run(replace(SHORT, faults=(NodeLie(lie, (0,)), *RESTARTS)))
     assert outcome.violation is None, outcome.violation
@@ -193,7 +194,7 @@ def test_seed_1232_peers_that_leave_their_branches_for_each_others_all_at_once_k
     schedule = Schedule(
         0,
         peers=6,
-        aggregator="multi_krum",
+        aggregator="median",
         faults=faults,
         active_s=5.41,
         duration_s=17.41,
@@ -203,7 +204,7 @@ def test_seed_1232_peers_that_leave_their_branches_for_each_others_all_at_once_k
         shards=(4, 4, 4),
         stable_addresses=True,
     )
-    for seed in range(1535, 1565):  # about one in ten comes to that; which, changes with whatever changes the order of messages
+    for seed in range(1446, 1476):  # a few in a hundred come to that; which, changes with whatever changes the order of messages
         outcome = run(replace(schedule, seed=seed))
         assert outcome.violation is None, outcome.violation
         if outcome.reports.get("kept_own_state", 0) >= 2:

@@ -44,6 +44,8 @@ OTHERS = {
     "roster": (0, 1, 2),
     "loss": None,
     "reason": "no quorum",
+    "decision": (0.5, 0.5),
+    "measured": (b"m" * 16,),
 }
 
 

@@ -61,13 +61,14 @@ def vector(value: float, digest: bool = False) -> Payload:
 class Table:
     """n peers; ``deliver`` carries messages one by one, ``lose`` says which never arrive."""
 
-    def __init__(self, n: int, shards: int = 1, quorum: str = "majority", f: int = 0) -> None:
+    def __init__(self, n: int, shards: int = 1, quorum: str = "majority", f: int = 0, joint: bool = False) -> None:
         settings = CoreSettings(
             b"run-id!!",
             LINEAGE,
             seed=7,
             peers=tuple(range(n)),
             f=f,
+            joint=joint,
             rounds=RoundSettings(quorum=quorum),  # type: ignore[arg-type]
         )
         self.settings, self.now = settings, 100.0

@@ -63,6 +63,7 @@ from .rates import FallsSilent, SpeaksInMeasure
 from .reach import Reach
 from .results import AppliesWhatTheRuleSaid, CommitsWhatTheRuleSaid
 from .rounds import AppliedOnce, IdenticalReplicas, OneHistory, UsedOnce
+from .together import DecidesTogether
 from .traffic import AsksInMeasure, NewsGrowOld
 from .trusting import TrustFollowsExperience, TrustFollowsTheCommits
 
@@ -103,6 +104,7 @@ def every_checker(circumstances: Circumstances | None = None) -> list[Onlooker]:
         Conserved(c),
         RuleAnswers(c),
         CommitsWhatTheRuleSaid(c),
+        DecidesTogether(c),
         TakesWhatItWasPushed(c),
         AppliesWhatTheRuleSaid(c),
         PushesToAll(c),

@@ -34,7 +34,10 @@ class RuleAnswers(Checker):
         core = peer_core(swarm, peer)
         if core is None or not isinstance(effect, Aggregate) or effect.mix:
             return
-        if len(effect.rows) >= core.settings.updates_min and any(row.samples for row in effect.rows):
+        if effect.step in ("decide", "combine") and self.circumstances.two_faced:
+            return  # on the word of others
+        count = len(effect.peers if effect.step == "decide" else effect.rows)
+        if count >= core.settings.updates_min and any(row.samples for row in effect.rows):
             self._asked[peer][effect.ticket] = effect
 
     def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:

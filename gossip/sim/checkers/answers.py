@@ -13,6 +13,7 @@ from gossip.core.messages import (
     CommitRequest,
     Nack,
     NotMe,
+    Overdue,
     PeerId,
     Ping,
     PingRequest,
@@ -112,6 +113,8 @@ class CommitsForAReason(Checker):
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
         if type(effect) is Aggregate:
+            if effect.step == "measure":
+                return
             self._spread[peer][effect.round_id, effect.shard] += 1
             return
         if type(effect) is not Send or type(effect.message) is not Commit:
@@ -139,19 +142,21 @@ def _calls_for_a_commit(rounds: RollingRounds, message: Commit | Update | Query)
 
 class OffersOnce(Checker):
     """S15: an update is offered to the server of an attempt once, again when that asks for it, and by one that has taken over a
-    state or gone back to its own; the server of an attempt asks each of the others once."""
+    state or gone back to its own; the server of an attempt asks each of the others once, and again when it is told that others
+    wait for what it is to measure."""
 
     invariant = "S15"
-    events = (Query, Restored)
+    events = (Query, Restored, Overdue)
     effects = (Update, Query, Report)
 
     def __init__(self, circumstances: Circumstances | None = None) -> None:
         super().__init__(circumstances)
         self._said: dict[PeerId, Counter[tuple[PeerId, type, int, int, int, bytes]]] = {}
         self._resumed: Counter[PeerId] = Counter()
+        self._overdue: dict[PeerId, Counter[tuple[int, int]]] = {}  # how often it was told that of a round and shard
 
     def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
-        self._said[peer], self._resumed[peer] = Counter(), 0
+        self._said[peer], self._resumed[peer], self._overdue[peer] = Counter(), 0, Counter()
 
     def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
         if type(event) is Restored:
@@ -159,6 +164,8 @@ class OffersOnce(Checker):
         elif type(event) is Received and type(event.message) is Query:
             asked = event.message
             self._said[peer][event.sender, Update, asked.round_id, asked.shard, asked.attempt, asked.parent] -= 1
+        elif type(event) is Received and type(event.message) is Overdue:
+            self._overdue[peer][event.message.round_id, event.message.shard] += 1
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
         if type(effect) is Report:
@@ -171,7 +178,8 @@ class OffersOnce(Checker):
         said = self._said[peer]
         said[key] += 1
         self.judged += 1
-        if said[key] > 1 + self._resumed[peer]:
+        again = self._overdue[peer][message.round_id, message.shard] if type(message) is Query else 0
+        if said[key] > 1 + self._resumed[peer] + again:
             what = f"{type(message).__name__} of round {message.round_id}, shard {message.shard}, attempt {message.attempt}"
             raise self.violated(swarm, peer, f"sends peer {effect.peer} its {what} {said[key]} times")
 

@@ -55,7 +55,7 @@ class Conserved(Checker):
 
     def __init__(self, circumstances: Circumstances | None = None) -> None:
         super().__init__(circumstances)
-        self._rows: dict[PeerId, dict[tuple[int, int], tuple[Row, ...]]] = {}
+        self._rows: dict[PeerId, dict[tuple[int, int], tuple[Row, ...] | None]] = {}
         self._pending: dict[PeerId, list[Committed]] = {}
         self._previous: dict[PeerId, tuple[Payload, ...]] = {}  # what each has applied last, since it took over a state
         self._sent: dict[tuple[PeerId, int], list[int]] = {}
@@ -109,10 +109,14 @@ class Conserved(Checker):
         rows = self._rows[peer]
         if len(rows) > 64:
             del rows[next(iter(rows))]
-        rows[ask.round_id, ask.shard] = ask.rows
+        # Who combines tells of what was decided elsewhere: ``DecidesTogether``.
+        counted = tuple([row for row in ask.rows if row.peer in ask.peers]) if ask.step == "decide" else ask.rows
+        rows[ask.round_id, ask.shard] = counted if ask.step != "combine" else None
 
     def _on_made(self, swarm: Swarm[Any], peer: PeerId, commit: Commit) -> None:
         rows = self._rows[peer].get((commit.round_id, commit.shard), ())
+        if rows is None:
+            return
         averaged = tuple((row.peer, row.samples) for row in rows) if commit.digest else ()
         named = tuple((c.peer, c.samples) for c in commit.contributors)
         self.judged += 1

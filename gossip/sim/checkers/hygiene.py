@@ -146,15 +146,17 @@ def core_sizes(core: Peer, n: int) -> list[tuple[str, int, int]]:
 def _rolling_sizes(core: Peer, rounds: RollingRounds, n: int, shards: int) -> list[tuple[str, int, int]]:
     settings, log, agreed = core.settings.rounds, rounds.log, rounds.agreed
     round_bytes = 4 * sum(rounds.sizes)
-    # Each round's updates, queries and commits, one of a kind, sender and shard.
+    # Each round's updates, queries, commits, and what was measured or is overdue, one of a kind, sender and shard.
     stashed = sum(len(kept) for kept in rounds.elsewhere._stash.values())
     return [
         ("commits kept, in rounds", len(log._rounds), max(2, settings.commit_log)),
         ("commits kept, in bytes", log._bytes, max(settings.commit_log_bytes, 2 * round_bytes)),
-        ("messages kept for later rounds", stashed, STASH_MAX * 3 * n * shards),
+        ("messages kept for later rounds", stashed, STASH_MAX * 5 * n * shards),
         ("rounds with messages kept", len(rounds.elsewhere._stash), STASH_MAX),
         ("answers of a shard", max((len(shard.answers) for shard in rounds._shards), default=0), n),
         ("rules asked", len(rounds.server._tickets), n * shards + shards),
+        ("measures of shards", len(rounds.joint._parts), shards),
+        ("measures that were asked for", len(rounds.joint._asked), n * shards),
         ("peers that want to join", len(rounds.joining), n),
         ("peers that have finished", len(rounds.finished), n),
         ("branches heard of", len(rounds.astray._branches), n),

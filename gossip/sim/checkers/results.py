@@ -80,7 +80,8 @@ class CommitsWhatTheRuleSaid(Checker):
         where = f"round {commit.round_id}, shard {commit.shard}, attempt {commit.made_at}"
         for question in reversed(self._questions[peer].values()):
             ask, answer = question.ask, question.answer
-            if (ask.round_id, ask.shard, question.attempt) == (commit.round_id, commit.shard, commit.made_at):
+            asked = (ask.round_id, ask.shard, question.attempt) == (commit.round_id, commit.shard, commit.made_at)
+            if asked and ask.step != "measure":
                 break
         else:
             return  # asked and answered in one event: what was asked is not told any more
@@ -92,7 +93,10 @@ class CommitsWhatTheRuleSaid(Checker):
             text = f"commits {where} with the digest {commit.digest.hex() or 'none'}; its rule has made {digest.hex() or 'none'}"
             raise self.violated(swarm, peer, text)
         judged = tuple([(c.peer, c.weight, c.outlyingness) for c in commit.contributors])
-        said = tuple(zip([row.peer for row in ask.rows], answer.weights, answer.outlyingness, strict=True)) if digest else ()
+        if ask.step == "combine":
+            return  # it tells what was decided: ``DecidesTogether``
+        peers = ask.peers if ask.step == "decide" else [row.peer for row in ask.rows]
+        said = tuple(zip(peers, answer.weights, answer.outlyingness, strict=True)) if digest else ()
         if judged != said:
             raise self.violated(swarm, peer, f"commits {where} with the verdicts {judged}; its rule has said {said}")
 

@@ -1,0 +1,133 @@
+"""A Gram rule on a vector that is cut in shards, each with a server of its own: measure, decide, combine.
+
+Every server measures its shard, one of them adds the parts up and decides, and each combines its shard by that decision. What
+was measured travels as a flat float64 array, ``[resolution, remembers, upper triangle of the products]``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gossip.errors import AggregationError, TooFewUpdates
+
+from .base import Updates
+from .gram import Decision, FloatArray, Gram
+from .gram_rules import GramRule, precision_of
+from .kernels import Rows
+from .registry import BoundRule
+
+_AHEAD = 2  # numbers before the triangle
+
+Part = tuple[Sequence[int], FloatArray]
+"""Which rows of a part are meant, and what was measured of all its rows."""
+
+
+class ShardedRule:
+    """The three steps of a rule that ``adds_up``.
+
+    The points of every part are the same and in the same order: a server that has no last aggregate (it has taken over a state)
+    leaves its place empty and says so, and then none is used.
+    """
+
+    def __init__(self, bound: BoundRule) -> None:
+        assert isinstance(bound.rule, GramRule)
+        assert bound.joint, f"{bound.name} does not add up over shards"
+        self.bound, self.rule = bound, bound.rule
+        beside = [point for point in self.rule.points if point not in ("origin", "previous", "center")]
+        self._remembers = "previous" in self.rule.points
+        if self._remembers:
+            beside = ["origin", *beside, "previous"]
+        elif "origin" in self.rule.points:
+            beside = ["origin", *beside]
+        self.points = tuple(beside)
+
+    def measure(self, updates: Updates, previous: Tensor | None = None) -> FloatArray:
+        """What a decision needs of these columns.
+
+        Args:
+            updates: n vectors ``(d,)`` or ``(n, d)``, all finite, at least one: those of a shard.
+            previous: ``(d,)``: the last aggregate of the same shard.
+        """
+        rows = Rows.of(updates)
+        vectors = self._vectors(rows, previous)
+        gram = self.rule.gram_of(rows, vectors)
+        place, there = rows.n + len(self.points), rows.n + len(vectors)
+        products = np.zeros((place, place))
+        products[:there, :there] = gram.products
+        head = [gram.resolution, float("previous" in vectors)]
+        return np.concatenate([head, products[np.triu_indices(place)]])
+
+    def decide(self, parts: Sequence[Part], *, f: int, round_id: int = 0) -> Decision:
+        """One decision for all shards: weights of the rows that were chosen of every part, in their order, and of ``points``.
+
+        Raises: AggregationError: A part does not fit, or nothing can be decided on these numbers.
+        """
+        whole: Gram | None = None
+        grams = [self._unpacked(measured) for _, measured in parts]
+        forgotten = self._remembers and not all(remembers for _, remembers in grams)
+        with np.errstate(all="ignore"):  # a liar's numbers need not be inner products of anything
+            for (chosen, _), (gram, _) in zip(parts, grams, strict=True):
+                one = (_without_last_point(gram) if forgotten else gram).rows(chosen)
+                whole = one if whole is None else whole + one
+            assert whole is not None
+            options = self.bound.chosen({"f": f, "round_id": round_id})
+            tolerated = int(options.get("f", f))
+            need = self.rule.least(tolerated, options=options)
+            if whole.n < need:
+                raise TooFewUpdates(self.rule.name, tolerated, need, whole.n)
+            decision = self.rule.decide(whole, **options)
+        weights = np.concatenate([decision.weights, np.zeros(int(forgotten))])
+        self._check(weights, whole.n)
+        return Decision(weights, decision.outlyingness, decision.shares)
+
+    def combine(self, updates: Updates, weights: Sequence[float], previous: Tensor | None = None) -> Tensor:
+        """``(d,)``: the sum of these columns, and of the points there, by the weights of a decision.
+
+        Args:
+            weights: Of each row, and then of ``points``.
+        Raises: AggregationError: They are not such weights.
+        """
+        rows = Rows.of(updates)
+        vectors, given = self._vectors(rows, previous), np.asarray(weights, dtype=np.float64)
+        if given.shape != (rows.n + len(self.points),):
+            raise AggregationError(f"{self.rule.name}: {len(given)} weights for {rows.n} updates and {self.points}")
+        self._check(given, rows.n)
+        if len(vectors) < len(self.points):
+            if given[-1]:
+                raise AggregationError(f"{self.rule.name}: the last aggregate has a weight, and there is none here")
+            given = given[:-1]
+        return self.rule.finish(rows, vectors, given, None, {}).aggregate
+
+    def _vectors(self, rows: Rows, previous: Tensor | None) -> dict[str, Tensor]:
+        found = self.rule.vectors_of(rows, {} if previous is None else {"previous": previous})
+        if "origin" in self.points:
+            found = {"origin": torch.zeros(1, dtype=rows.dtype, device=rows.device).expand(rows.d), **found}
+        return {point: found[point] for point in self.points if point in found}
+
+    def _unpacked(self, measured: FloatArray) -> tuple[Gram, bool]:
+        """The Gram matrix, and whether it has the last aggregate. Raises AggregationError."""
+        triangle = measured[_AHEAD:]
+        width = int((np.sqrt(8.0 * len(triangle) + 1) - 1) / 2)
+        n = width - len(self.points)
+        if n < 1 or width * (width + 1) // 2 != len(triangle):
+            raise AggregationError(f"{self.rule.name}: a part of {len(measured)} numbers is of no number of updates")
+        products = np.zeros((width, width))
+        upper = np.triu_indices(width)
+        products[upper] = triangle
+        products.T[upper] = triangle
+        resolution = max(0.0, float(measured[0]))
+        return Gram(products, n, self.points, resolution, precision_of(torch.float32)), measured[1] == 1.0
+
+    def _check(self, weights: FloatArray, n: int) -> None:
+        # Who decides may lie, and is not to make of the updates more than their sum.
+        counted = np.delete(weights, n + self.points.index("origin")) if "origin" in self.points else weights
+        if not float(np.abs(counted).sum()) <= n + 1e-6:
+            raise AggregationError(f"{self.rule.name}: weights of {float(np.abs(counted).sum()):.3g} together, for {n} updates")
+
+
+def _without_last_point(gram: Gram) -> Gram:
+    return Gram(gram.products[:-1, :-1], gram.n, gram.points[:-1], gram.resolution, gram.precision)
