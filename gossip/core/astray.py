@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from .events import Effect, Send
@@ -10,6 +11,7 @@ from .messages import Commit, CommitRequest, NotMe, PeerId
 from .quorum import quorum_of
 from .record import record
 from .settings import CoreSettings
+from .shard import ShardRound
 from .timers import Timers
 
 ASK_AGAIN_S = 0.5
@@ -33,6 +35,7 @@ class Astray:
     def __init__(self, local: PeerId, settings: CoreSettings, lineage: Lineage, timers: Timers[Any]) -> None:
         self.local, self.settings, self.lineage, self.timers = local, settings, lineage, timers
         self.lost_track: tuple[PeerId, str] | None = None
+        self.shards: Sequence[ShardRound] = ()  # of the present round
         self._branches: dict[PeerId, bytes] = {}
         self._asked = -1  # the round for which a timer runs already
         self._open: tuple[PeerId, int] | None = None  # who was asked for the commits from which round on
@@ -70,7 +73,12 @@ class Astray:
         self._pause_s = min(2.0 * self._pause_s, ASK_AGAIN_S) if soon_again else self.settings.rounds.behind_after_s
         self._asked, self._not_before = -1, now + self._pause_s
         self._open = (timer.peer, timer.round_id)
-        return [Send(timer.peer, CommitRequest(self.settings.lineage, timer.round_id))]
+        return [self.request(timer.peer)]
+
+    def request(self, peer: PeerId) -> Send:
+        """For the commits from the present round on."""
+        attempt = max([shard.attempt for shard in self.shards], default=0)
+        return Send(peer, CommitRequest(self.settings.lineage, self.lineage.next_round, attempt))
 
     def not_kept(self, peer: PeerId, notice: NotMe, now: float) -> list[Effect]:
         """``peer``, which is in a later round, has answered with that and not with a commit.

@@ -51,7 +51,9 @@ class CommitLog:
         rounds = self.since(request.first)
         if not rounds and request.first < round_id:
             return [Send(peer, NotMe(request.lineage, request.first, 0, 0, round_id, chain))]
-        return [reissue(peer, commit, payload, 0) for held in rounds for commit, payload in held]
+        # Of the rounds after the first it has promised nothing yet.
+        attempts = [request.attempt, *[0] * len(rounds)]
+        return [reissue(peer, *each, at) for held, at in zip(rounds, attempts, strict=False) for each in held]
 
     def answer_late(
         self, peer: PeerId, message: Update | Query | Commit | Partial | Overdue, round_id: int, chain: bytes

@@ -207,10 +207,12 @@ class Overdue:
 
 @record
 class CommitRequest:
-    """Send me the commits from ``first`` on, as far as you still have them."""
+    """Send me the commits from ``first`` on, as far as you still have them. Of that round I take nothing of an attempt before
+    ``attempt``, as I have promised in some shard."""
 
     lineage: bytes
     first: int
+    attempt: int
 
 
 # --- gossip rounds ------------------------------------------------------------------------------------------------------

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from .ending import Ending
-from .events import Effect, Send
+from .events import Effect
 from .greeting import Greeting
-from .messages import CommitRequest
 from .others import Others
 from .record import record
 from .rolling import RollingRounds
@@ -45,7 +44,7 @@ class Returning:
         if self._turns % RETURN_HELLO_EVERY == 0:
             effects += self.greeting.to_all()
         if (donor := self.others.next_donor()) is not None:
-            effects.append(Send(donor, CommitRequest(self.rounds.settings.lineage, self.rounds.round_id)))
+            effects.append(self.rounds.astray.request(donor))
         if self.ending.last_round_had():
             # No commit will name us any more. Our trainer may see for itself that it has had all its rounds.
             effects += self.rounds.let_go()

@@ -337,7 +337,7 @@ class RollingRounds:
     def _begin(self, now: float) -> list[Effect]:
         self.mode = "active" if self.local in self.roster else "following"
         plan = self.topology(self.agreed.electorate(), self.round_id, self.settings.seed, shards=len(self.sizes))
-        self._shards = [ShardRound(index, order) for index, order in enumerate(plan.servers)]
+        self._shards = self.astray.shards = [ShardRound(index, order) for index, order in enumerate(plan.servers)]
         self._own, self._began_at = None, now
         common = (self.round_id, self.roster, self.agreed.begin(), self.chain)
         self.server.begin(*common, self.log.previous, len(self._shards))

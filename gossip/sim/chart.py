@@ -152,8 +152,8 @@ def say(message: Message) -> str:
             return f"Overdue {where}{', time is up' if message.time_is_up else ''}"
         case messages.NotMe(_, asked, shard, attempt, round_id):
             return f"NotMe r{asked}{_shard(shard)}{_attempt(attempt)}, I am at r{round_id}"
-        case messages.CommitRequest(_, first):
-            return f"CommitRequest from r{first}"
+        case messages.CommitRequest(_, first, attempt):
+            return f"CommitRequest from r{first}{_attempt(attempt)}"
         case messages.Push(_, round_id, what):
             return f"Push {what} r{round_id}"
         case messages.Hello():

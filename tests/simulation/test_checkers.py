@@ -450,21 +450,27 @@ def test_s10_a_commit_that_is_kept_back_is_caught(question: type[Query] | type[U
         swarm.inject(1, Received(2, 0, asked))
 
 
-@pytest.mark.parametrize("answer", ["as it should", "not the first", "not the last", "nothing"])
+@pytest.mark.parametrize("answer", ["as it should", "not the first", "not the last", "nothing", "of too early an attempt"])
 def test_l5_commits_that_are_asked_for_in_vain_are_caught(answer: str) -> None:
     swarm = running("L5")
     [checker] = [each for each in swarm.hooks._observers[0].checkers if isinstance(each, GivesWhatIsAskedFor)]  # type: ignore[attr-defined]
     here = swarm.cores[1].rounds.round_id
     first, lineage = here - 3, swarm.cores[1].settings.lineage
     left_out = {"not the first": [first], "not the last": [here - 1], "nothing": range(here)}.get(answer, [])
-    tamper(swarm, 1, each(Send, lambda send: [] if getattr(send.message, "round_id", here) in left_out else [send]))
+
+    def says(send: Send) -> list[Effect]:
+        if answer == "of too early an attempt" and isinstance(send.message, Commit):
+            return [replace(send, message=replace(send.message, attempt=2))]
+        return [] if getattr(send.message, "round_id", here) in left_out else [send]
+
+    tamper(swarm, 1, each(Send, says))
     before = checker.judged
     if answer == "as it should":
-        swarm.inject(1, Received(2, 0, CommitRequest(lineage, first)))
+        swarm.inject(1, Received(2, 0, CommitRequest(lineage, first, 3)))
         assert checker.judged == before + 1
         return
     with pytest.raises(Violation, match="does not give peer 2, which asks for commits, the commits"):
-        swarm.inject(1, Received(2, 0, CommitRequest(lineage, first)))
+        swarm.inject(1, Received(2, 0, CommitRequest(lineage, first, 3)))
 
 
 def test_l5_who_asks_for_what_is_not_kept_and_is_not_told_so_is_caught() -> None:
@@ -474,7 +480,7 @@ def test_l5_who_asks_for_what_is_not_kept_and_is_not_told_so_is_caught() -> None
     core.rounds.log.clear()
     tamper(swarm, 1, each(Send, lambda send: [] if isinstance(send.message, NotMe) else [send]))
     with pytest.raises(Violation, match="word that they are not kept any more"):
-        swarm.inject(1, Received(2, 0, CommitRequest(core.settings.lineage, core.rounds.round_id - 1)))
+        swarm.inject(1, Received(2, 0, CommitRequest(core.settings.lineage, core.rounds.round_id - 1, 0)))
 
 
 @pytest.mark.parametrize("serves", [False, True])

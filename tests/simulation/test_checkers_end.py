@@ -152,7 +152,7 @@ def test_s15_one_that_asks_for_commits_without_end_is_caught() -> None:
     checker = AsksInMeasure()
     swarm = checked_swarm(Panel([checker]))
     swarm.run_for(1.0)
-    ask = Send(1, CommitRequest(b"lineage!", 0))
+    ask = Send(1, CommitRequest(b"lineage!", 0, 0))
     tamper(swarm, 0, lambda event, effects: [*effects, ask] if isinstance(event, Received) else effects)
     with pytest.raises(Violation, match="asks for the commits from round 0 on 13 times"):
         swarm.run_for(2.0)

@@ -11,7 +11,7 @@ from checked_swarm import checked_swarm, tamper
 from gossip.core.events import Aggregate, Contributed, Effect, Event, Go, Received
 from gossip.core.messages import Commit, Hello, NotMe, PeerId
 from gossip.core.peer import Peer
-from gossip.fault_kinds import Slow
+from gossip.fault_kinds import Hang, Slow
 from gossip.sim.checkers import Checker, Circumstances, Panel, Violation
 from gossip.sim.checkers.disturbances import Disturbances
 from gossip.sim.checkers.promptness import (
@@ -249,3 +249,23 @@ def test_a_trainer_that_computes_applies_nothing_meanwhile() -> None:
     assert outcome.violation is None, outcome.violation
     assert late
     assert {peer for peer, _ in late} == {1}
+
+
+def test_seed_1676_a_sleeper_that_promised_later_attempts_takes_the_commits_that_it_asks_for() -> None:
+    """It was sent them under their own attempts and refused them, asked for all of them twice a second, and came back only with
+    the next attempt of each shard: 3.5 s later, and then a crash cost five rounds, because its rule needs five of six peers."""
+    slept = Schedule(
+        1676,
+        peers=6,
+        aggregator="multi_krum",
+        faults=(Hang(2, None, 3.846, 5.026), CrashBroadcast(11.082, 1, 5.107)),
+        compute_s=(0.46, 0.58),
+        rule_s=0.0001,
+        shards=(4, 4, 4),
+        probe_interval_s=1.0,
+        round_timeout_s=3.0,
+        commit_log=64,
+    )
+    outcome = run(slept)
+    assert outcome.violation is None, outcome.violation
+    assert outcome.struck["hang"] == outcome.struck["crash_broadcast"] == 1

@@ -143,11 +143,12 @@ class _Owed:
     to: PeerId
     commits: set[tuple[int, int]]  # round and shard
     not_me: bool
+    asked: CommitRequest
 
 
 class GivesWhatIsAskedFor(Checker):
-    """L5: who asks for the commits from a round on is given every one of them, or told at once that they are not kept any more; a
-    short absence is caught up with by replaying it."""
+    """L5: who asks for the commits from a round on is given every one of them, such that it may take them, or told at once that
+    they are not kept any more; a short absence is caught up with by replaying it."""
 
     invariant = "L5"
     events = (CommitRequest,)
@@ -174,7 +175,7 @@ class GivesWhatIsAskedFor(Checker):
         commits = {(round_id, shard) for round_id, of_round in held for shard in range(len(of_round or ()))}
         not_me = not commits and asked.first < rounds.round_id
         if commits or not_me:
-            self._owed[peer] = _Owed(event.sender, commits, not_me)
+            self._owed[peer] = _Owed(event.sender, commits, not_me, asked)
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
         owed = self._owed.get(peer)
@@ -182,7 +183,8 @@ class GivesWhatIsAskedFor(Checker):
             return
         told = effect.message
         if isinstance(told, Commit):
-            owed.commits.discard((told.round_id, told.shard))
+            if told.round_id != owed.asked.first or told.attempt >= owed.asked.attempt:
+                owed.commits.discard((told.round_id, told.shard))
         elif isinstance(told, NotMe):
             owed.not_me = False
 
