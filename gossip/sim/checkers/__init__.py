@@ -19,6 +19,7 @@ from .answers import AnswersOnce, CommitsForAReason, OffersOnce
 from .base import Checker, Circumstances, Onlooker, Violation
 from .consensus import ReplicasStayClose
 from .contents import CheckedBeforeUse, Conserved, TakesOverTheDonorsState
+from .crashes import CrashCostsLittle
 from .disturbances import Disturbances
 from .evidence import (
     AnAnswerEndsTheSkip,
@@ -34,7 +35,6 @@ from .hearing import Hearing
 from .hygiene import Bounded, NothingRaises, TimersAndSilence
 from .liveness import (
     Converges,
-    CrashCostsLittle,
     EverybodyContributes,
     NobodyStarves,
     OneLineage,
