@@ -28,6 +28,7 @@ from .evidence import (
     NobodyAsksTheDead,
     NoUnfoundedAccusation,
     NoUnfoundedDeath,
+    TheAccusedHear,
 )
 from .exchange import TakesWhatItWasPushed
 from .handing_on import GivesWhatIsAskedFor, HandsOnWhatItHolds, TakesWhatWasCommitted
@@ -90,6 +91,7 @@ def every_checker(circumstances: Circumstances | None = None) -> list[Onlooker]:
         NoUnfoundedDeath(hearing, c),
         NoUnfoundedAccusation(hearing, reach, c),
         AnAnswerEndsTheSkip(hearing, c),
+        TheAccusedHear(c),
         FormerLivesAreNotAnswered(c),
         NobodyAsksTheDead(c),
         ClosedIsSkipped(c),
