@@ -430,11 +430,11 @@ class Membership:
         return tuple(known if len(known) <= TABLE_MAX else self.rng.sample(known, TABLE_MAX))
 
     def _talk(self, peer: PeerId) -> tuple[Rumour, ...]:
-        """Rumours for a message to ``peer``. If it is accused, it hears that first, so that it can refute at once."""
+        """Rumours for a message to ``peer``. Accused, or said to be gone, it hears that first, so that it can refute at once."""
         member = self.view.members.get(peer)
         if member is None or not member.linked:
             return ()  # the message will be lost, so nothing counts as said
-        buddy = (member.rumour(),) if member.status in ("suspect", "dead") else ()
+        buddy = (member.rumour(),) if member.status != "alive" else ()
         if not self.rumours.waiting:
             return buddy
         return buddy + self.rumours.pick(len(self.view), self.settings.rumours_per_message - len(buddy), to=peer)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from checked_swarm import disturb, tamper
-from test_checkers import caught, running
+from test_checkers import caught, each, running
 
 from gossip.core.events import Effect, Event, Received, Send, TimerFired
 from gossip.core.messages import Ack, Gossip, Ping, Progress, Rumour, StateRequest
@@ -141,6 +142,33 @@ def test_s6_one_that_is_skipped_after_it_answered_is_caught() -> None:
     swarm.hosts[0].core.membership.cases.on_answer = lambda answer, stalled, now: []  # type: ignore[method-assign]
     swarm.inject(0, ACCUSED)
     assert "skips peer 1 as a suspect, which has answered" in caught(swarm, "S6").text
+
+
+FAREWELL = Gossip((Rumour(1, "left", 0, "", "", 1),))
+
+
+def test_one_of_whom_a_liar_says_that_it_left_is_back_with_its_next_probe() -> None:
+    swarm = running("S6", until_s=4.0)
+    for peer in (0, 2, 3):
+        swarm.inject(peer, Received(3 if peer != 3 else 2, 0, FAREWELL))
+    assert all(swarm.hosts[peer].core.membership.members[1].status == "left" for peer in (0, 2, 3))
+    before = judged(swarm, "S6")
+    swarm.run_for(0.3)
+    assert all(swarm.hosts[peer].core.membership.members[1].status == "alive" for peer in (0, 2, 3))
+    assert judged(swarm, "S6") > before
+
+
+def test_s6_an_answer_that_does_not_tell_its_asker_what_it_is_taken_for_is_caught() -> None:
+    swarm = running("S6", until_s=4.0)
+    for peer in (0, 2, 3):
+        silent = each(Send, lambda send: [replace(send, message=replace(send.message, rumours=())) if is_ack(send) else send])
+        tamper(swarm, peer, silent)
+        swarm.inject(peer, Received(3 if peer != 3 else 2, 0, FAREWELL))
+    assert "answers peer 1, which it takes for left, and does not say so" in caught(swarm, "S6").text
+
+
+def is_ack(send: Send) -> bool:
+    return isinstance(send.message, Ack)
 
 
 def test_l3_one_that_is_relied_on_though_its_connection_has_closed_is_caught() -> None:

@@ -13,6 +13,7 @@ from checked_swarm import checked_swarm, tamper
 from gossip.core.events import Aggregate, Apply, Committed, Effect, Event, Go, Report, Send, Slice
 from gossip.core.messages import Push
 from gossip.core.peer import Peer
+from gossip.fault_kinds import Liar
 from gossip.sim.checkers import Checker, Panel, Violation, every_checker
 from gossip.sim.checkers.consensus import ReplicasStayClose
 from gossip.sim.checkers.exchange import TakesWhatItWasPushed
@@ -20,7 +21,10 @@ from gossip.sim.checkers.pushing import EachReadsItsOwn, PushesToAll, WaitsForSo
 from gossip.sim.checkers.results import AppliesWhatTheRuleSaid, CommitsWhatTheRuleSaid
 from gossip.sim.checkers.trusting import TrustFollowsExperience, TrustFollowsTheCommits
 from gossip.sim.driver import Swarm
+from gossip.sim.play import run
+from gossip.sim.schedule import Schedule
 from gossip.sim.toy_trainer import Judged, Values, payload_of, weighted_mean
+from gossip.world_faults import Partition
 
 LIAR = 3
 SENDS = "random_k:k=2"
@@ -120,6 +124,15 @@ def test_a_round_that_does_not_wait_for_its_sources_is_caught() -> None:
     core: Any = swarm.hosts[0].core
     core.rounds._awaited = list
     assert "before its grace is over" in caught(swarm)
+
+
+def test_who_is_released_at_the_end_of_the_very_round_that_did_not_wait_for_it_is_not_missed() -> None:
+    """Seed 3127: of the sources one was dead and one in quarantine until then, so the round was closed and over in one breath."""
+    faults = (Liar("nan", (0,), 1.0), Partition(((2,), (0, 1, 3, 4, 5)), 15.7, 0.6))
+    schedule = Schedule(3127, peers=6, topology="ring", aggregator="trimmed_mean", faults=faults, compute_s=(0.46, 0.58))
+    outcome = run(replace(schedule, active_s=16.306, duration_s=16.306, rule_s=0.01, shards=(12,), commit_log=8))
+    assert outcome.violation is None, outcome.violation
+    assert outcome.reports["parole"] > 0
 
 
 def test_sources_that_the_plan_does_not_name_are_caught() -> None:

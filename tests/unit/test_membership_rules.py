@@ -12,7 +12,7 @@ from gossip.core.events import Connect, Disconnect
 from gossip.core.hearsay import LAST_WORDS_S
 from gossip.core.members import REFUTATIONS
 from gossip.core.membership import Membership
-from gossip.core.messages import ROUND_MAX, Ack, Gossip, Nack, Ping, PingRequest, Progress, PushPull, Rumour
+from gossip.core.messages import ROUND_MAX, Ack, Gossip, Message, Nack, Ping, PingRequest, Progress, PushPull, Rumour
 from gossip.core.settings import MembershipSettings
 from gossip.core.timers import Timers
 
@@ -216,6 +216,18 @@ def test_the_accused_hears_of_it_in_the_ping_that_follows() -> None:
     bench.gossip(2, rumour(1, "suspect", 0, origin=3))
     (ping,) = bench.sent_to(1, Ping)
     assert ping.rumours[0] == Rumour(1, "suspect", 0, "c1", "b1", 3)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("status", ["suspect", "dead", "left"])
+@pytest.mark.parametrize("question", [Ping(7, 0, ()), PingRequest(7, 0, ())], ids=lambda question: type(question).__name__)
+def test_who_is_accused_or_said_to_be_gone_hears_so_with_the_answer_to_what_it_asks(status: str, question: Message) -> None:
+    bench = Bench(6)
+    bench.gossip(2, rumour(1, status, 0, origin=1 if status != "suspect" else 2))
+    assert bench.status(1) == status
+    bench.sent.clear()
+    bench.say(1, question)
+    (ack,) = bench.sent_to(1, Ack)
+    assert (ack.rumours[0].peer, ack.rumours[0].status) == (1, status)  # type: ignore[union-attr]
 
 
 def test_one_that_answers_us_does_not_die_of_what_others_say() -> None:

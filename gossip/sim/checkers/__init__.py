@@ -19,6 +19,7 @@ from .answers import AnswersOnce, CommitsForAReason, OffersOnce
 from .base import Checker, Circumstances, Onlooker, Violation
 from .consensus import ReplicasStayClose
 from .contents import CheckedBeforeUse, Conserved, TakesOverTheDonorsState
+from .crashes import CrashCostsLittle
 from .disturbances import Disturbances
 from .evidence import (
     AnAnswerEndsTheSkip,
@@ -27,6 +28,7 @@ from .evidence import (
     NobodyAsksTheDead,
     NoUnfoundedAccusation,
     NoUnfoundedDeath,
+    TheAccusedHear,
 )
 from .exchange import TakesWhatItWasPushed
 from .handing_on import GivesWhatIsAskedFor, HandsOnWhatItHolds, TakesWhatWasCommitted
@@ -34,7 +36,6 @@ from .hearing import Hearing
 from .hygiene import Bounded, NothingRaises, TimersAndSilence
 from .liveness import (
     Converges,
-    CrashCostsLittle,
     EverybodyContributes,
     NobodyStarves,
     OneLineage,
@@ -90,6 +91,7 @@ def every_checker(circumstances: Circumstances | None = None) -> list[Onlooker]:
         NoUnfoundedDeath(hearing, c),
         NoUnfoundedAccusation(hearing, reach, c),
         AnAnswerEndsTheSkip(hearing, c),
+        TheAccusedHear(c),
         FormerLivesAreNotAnswered(c),
         NobodyAsksTheDead(c),
         ClosedIsSkipped(c),

@@ -149,6 +149,24 @@ class FormerLivesAreNotAnswered(Checker):
             raise self.violated(swarm, peer, f"{what}, having heard {event.sender}.{sender.incarnation}")
 
 
+class TheAccusedHear(Checker):
+    """S6: who is accused, or taken for gone, hears so with the answer to whatever it asks: nobody else can refute that."""
+
+    invariant = "S6"
+    effects = (Ack,)
+
+    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+        event = swarm.handling
+        if type(effect) is not Send or type(event) is not Received or effect.peer != event.sender:
+            return
+        membership = membership_of(swarm.hosts[peer].core)
+        member = None if membership is None else membership.members.get(effect.peer)
+        if type(effect.message) is Ack and member is not None and member.linked and member.status != "alive":
+            told = any(rumour.peer == member.peer and rumour.status == member.status for rumour in effect.message.rumours)
+            text = f"answers peer {member.peer}, which it takes for {member.status}, and does not say so"
+            self.demand(told, swarm, peer, text)
+
+
 class NobodyAsksTheDead(Checker):
     """S12: nobody asks one that it knows to be dead for the state, nor waits for that of one that it skips."""
 
@@ -205,4 +223,5 @@ __all__ = [
     "NoUnfoundedAccusation",
     "NoUnfoundedDeath",
     "NobodyAsksTheDead",
+    "TheAccusedHear",
 ]

@@ -246,7 +246,7 @@ class TakesWhatItWasPushed(Checker):
         if not doing.late:
             for source in doing.sources:
                 delivered = all(desk.has_delivered(source, kind, doing.round_id) for kind in kinds)
-                if not delivered and is_worth_waiting(core, rounds, source):
+                if not delivered and source not in doing.released and is_worth_waiting(core, rounds, source):
                     text = f"goes on in round {doing.round_id} without peer {source}, which it hears, before its grace is over"
                     raise self.violated(swarm, peer, text)
         barred, found = {*rounds.trust.quarantined(), *doing.released}, {}

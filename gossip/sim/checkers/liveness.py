@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Collection, Iterable
-from functools import partial
 from math import ceil, log2
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gossip.core.events import Apply, Committed, Effect, Event, Halt, Report, Restore, Stop
+from gossip.core.events import Apply, Committed, Effect, Event, Halt, Restore, Stop
 from gossip.core.gossiping import BEHIND_ROUNDS, GossipRounds
 from gossip.core.messages import PeerId
 from gossip.core.peer import Peer
@@ -27,8 +26,6 @@ if TYPE_CHECKING:
     from gossip.sim.driver import Swarm
 
 LINGER_S = 0.5  # what was said last may still be on its way
-ROUND_S = 1.0  # for the round itself
-BEFORE_S = 3.0  # a crash comes by itself when nothing else has happened for so long
 STARVED_AFTER = 16  # times n rounds without a turn: by a fair draw that happens to one peer in ten million
 ROUNDS_AFTER = 3  # that everybody applies in a calm phase before it counts as going on
 
@@ -185,60 +182,6 @@ class RoundsGoOn(RoundLiveness):
             if self._settled_at is not None and swarm.now - since_s > 2.0 * core.rounds.deadline.round_timeout_s():
                 return peer, f"it has applied nothing for {swarm.now - since_s:.2f} s, and is in round {core.rounds.round_id}"
         return None
-
-
-class CrashCostsLittle(Checker):
-    """L3: a crash, also of the server in the middle of its broadcast, costs one round at most, and no more time than it takes to
-    notice it and a round timeout. Judged where nothing else happens meanwhile."""
-
-    invariant = "L3"
-    effects = (Report,)
-
-    def __init__(self, disturbances: Disturbances, circumstances: Circumstances | None = None) -> None:
-        super().__init__(circumstances)
-        self.disturbances = disturbances
-        self._lost: dict[int, None] = {}  # rounds that changed nothing
-        self._started_at = NEVER
-
-    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
-        self._started_at = swarm.now
-
-    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
-        if isinstance(effect, Report) and effect.event == "lost_round":
-            self._lost[effect.fields["round"]] = None
-
-    def on_crash(self, swarm: Swarm[Any], peer: PeerId) -> None:
-        settings = settings_of(swarm)
-        cores = [core for other in swarm.up if (core := peer_core(swarm, other)) is not None and core.phase == "running"]
-        if settings is None or not cores or rolling_of(cores[0]) is None:
-            return
-        furthest, lost = max(core.rounds.round_id for core in cores), len(self._lost)
-        # A closed connection is noticed at once, and a silent one with the next heartbeats.
-        notice_s = max(swarm.network.closing_s[1], *(swarm.network.heartbeat_s or (0.0,)))
-        within_s = notice_s + settings.rounds.round_timeout_s + ROUND_S
-        swarm.at(swarm.now + within_s, partial(self._judge, swarm, peer, swarm.now, furthest, lost, within_s))
-
-    def _judge(self, swarm: Swarm[Any], victim: PeerId, at: float, furthest: int, lost: int, within_s: float) -> None:
-        since_s = at - BEFORE_S
-        if self._started_at > since_s or not self.disturbances.all_undisturbed_since(swarm, since_s, but=victim):
-            return
-        if self.disturbances.uneven_until >= since_s:
-            return  # messages got lost, or were held up for longer than a round
-        cores = [core for other in swarm.up if (core := peer_core(swarm, other)) is not None and core.phase == "running"]
-        roster = max((core.rounds.roster.peers for core in cores), key=len, default=())
-        quorum = max((core.rounds.quorum() for core in cores), default=1)
-        locked = max((rolling.agreed.trust.quarantined() for core in cores if (rolling := rolling_of(core))), key=len)
-        # A liar may be on a branch of its own after a result that nobody else took, and make up no quorum with the others.
-        astray = self.circumstances.liars if self.circumstances.delaying else frozenset[PeerId]()
-        here = [peer for peer in roster if peer in swarm.up and peer not in astray]
-        useful = sum(1 for peer in here if peer not in locked and peer not in self.circumstances.liars)
-        if len(here) < quorum or useful < updates_needed(cores[0].settings, roster, locked):
-            return  # rounds cannot go on, or change nothing, for want of updates
-        reached = max(core.rounds.round_id for core in cores)
-        text = f"{within_s:.2f} s after its crash the others are in round {reached}, as they were then ({furthest})"
-        self.demand(reached > furthest, swarm, victim, text)
-        gone = len(self._lost) - lost
-        self.demand(gone <= 1, swarm, victim, f"its crash cost {gone} rounds: {list(self._lost)[lost:]}")
 
 
 class EverybodyContributes(RoundLiveness):
