@@ -15,6 +15,7 @@ import argparse
 import json
 import os
 import platform
+import signal
 import statistics
 import subprocess
 import sys
@@ -22,6 +23,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
@@ -29,6 +31,15 @@ TRAIN = HERE / "digits_train.py"
 SIDES = ("ddp", "gossip", "none")
 NAMES = {"ddp": "DDP over gloo", "gossip": "gossip, rolling, mean", "none": "no exchange (the limit)"}
 RUN_TIMEOUT_S = 300.0
+END_S = 10.0
+
+
+_asked_to_end: list[int] = []
+"""The signals that did: not heeded while a process is being started, of which nobody would know."""
+
+
+def ask_to_end(number: int, frame: FrameType | None) -> None:
+    _asked_to_end.append(number)
 
 
 class Failed(Exception):
@@ -49,23 +60,35 @@ def run_all(commands: Sequence[tuple[list[str], dict[str, str]]], log: Path) -> 
     """Runs the commands side by side; ends them all when one fails or the time is up. Raises ``Failed``."""
     deadline = time.monotonic() + RUN_TIMEOUT_S
     with log.open("w+") as out:
-        running = [
-            subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=out) for command, env in commands
-        ]
+        running: list[subprocess.Popen[bytes]] = []
         try:
-            while any(process.poll() is None for process in running):
+            for command, env in commands:
+                running.append(subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=out))
+            while any(process.poll() is None for process in running) and not _asked_to_end:
                 if time.monotonic() > deadline:
                     raise Failed(f"not done in {RUN_TIMEOUT_S:.0f} s\n{last_words(log)}")
                 if any(process.poll() for process in running):
                     break  # one failed: the others would wait for it
                 time.sleep(0.02)
+            if _asked_to_end:
+                sys.exit(128 + _asked_to_end[0])
             if codes := [process.poll() for process in running if process.poll()]:
                 raise Failed(f"exit code {codes[0]}\n{last_words(log)}")
         finally:
-            for process in running:
-                if process.poll() is None:
-                    process.kill()
-                process.wait()
+            end_all(running)
+
+
+def end_all(running: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Asks first: a `gossip run` ends its peers."""
+    for process in running:
+        process.terminate()
+    deadline = time.monotonic() + END_S
+    for process in running:
+        try:
+            process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 def machine_speed() -> float:
@@ -118,6 +141,7 @@ def parse() -> argparse.Namespace:
 
 def main() -> int:
     options = parse()
+    signal.signal(signal.SIGTERM, ask_to_end)
     rows: list[dict[str, Any]] = []
     for turn in range(options.repetitions + 1):
         for side in options.sides if turn % 2 == 0 else options.sides[::-1]:

@@ -5,7 +5,7 @@
     python tests/mutants/hunt.py --json mutants.json --jobs 4
 
 A mutant is killed by the first seed whose schedule breaks an invariant with it and breaks none without it. Exit 1 when fewer than
-95 % are killed.
+95 % are killed. Ctrl-C and SIGTERM end the hunt, its processes and its copies of the package.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -85,11 +85,46 @@ class Fate:
     """Seeds that break an invariant without any mutant: they prove nothing."""
 
 
+class GivenUp(Exception):
+    """The hunt is over; what becomes of this mutant is not known."""
+
+
+class Workers:
+    """The processes that play schedules, so that none of them outlives the hunt."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running: set[subprocess.Popen[str]] = set()
+        self._over = False
+
+    def run(self, command: Sequence[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+        """Raises: GivenUp: ``end`` was called."""
+        with self._lock:
+            if self._over:
+                raise GivenUp
+            process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            self._running.add(process)
+        try:
+            said, errors = process.communicate()
+        finally:
+            with self._lock:
+                self._running.discard(process)
+        return subprocess.CompletedProcess(command, process.returncode, said, errors)
+
+    def end(self) -> None:
+        """Ends them all; no more are started."""
+        with self._lock:
+            self._over = True
+            for process in self._running:
+                process.kill()
+
+
 class Hunt:
     """Args: ``folder`` takes the copies of the package; ``last`` is the seed before which the hunt is given up."""
 
     def __init__(self, folder: Path, first: int, last: int) -> None:
         self.folder, self.first, self.last = folder, first, last
+        self.workers = Workers()
         self._sound = plant(None, folder / "sound")
         self._lock = threading.Lock()
         self._known: dict[int, str] = {}  # seed -> invariant that it breaks without a mutant
@@ -99,7 +134,7 @@ class Hunt:
         where = plant(mutant, self.folder / mutant.name)
         seed, passed_over = self.first, []
         while True:
-            found = _play(where, seed, self.last)
+            found = self._play(where, seed, self.last)
             if not found["invariant"] or not self._breaks_by_itself(found["seed"]):
                 wall_s = round(time.monotonic() - began, 1)
                 return Fate(mutant.name, mutant.why, found["invariant"], found["seed"], found["text"], wall_s, passed_over)
@@ -109,23 +144,21 @@ class Hunt:
     def _breaks_by_itself(self, seed: int) -> bool:
         with self._lock:
             if seed not in self._known:
-                self._known[seed] = _play(self._sound, seed, seed + 1)["invariant"]
+                self._known[seed] = self._play(self._sound, seed, seed + 1)["invariant"]
             return bool(self._known[seed])
 
-
-def _play(where: Path, first: int, last: int) -> dict[str, Any]:
-    environment = {**os.environ, "PYTHONPATH": str(where), "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [sys.executable, __file__, "--work", str(first), str(last)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode:
-        if "SyntaxError" in done.stderr or "Error" not in done.stderr:
-            raise RuntimeError(f"{where.name} cannot be played:\n{done.stderr[-3000:]}")
-        # Not even a schedule could be drawn or a swarm be made: nobody would miss that.
-        return {"seed": first, "invariant": "import", "text": done.stderr.strip().splitlines()[-1]}
-    said: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    if not Path(said.pop("package")).is_relative_to(where):
-        raise RuntimeError(f"the worker did not import gossip from {where}")
-    return said
+    def _play(self, where: Path, first: int, last: int) -> dict[str, Any]:
+        environment = {**os.environ, "PYTHONPATH": str(where), "PYTHONDONTWRITEBYTECODE": "1"}
+        done = self.workers.run([sys.executable, __file__, "--work", str(first), str(last)], environment)
+        if done.returncode:
+            if "SyntaxError" in done.stderr or "Error" not in done.stderr:
+                raise RuntimeError(f"{where.name} cannot be played:\n{done.stderr[-3000:]}")
+            # Not even a schedule could be drawn or a swarm be made: nobody would miss that.
+            return {"seed": first, "invariant": "import", "text": done.stderr.strip().splitlines()[-1]}
+        said: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        if not Path(said.pop("package")).is_relative_to(where):
+            raise RuntimeError(f"the worker did not import gossip from {where}")
+        return said
 
 
 def hunt(mutants: Sequence[Mutant], first: int, last: int, jobs: int, quiet: bool = False) -> list[Fate]:
@@ -135,10 +168,13 @@ def hunt(mutants: Sequence[Mutant], first: int, last: int, jobs: int, quiet: boo
     with tempfile.TemporaryDirectory(prefix="gossip-mutants-") as folder, ThreadPoolExecutor(jobs) as pool:
         chase = Hunt(Path(folder), first, last)
         fates = []
-        for fate in pool.map(chase.fate_of, mutants):
-            fates.append(fate)
-            if not quiet:
-                print(line_of(fate), flush=True)
+        try:
+            for fate in pool.map(chase.fate_of, mutants):
+                fates.append(fate)
+                if not quiet:
+                    print(line_of(fate), flush=True)
+        finally:
+            chase.workers.end()  # or the pool would wait for them
         return fates
 
 
@@ -146,6 +182,11 @@ def line_of(fate: Fate) -> str:
     if not fate.invariant:
         return f"{'SURVIVED':10} {fate.name:36} {fate.seed} schedules, {fate.wall_s:.0f} s: {fate.why}"
     return f"{fate.invariant:10} {fate.name:36} seed {fate.seed}, {fate.wall_s:.0f} s: {fate.text}"[:230]
+
+
+def _ended(number: int, frame: FrameType | None) -> None:
+    signal.signal(number, signal.SIG_IGN)  # once is enough: what is being cleared away is not left half done
+    sys.exit(128 + number)
 
 
 def main() -> int:
@@ -167,6 +208,7 @@ def main() -> int:
     if unknown:
         parser.error(f"there is no mutant {unknown[0]!r}; there are: {', '.join(known)}")
     chosen = [known[name] for name in options.only or known]
+    signal.signal(signal.SIGTERM, _ended)
     began = time.monotonic()
     fates = hunt(chosen, options.first, options.first + options.seeds, options.jobs)
     killed = [fate for fate in fates if fate.invariant]
