@@ -108,7 +108,6 @@ def test_what_cannot_be_measured_is_said_before_anything_starts(words: list[str]
     assert told in f"{caught.value} {caught.value.hint}"
 
 
-@pytest.mark.skipif(bench_byzfl.module() is None, reason="byzfl is not installed")
 def test_byzfl_is_timed_beside_and_computes_the_same() -> None:
     x = torch.randn(12, 300, generator=torch.Generator().manual_seed(0))
     from gossip.aggregators import load
