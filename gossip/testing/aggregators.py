@@ -46,6 +46,7 @@ class Report:
         rule: Its name.
         n, f: Updates in a case, and how many of them were lies.
         kappa: |F - m|^2 over the mean of |x_i - m|^2, the largest that was found.
+        beside_length: It is over |m|^2 where that is more: of a rule that is declared ``robust="bounded"``.
         kappa_bound: What was allowed.
         found_by: Cloud, attack and strength that ``kappa`` was found with.
         breaks_at: The least number of liars that carry the rule away when it was told of f; None: not even n - 1.
@@ -60,6 +61,7 @@ class Report:
     found_by: str = ""
     breaks_at: int | None = None
     held_to: str = ""
+    beside_length: bool = False
 
     def __str__(self) -> str:
         told = f"{self.rule}, {self.n} updates, f = {self.f}"
@@ -68,7 +70,8 @@ class Report:
         if self.kappa is None:
             return f"{told}: keeps its promises; it makes none about how far liars carry it"
         broken = "never" if self.breaks_at is None else f"by {self.breaks_at} liars"
-        return f"{told}: kappa {self.kappa:.3g} of at most {self.kappa_bound:.3g} ({self.found_by}); carried away {broken}"
+        of = ", of the honest spread or the length of their mean" if self.beside_length else ""
+        return f"{told}: kappa {self.kappa:.3g} of at most {self.kappa_bound:.3g}{of} ({self.found_by}); carried away {broken}"
 
 
 def check_aggregator(
@@ -92,6 +95,11 @@ def check_aggregator(
     declares it); from finite updates comes nothing that is not finite; and, unless the rule is declared ``robust=False`` or
     ``discerning=False``, f liars of any size, wherever they stand, neither carry it away nor hide, and the worst of the attacks
     that are tried carries it no farther than kappa says.
+
+    Of a rule that is declared "bounded" kappa is in units of the honest spread or of the length of the honest mean, whichever is
+    more. A rule that asks for something trusted beside the updates is given it in the search, too: the honest mean as the judge's
+    gradient, a loss that is a quadratic around it, an honest update as one's own. Only where an option is fixed in units of the
+    updates is no kappa searched for: in spreads of the honest it would say nothing but how wide they are spread.
 
     Args:
         candidate: A rule, with options or without, a plain function ``(updates, *, f)``, or what ``load`` takes; or a
@@ -162,11 +170,19 @@ def check_resilience(bound: BoundRule, n: int, f: int, seed: int, kappa: float |
     follows = bound.rule.translation and bound.rule.scale and not in_units(bound) and not needs_help(bound)
     if not bound.rule.robust:
         return Report(bound.name, n, f)
-    if kappa is None and (bound.rule.robust == "bounded" or in_units(bound) or needs_help(bound)):
-        return Report(bound.name, n, f, held_to=_limit(bound))
+    if kappa is None and in_units(bound):
+        return Report(bound.name, n, f, held_to=f"{SPREADS:g} times the length of the honest mean, or the honest spread")
+    beside_length = kappa is None and bound.rule.robust == "bounded"
     allowed = kappa if kappa is not None else kappa_bounds(bound.name, n, f)
     allowed = KAPPA_UNDECLARED if allowed is None else allowed
-    found = measure(lambda updates: _aggregate(bound, f, updates), n, f, seed=seed, strengths=strengths)
+    found = measure(
+        lambda updates, honest: _helped(bound, f, updates, honest),
+        n,
+        f,
+        seed=seed,
+        strengths=strengths,
+        beside_length=beside_length,
+    )
     if not found.kappa <= allowed * (1 + 1e-6) + 1e-9:
         raise AssertionError(
             f"{bound.name} is not ({f}, {allowed:.3g})-robust among {n}: kappa is at least {found.kappa:.4g}, "
@@ -180,16 +196,20 @@ def check_resilience(bound: BoundRule, n: int, f: int, seed: int, kappa: float |
             f"{majority} of {n} liars do not carry {bound.name} away. Whoever follows the updates and nothing else must follow "
             "most of them: then it does not, or what is declared of it (translation, scale, center) is not so"
         )
-    return Report(bound.name, n, f, found.kappa, allowed, found.found_by, found.breaks_at)
-
-
-def _limit(bound: BoundRule) -> str:
-    if bound.rule.robust == "bounded" or in_units(bound):
-        return f"{SPREADS:g} times the length of the honest mean, or the honest spread (kappa is for rules that are robust alone)"
-    return (
-        f"{SPREADS:g} times the farthest honest update, beside a trusted one (kappa is for rules that follow the updates alone)"
-    )
+    return Report(bound.name, n, f, found.kappa, allowed, found.found_by, found.breaks_at, beside_length=beside_length)
 
 
 def _aggregate(bound: BoundRule, f: int, updates: Tensor) -> Tensor:
     return bound(updates, f=f, learning_rate=LEARNING_RATE)
+
+
+def _helped(bound: BoundRule, f: int, updates: Tensor, honest: Tensor) -> Tensor:
+    """The aggregate of a rule that may ask for something trusted, which knows where the honest mean is."""
+    mean = honest.mean(dim=0)
+
+    def loss(step: Tensor) -> float:
+        """Least at x - lr m, for the honest mean m."""
+        return 0.5 * LEARNING_RATE * float((step.to(mean) / LEARNING_RATE - mean).square().sum())
+
+    center = honest[-1].clone() if bound.needs_center else None
+    return bound(updates, f=f, learning_rate=LEARNING_RATE, evaluate=loss, gradient=mean.to(updates), center=center)

@@ -18,7 +18,8 @@ from torch import Tensor
 
 from .crowds import shuffled
 
-Aggregate: TypeAlias = Callable[[Tensor], Tensor]
+Aggregate: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+"""``(n, d)`` and, for what is trusted beside them, the honest ones among them, ``(n - liars, d)``, to ``(d,)``; float64."""
 Lies: TypeAlias = Callable[[float], Tensor]
 AWAY = 1e3  # in coordinates' spreads: how far from zero one of the clouds lies
 FAR = 1e6  # in spreads of the honest: how far away liars stand who want to break a rule
@@ -61,20 +62,23 @@ def kappa_bounds(name: str, n: int, f: int) -> float | None:
     return bounds.get(name)
 
 
-def measure(aggregate: Aggregate, n: int, f: int, *, d: int = 16, seed: int = 0, strengths: int = 9) -> Resilience:
+def measure(
+    aggregate: Aggregate, n: int, f: int, *, d: int = 16, seed: int = 0, strengths: int = 9, beside_length: bool = False
+) -> Resilience:
     """The worst that was found for a rule.
 
     Args:
-        aggregate: ``(n, d)`` float64 to ``(d,)``: the rule, told of f.
+        aggregate: The rule, told of f.
         n, f: Updates, and how many of them are lies.
         d: Coordinates.
         seed: Of the clouds.
         strengths: How many are tried of each attack, evenly in the logarithm, and about as many again around the best.
+        beside_length: kappa is over |m|^2 where that is more than the mean of |x_i - m|^2.
     """
     generator = torch.Generator().manual_seed(seed)
     worst, found_by = 0.0, "nothing"
     for cloud, honest in clouds(n, f, d, generator):
-        beside = _Ratio(aggregate, honest, generator)
+        beside = _Ratio(aggregate, honest, generator, beside_length)
         for attack, lies in attacks(honest, f, generator):
             kappa, strength = strongest(beside.of(lies), strengths)
             if kappa > worst:
@@ -163,18 +167,19 @@ def breaks_at(aggregate: Aggregate, n: int, d: int, seed: int) -> int | None:
         mean = honest.mean(dim=0)
         spread = float(rows.square().sum(dim=1).mean().sqrt())
         lies = (mean + FAR * spread / float(direction.norm()) * direction).repeat(liars, 1)
-        if float((aggregate(shuffled(lies, honest, generator)[0]) - mean).norm()) > CARRIED * spread:
+        if float((aggregate(shuffled(lies, honest, generator)[0], honest) - mean).norm()) > CARRIED * spread:
             return liars
     return None
 
 
 class _Ratio:
-    """|F - m|^2 over the mean of |x_i - m|^2 beside given lies, each time in another order."""
+    """|F - m|^2 over the mean of |x_i - m|^2, or over |m|^2 where that is more, beside given lies, each time in another order."""
 
-    def __init__(self, aggregate: Aggregate, honest: Tensor, generator: torch.Generator) -> None:
+    def __init__(self, aggregate: Aggregate, honest: Tensor, generator: torch.Generator, beside_length: bool) -> None:
         self.aggregate, self.honest, self.generator = aggregate, honest, generator
         self.mean = honest.mean(dim=0)
-        self.spread = float((honest - self.mean).square().sum(dim=1).mean())
+        spread, length = float((honest - self.mean).square().sum(dim=1).mean()), float(self.mean.square().sum())
+        self.unit = max(spread, length) if beside_length else spread
 
     def of(self, lies: Lies) -> Callable[[float], float]:
         """As a function of the strength."""
@@ -182,8 +187,8 @@ class _Ratio:
 
     def __call__(self, lies: Tensor) -> float:
         rows, _ = shuffled(lies, self.honest, self.generator)
-        off = float((self.aggregate(rows) - self.mean).square().sum())
-        return off / self.spread if math.isfinite(off) else math.inf
+        off = float((self.aggregate(rows, self.honest) - self.mean).square().sum())
+        return off / self.unit if math.isfinite(off) else math.inf
 
 
 def strongest(ratio: Callable[[float], float], strengths: int) -> tuple[float, float]:

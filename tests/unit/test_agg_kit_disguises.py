@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -164,14 +165,66 @@ def test_a_rule_that_looks_at_lengths_is_bounded_and_not_robust() -> None:
     ):
         check_aggregator(make(shortest), strengths=3)
     bounded = gram_rule(points=("origin",), translation=False, name="shortest", robust="bounded")(shortest)
-    assert "no farther than 4 times the length of the honest mean" in str(check_aggregator(bounded, strengths=2))
+    report = check_aggregator(bounded, strengths=3)
+    assert report.kappa is not None
+    assert report.kappa < 16
+    assert "of at most 16, of the honest spread or the length of their mean (" in str(report)
     with pytest.raises(AssertionError, match=r"cge is not \(2, 16\)-robust"):
         check_aggregator("cge", kappa=16, strengths=2)
 
 
-@pytest.mark.parametrize("name", ["monna", "zeno_pp", "geometric_median:nu=5"])
-def test_a_report_says_what_was_held_where_no_kappa_is_searched_for(name: str) -> None:
-    assert "liars carried it no farther than 4 times" in str(check_aggregator(name, strengths=2))
+def test_a_report_says_what_was_held_where_no_kappa_is_searched_for() -> None:
+    report = check_aggregator("geometric_median:nu=5", strengths=2)
+    assert report.kappa is None
+    assert "liars carried it no farther than 4 times the length" in str(report)
+
+
+@pytest.mark.parametrize(
+    ("name", "breaks_at", "at_least"),
+    [
+        ("zeno", 3, 2 / 7),
+        ("zeno_pp", None, 0.1),
+        ("fltrust", None, 0.05),
+        ("monna", 3, 2 / 7),
+        ("self_centered_clipping", 3, 2 / 7),
+    ],
+)
+def test_a_rule_that_trusts_somebody_is_searched_beside_an_honest_judge_or_own_update(
+    name: str, breaks_at: int | None, at_least: float
+) -> None:
+    report = check_aggregator(name, strengths=3)
+    assert report.kappa is not None
+    assert at_least <= report.kappa < 2
+    assert (report.kappa_bound, report.breaks_at) == (16.0, breaks_at)
+    assert report.beside_length == (name in ("zeno", "zeno_pp", "fltrust"))
+
+
+@rule(robust="bounded", translation=False, scale=False, at_least=lambda f: f + 1)
+def credulous(updates: Tensor, *, f: int, gradient: Tensor) -> Tensor:
+    """What goes with the judge, up to 40 times as far: what the kit's plain liars send is farther."""
+    with_it = (updates @ gradient > 0) & (updates.norm(dim=1) < 40 * gradient.norm())
+    return updates[with_it].sum(dim=0) / max(1, int(with_it.sum()))
+
+
+@rule(at_least=lambda f: 2 * f + 1)
+def wide(updates: Tensor, center: Tensor, *, f: int) -> Tensor:
+    """What is within 12 typical distances of the own update."""
+    distances = (updates - center).norm(dim=1)
+    return updates[distances <= 12 * distances.median()].mean(dim=0)
+
+
+@rule(robust="bounded", discerning=False, translation=False, scale=False, at_least=lambda f: f + 1)
+def hasty(updates: Tensor, *, f: int, evaluate: Callable[[Tensor], float], learning_rate: float) -> Tensor:
+    """All that descends at all, at the fifth of the rate: what is nearly ten times too far is still an improvement."""
+    here = evaluate(torch.zeros_like(updates[0]))
+    better = torch.tensor([evaluate(0.2 * learning_rate * update) < here for update in updates])
+    return updates[better].sum(dim=0) / max(1, int(better.sum()))
+
+
+@pytest.mark.parametrize(("broken", "n", "f"), [(credulous, 11, 2), (wide, 11, 4), (hasty, 11, 8)], ids=lambda value: str(value))
+def test_the_search_finds_what_a_rule_that_trusts_somebody_lets_through(broken: Rule, n: int, f: int) -> None:
+    with pytest.raises(AssertionError, match=rf"is not \({f}, 16\)-robust among {n}: kappa is at least .*, found by"):
+        check_aggregator(broken, n=n, f=f)
 
 
 def halfway(gram: Gram, *, f: int) -> np.ndarray:
