@@ -7,6 +7,8 @@ when it knows them better than the distance to the aggregate does. Rules that ne
 
 Rules take finite updates: who receives one from a peer drops it when it is not finite, and counts that as evidence.
 A rule does not look again, unless its result is not finite. From finite updates, however large, no rule makes a NaN.
+Distances can be told up to 1e123 (``LARGEST``), far beyond float32. In float64 a rule on distances takes what is larger for
+1e123, and refuses updates most of which are; medians and means of coordinates are exact whatever their size.
 """
 
 from __future__ import annotations
@@ -27,9 +29,9 @@ from torch import Tensor
 from gossip.errors import AggregationError, TooFewUpdates
 
 from . import kernels
-from .arithmetic import resolution
+from .arithmetic import CUT_SQUARE, LARGEST, is_too_large, resolution
 from .columns import Columns, Kept
-from .gram import in_typical
+from .gram import in_typical, middle_of
 from .kernels import Rows
 
 Updates: TypeAlias = "Tensor | Sequence[Tensor] | Sequence[NDArray[Any]] | Rows"
@@ -38,6 +40,7 @@ AVAILABLE = frozenset({"f", "center", "previous", "evaluate", "gradient", "learn
 """What a caller may have for a rule that names it. There is no ``previous`` in the first round, nor ever for parameters or for
 rules that run in the trainer: a rule must do without."""
 Robust: TypeAlias = bool | Literal["bounded"]
+SMALLER = 1e-190  # times any float64, it is no larger than 1e119
 RowFunction: TypeAlias = Callable[[Sequence[NDArray[np.float32]]], NDArray[np.float32] | None]
 
 
@@ -337,13 +340,32 @@ def finite(aggregate: Tensor, updates: Updates, name: str) -> Tensor:
     return aggregate
 
 
+DROP = "drop it; who sent it is no longer one of the f to tolerate"
+
+
 def check_finite(rows: Rows, name: str) -> None:
-    """Raises AggregationError for the first update that is not finite."""
+    """Raises AggregationError for the first update that is not finite, or may have made a result so that is not."""
     for at in range(rows.n):
         if not bool(torch.isfinite(rows.row(at)).all()):
-            raise AggregationError(
-                f"{name}: update {at} of {rows.n} is not finite", "drop it; who sent it is no longer one of the f to tolerate"
-            )
+            raise AggregationError(f"{name}: update {at} of {rows.n} is not finite", DROP)
+        if is_too_large(rows.row(at)):
+            raise AggregationError(f"{name}: update {at} of {rows.n} has a number beyond {LARGEST:g}", DROP)
+
+
+def within_reach(rows: Rows, name: str) -> Rows:
+    """The rows as one that looks at distances may take them: in float64 with no number beyond ``LARGEST``.
+
+    A liar who goes beyond is as far away as it can be told. Raises AggregationError when most updates do.
+    """
+    if rows.dtype != torch.float64:
+        return rows
+    beyond = frozenset(at for at, row in enumerate(rows.vectors) if is_too_large(row))
+    if 2 * len(beyond) > rows.n:
+        raise AggregationError(
+            f"{name}: {len(beyond)} of {rows.n} updates have numbers beyond {LARGEST:g}, where no distance can be told",
+            "scale them down",
+        )
+    return rows.replaced({at: rows.row(at).clamp(-LARGEST, LARGEST) for at in beyond}) if beyond else rows
 
 
 def _check_counts(name: str, f: int, at_least: int, n: int) -> None:
@@ -361,5 +383,9 @@ def _check_vectors(name: str, d: int, vectors: Mapping[str, Tensor | None]) -> N
 
 def standing_out(updates: Tensor | Rows, aggregate: Tensor) -> Tensor:
     """``(n,)`` float64: distance of each update to the aggregate, in units of the median distance."""
-    distances = np.sqrt(kernels.squared_distances_to(Rows.of(updates), aggregate))
+    rows = Rows.of(updates)
+    squares = kernels.squared_distances_to(rows, aggregate)
+    if float(middle_of(squares)) > CUT_SQUARE:
+        return standing_out(rows.block() * SMALLER, aggregate * SMALLER)
+    distances = np.sqrt(squares)
     return torch.from_numpy(in_typical(distances, resolution(aggregate)))

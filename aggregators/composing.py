@@ -32,6 +32,7 @@ from .base import (
     plain_bound,
     standing_out,
     whole,
+    within_reach,
 )
 from .columns import Columns
 from .gram import FloatArray, Gram, in_typical
@@ -244,6 +245,7 @@ class ComposedRule(Rule):
         f = whole(self.name, "f", options.get("f", 0))
         given = {key: options[key] for key in GIVEN if key in options and key in self._gatherer.points}
         rows = check_rows(updates, self.name, f, self.least(f, centered=given.get("center") is not None, options=options))
+        rows = within_reach(rows, self.name)
         if callable(given.get("gradient")):
             given["gradient"] = given["gradient"]()
         gram = self._gatherer.statistics(rows, None, None, **given)  # which finds updates that are not finite, too

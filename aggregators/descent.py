@@ -20,7 +20,7 @@ from torch import Tensor
 from gossip.errors import AggregationError
 
 from . import kernels
-from .base import Verdict, check_rows, rule, whole
+from .base import Verdict, check_rows, rule, whole, within_reach
 from .gram import OUTLYING_MAX, Decision, FloatArray, Gram, in_typical
 from .gram_rules import gram_rule
 from .kernels import Rows
@@ -60,7 +60,7 @@ def zeno(
     if norm not in ("sum", "mean"):
         raise AggregationError(f"zeno: norm is 'sum' or 'mean', not {norm!r}")
     _check_rho("zeno", rho_over_lr)
-    rows = check_rows(updates, "zeno", f, at_least=left_out + 1)
+    rows = within_reach(check_rows(updates, "zeno", f, at_least=left_out + 1), "zeno")
     _check_rate("zeno", learning_rate)
     n, d = rows.n, rows.d
     here = float(evaluate(torch.zeros_like(rows.row(0))))

@@ -22,8 +22,8 @@ from torch import Tensor
 from gossip.errors import AggregationError
 
 from . import kernels
-from .arithmetic import HUGE_FACTOR, norm
-from .base import Robust, Rule, Updates, Verdict, check_finite, check_rows, finite, named, plain_bound, whole
+from .arithmetic import CUT_SQUARE, HUGE_FACTOR, LARGEST, is_too_large, norm
+from .base import Robust, Rule, Updates, Verdict, check_finite, check_rows, finite, named, plain_bound, whole, within_reach
 from .columns import Columns, Kept
 from .gram import POINTS, Decision, FloatArray, Gram, in_typical, middle_of
 from .kernels import Rows, middle
@@ -64,7 +64,7 @@ class GramRule(Rule):
             matrix: For rules on the point ``median``: of which sums of the updates it is to be.
             points: ``(d,)`` each: the rule's points.
         """
-        rows = Rows.of(updates)
+        rows = within_reach(Rows.of(updates), self.name)
         vectors = self.vectors_of(rows, points, matrix)
         return self.gram_of(rows, vectors, reference)
 
@@ -75,7 +75,7 @@ class GramRule(Rule):
 
     def _finite(self, gram: Gram, rows: Rows) -> Gram:
         """The same. Raises AggregationError for an update that is not finite, which its square shows at no cost."""
-        if not float(gram.products.trace()) < HUGE_FACTOR**1.9:  # an infinity was cut to the factor
+        if not float(gram.products.trace()) < CUT_SQUARE:  # an infinity was cut to the factor
             check_finite(rows, self.name)
         return gram
 
@@ -118,7 +118,7 @@ class GramRule(Rule):
         Args:
             options: Points as for ``statistics``; for a rule with a last step of its own also its options, ``f`` among them.
         """
-        rows = Rows.of(updates)
+        rows = within_reach(Rows.of(updates), self.name)
         vectors = self.vectors_of(rows, options)
         return self.finish(rows, vectors, decision.weights, None, options).aggregate
 
@@ -179,6 +179,7 @@ class GramRule(Rule):
             named["f"] = f
         least = self.least(f, centered=given.get("center") is not None, options=named)
         rows = check_rows(updates, self.name, f, least, **{key: v for key, v in given.items() if isinstance(v, Tensor)})
+        rows = within_reach(rows, self.name)
         return rows, self.vectors_of(rows, given), named
 
     def vectors_of(self, rows: Rows, given: Mapping[str, Any], matrix: FloatArray | None = None) -> dict[str, Tensor]:
@@ -222,6 +223,8 @@ def checked_point(name: str, point: str, value: Tensor | NDArray[Any], rows: Row
         what = "the judge's own gradient" if point == "gradient" else f"the {point} that it starts from"
         raise AggregationError(f"{name} cannot rank updates: {what} is not finite", "lower the learning rate")
     moved = value.to(rows.dtype)
+    if is_too_large(moved):
+        raise AggregationError(f"{name} cannot rank updates: {point} has a number beyond {LARGEST:g}", "scale it down")
     if rows.dtype != value.dtype and not bool(torch.isfinite(moved).all()):
         raise AggregationError(f"{name}: {point} does not fit into the {rows.dtype} of the updates")
     return moved
@@ -247,10 +250,6 @@ def combined(rows: Rows, vectors: Mapping[str, Tensor], weights: FloatArray) -> 
         return torch.zeros(rows.d, dtype=rows.dtype, device=rows.device)
     if len(only) == 1 and shares[only[0]] == 1.0:
         return every.row(int(only[0])).clone()
-    if rows.dtype == torch.float64 and float(np.abs(shares[only]).min()) < 1 / HUGE_FACTOR * 1e10:
-        # Such a weight belongs to a row so far away that its distance was cut. What counts of it is what was measured.
-        every = Rows.of([every.row(int(row)).clamp(-HUGE_FACTOR, HUGE_FACTOR) for row in only])
-        return kernels.weighted_sum(every, shares[only])
     return kernels.weighted_sum(every, shares)
 
 

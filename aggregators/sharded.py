@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gossip.errors import AggregationError, TooFewUpdates
 
-from .base import Updates
+from .base import Updates, within_reach
 from .gram import Decision, FloatArray, Gram
 from .gram_rules import GramRule, precision_of
 from .kernels import Rows
@@ -52,7 +52,7 @@ class ShardedRule:
             updates: n vectors ``(d,)`` or ``(n, d)``, all finite, at least one: those of a shard.
             previous: ``(d,)``: the last aggregate of the same shard.
         """
-        rows = Rows.of(updates)
+        rows = within_reach(Rows.of(updates), self.rule.name)
         vectors = self._vectors(rows, previous)
         gram = self.rule.gram_of(rows, vectors)
         place, there = rows.n + len(self.points), rows.n + len(vectors)
@@ -91,7 +91,7 @@ class ShardedRule:
             weights: Of each row, and then of ``points``.
         Raises: AggregationError: They are not such weights.
         """
-        rows = Rows.of(updates)
+        rows = within_reach(Rows.of(updates), self.rule.name)
         vectors, given = self._vectors(rows, previous), np.asarray(weights, dtype=np.float64)
         if given.shape != (rows.n + len(self.points),):
             raise AggregationError(f"{self.rule.name}: {len(given)} weights for {rows.n} updates and {self.points}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -102,6 +102,10 @@ class Rows:
     def chosen(self, rows: Sequence[int]) -> Rows:
         """Some of the rows, not copied."""
         return Rows(None, tuple(self.row(at) for at in rows))
+
+    def replaced(self, others: Mapping[int, Tensor]) -> Rows:
+        """The same with other rows in some places; the rest is not copied."""
+        return Rows(None, tuple(others.get(at, row) for at, row in enumerate(self.vectors)))
 
     def followed_by(self, more: Sequence[Tensor]) -> Rows:
         """These rows and more of them, in the same dtype and on the same device."""

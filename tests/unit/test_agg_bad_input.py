@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from gossip.aggregators import load, mean, median, names, pre_aggregations
+from gossip.aggregators import GramRule, geometric_median, krum, load, mean, median, names, pre_aggregations, rule
+from gossip.aggregators.arithmetic import LARGEST
 from gossip.aggregators.kernels.rows import CHUNK_ELEMENTS
+from gossip.aggregators.sharded import ShardedRule
 from gossip.errors import AggregationError
 
 D = 6
@@ -62,6 +64,120 @@ def test_a_nan_is_never_worked_on_in_silence(spec: str) -> None:
     x[3] = float("nan")
     with pytest.raises(AggregationError, match="update 3 of 11 is not finite"):
         call(spec, x)
+
+
+# --- numbers beyond which float64 can tell no distance -----------------------------------------------------------------------
+
+SIZES = (1e122, 1e124, 1e131, 1e200, 1.7e308)
+LIES = ("alike", "opposite", "in one coordinate")
+ON_DISTANCES = [name for name in (*names(), *COMPOSED) if load(name).rule.scale and not load(name).needs_trainer]
+EXACT = ("mean", "median", "trimmed_mean", "meamed", "phocas")
+
+
+def crowd(size: float, lies: str) -> Tensor:
+    """Nine honest updates, and two of a size that leaves float64 when it is squared, summed or doubled."""
+    x = updates().double()
+    if lies == "in one coordinate":
+        x[0, 0], x[1, 1] = size, -size
+    else:
+        x[0], x[1] = size, size if lies == "alike" else -size
+    return x
+
+
+@pytest.mark.parametrize("spec", [name for name in (*names(), *COMPOSED) if load(name).rule.robust])
+def test_liars_as_large_as_float64_allows_do_no_more_harm_than_others(spec: str) -> None:
+    """They stand first, where a rule on distances begins; two opposite ones had it take all others for equal."""
+    for size in SIZES:
+        for lies in LIES:
+            x = crowd(size, lies)
+            honest = x[2:].mean(dim=0)
+            reach = float(honest.norm() + (x[2:] - honest).norm(dim=1).max())
+            verdict = call(spec, x, "explain")
+            assert float((verdict.aggregate - honest).norm()) < 4 * reach, (size, lies)
+            assert bool(torch.isfinite(verdict.weights).all() & torch.isfinite(verdict.outlyingness).all()), (size, lies)
+            torch.testing.assert_close(call(spec, x), verdict.aggregate)
+            if size > 1e123:
+                assert torch.equal(call(spec, x.clamp(-LARGEST, LARGEST)), call(spec, x)), "as those as large as can be told"
+
+
+@pytest.mark.parametrize("spec", ON_DISTANCES)
+def test_updates_most_of_which_are_so_large_are_refused_or_all_the_same(spec: str) -> None:
+    x = updates().double()
+    center = {"center": x[4]} if load(spec).needs_center else {}
+    expected = call(spec, x, **center)
+    for size in (1e120, 1e124, 1e131, 1e160, 1e200, 1e307):
+        given = {key: size * value for key, value in center.items()}
+        if size < 1e123 or spec in EXACT:
+            torch.testing.assert_close(call(spec, size * x, **given), size * expected)
+            continue
+        for how in ("__call__", "explain"):
+            with pytest.raises(AggregationError, match=r"11 of 11 updates have numbers beyond 1e\+123") as caught:
+                call(spec, size * x, how, **({"center": x[4]} if center else {}))
+            assert caught.value.hint == "scale them down"
+
+
+@pytest.mark.parametrize("spec", EXACT)
+def test_medians_and_means_of_coordinates_stand_out_by_the_same_at_the_end_of_float64(spec: str) -> None:
+    x = updates().double()
+    large, usual = (load(spec).explain(size * x, f=2) for size in (1e307, 1.0))
+    torch.testing.assert_close(large.aggregate / 1e307, usual.aggregate, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(large.outlyingness, usual.outlyingness)
+
+
+def test_a_rule_of_ones_own_that_sums_too_much_is_told_of_the_update() -> None:
+    x = updates().double()
+    x[2:4] = 1.7e308
+    with pytest.raises(AggregationError, match="own: update 2 of 11 has a number beyond") as caught:
+        rule(lambda rows, f: rows.sum(dim=0), name="own")(x, f=0)
+    assert "drop it" in str(caught.value.hint)
+
+
+def test_what_is_infinite_is_not_taken_for_large() -> None:
+    x = updates().double()
+    x[0], x[1] = 1e200, float("inf")
+    with pytest.raises(AggregationError, match="update 1 of 11 is not finite"):
+        krum(x, f=2)
+
+
+def test_a_point_that_is_so_large_is_named() -> None:
+    for spec, point in (("monna", "center"), ("fltrust", "gradient"), ("centered_clipping", "previous")):
+        with pytest.raises(AggregationError, match=f"{point} has a number beyond"):
+            call(spec, updates().double(), **{point: torch.full((D,), 1e124, dtype=torch.float64)})
+
+
+def test_less_than_half_may_be_so_large_and_no_more() -> None:
+    x = updates().double()
+    honest = x[5:].mean(dim=0)
+    x[:5] = 1.7e308
+    assert float((median(x, f=5) - honest).norm()) < 10
+    assert float((geometric_median(x, f=5) - honest).norm()) < 10
+    x[5] = -1.7e308
+    with pytest.raises(AggregationError, match="6 of 11 updates"):
+        geometric_median(x, f=5)
+
+
+@pytest.mark.parametrize("spec", ["cauchy", "krum", "geometric_median", "trimmed_mean"])
+def test_servers_of_shards_combine_updates_that_are_so_large_as_the_whole(spec: str) -> None:
+    x, shards = crowd(1.7e308, "opposite"), (slice(0, 3), slice(3, D))
+    bound = load(spec)
+    if spec == "trimmed_mean":
+        parts = [call(spec, x[:, shard]) for shard in shards]
+    else:
+        sharded = ShardedRule(bound)
+        everybody = tuple(range(len(x)))
+        decision = sharded.decide([(everybody, sharded.measure(x[:, shard])) for shard in shards], f=2)
+        parts = [sharded.combine(x[:, shard], decision.weights) for shard in shards]
+        assert isinstance(bound.rule, GramRule)
+        one = [bound.rule.combine(x[:, shard], decision) for shard in shards]
+        torch.testing.assert_close(torch.cat(one), torch.cat(parts))
+    torch.testing.assert_close(torch.cat(parts), call(spec, x), rtol=1e-6, atol=1e-6)
+
+
+def test_shards_of_updates_that_are_so_large_decide_as_the_whole() -> None:
+    x = crowd(1.7e308, "opposite")
+    weights = krum.decide(krum.statistics(x[:, :3], x[5, :3]) + krum.statistics(x[:, 3:], x[5, 3:]), f=2).weights
+    assert np.array_equal(weights, krum.decide(krum.statistics(x, x[5]), f=2).weights)
+    assert weights[:2].tolist() == [0.0, 0.0]
 
 
 WRONG: list[tuple[str, dict[str, Any], str]] = [
