@@ -110,12 +110,8 @@ class RunConfig(BaseModel):
         """The fault plan, checked against peers and rounds."""
         return fault_plans.parse(self.faults).checked(self.peers, self.rounds)
 
-    def settings(self, updates_min: int = 1) -> CoreSettings:
-        """What the core needs to know. Only of a resolved config: run id and f are set.
-
-        Args:
-            updates_min: What the rule needs for f (``rule.at_least(f)``): a round is not closed with fewer while more may come.
-        """
+    def settings(self) -> CoreSettings:
+        """What the core needs to know. Only of a resolved config: run id and f are set."""
         assert self.run, "a config has its run id once it is resolved"
         assert self.f is not None, "a config has its f once it is resolved"
         trust = TrustSettings(
@@ -128,7 +124,6 @@ class RunConfig(BaseModel):
             seed=self.seed,
             peers=tuple(range(self.peers)),
             f=self.f,
-            updates_min=updates_min,
             membership=MembershipSettings(probe_interval_s=self.probe_interval_s, probe_timeout_s=self.probe_timeout_s),
             rounds=RoundSettings(
                 quorum=self.quorum,

@@ -133,7 +133,8 @@ class Node:
         rule, topology = aggregators.load(config.aggregator), Foresight(topologies.load(config.topology))
         settings = config.settings()
         joint = rule.joint and topology.rolling and config.peers <= JOINT_PEERS_MAX
-        settings = dataclasses.replace(settings, updates_min=rule.at_least(settings.f), joint=joint)
+        needs = tuple([rule.at_least(f) for f in range(settings.f + 1)])
+        settings = dataclasses.replace(settings, updates_for=needs, joint=joint)
         plan = config.plan
         self._rule, self._settings, self._topology = rule, settings, topology
         self._saboteur = Saboteur(plan, spec.peer, spec.incarnation, spec.run_dir, self._journal)

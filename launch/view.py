@@ -154,8 +154,12 @@ class RunView:
             case "left" if subject is not None:
                 subject.left = True
             case "paused" if self._fresh("paused", -1, t):
+                why = f" {event['why']}" if event.get("why") else ""
+                need = f"a round needs {event.get('need')}{why}"
+                return [f"|| paused at round {event.get('round')}: alive are {event.get('alive')}, {need}"]
+            case "tolerates_less" if self._fresh("tolerates_less", -1, t):
                 return [
-                    f"|| paused at round {event.get('round')}: alive are {event.get('alive')}, a round needs {event.get('need')}"
+                    f"! {event.get('updates')} updates in round {event.get('round')}: f={event.get('f')} of {event.get('wanted')}"
                 ]
             case "resumed" if self._fresh("resumed", -1, t):
                 return [f"~ going on: alive are {event.get('alive')}"]

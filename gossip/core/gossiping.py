@@ -341,10 +341,9 @@ class GossipRounds:
         return Aggregate(ticket, self.round_id, 0, rows, self._tolerated(len(rows)), own, mix, None if mix else self._previous)
 
     def _tolerated(self, rows: int) -> int:
-        """f for so few rows: as many as the rule can tolerate, whose need for f we know and which grows by 2 with each."""
-        base = max(1, self.settings.updates_min - 2 * self.settings.f)
+        """f for so few rows: as many as the rule can tolerate."""
         locked = len(self.trust.quarantined().intersection(self.settings.peers))
-        return max(0, min(self.settings.f - locked, (rows - base) // 2))
+        return self.settings.tolerable(max(0, self.settings.f - locked), rows)
 
     def _own_update(self) -> Payload | None:
         """A liar keeps its true update for itself."""

@@ -133,7 +133,7 @@ class Peer:
         if self._rolling is not None:
             self._returning = Returning(self._rolling, self.timers, self.greeting, self.others, self.ending)
         self.recovery = Recovery(settings, self.rounds, self.timers, self.others.donors)
-        self.quorum_watch = QuorumWatch(local, settings, self.membership, self.ending)
+        self.quorum_watch = QuorumWatch(local, settings, (self._rolling or self.membership).skip_reason, self.ending)
         self.phase: Phase = "unprepared"
         self._seeds = dict(seeds or {})
         self._handled_at = float("inf")

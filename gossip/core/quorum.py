@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Collection
 
 from .ending import QUORUM_LOST, Ending
 from .events import Halt, Report
 from .messages import PeerId
 from .settings import CoreSettings
-from .view import View
 
 WATCH_INTERVAL_S = 1.0
 
@@ -18,14 +17,22 @@ def quorum_of(settings: CoreSettings, n: int) -> int:
     return 1 if n < 3 or settings.rounds.quorum == "available" else n // 2 + 1
 
 
-class QuorumWatch:
-    """To be asked every ``WATCH_INTERVAL_S``."""
+def needed_by_rule(settings: CoreSettings, proven: int) -> int:
+    """Peers without which the rule makes nothing of a round, ``proven`` being out of n and of f.
 
-    def __init__(self, local: PeerId, settings: CoreSettings, view: View, ending: Ending) -> None:
-        self.local, self.settings, self.view, self.ending = local, settings, view, ending
+    With the quorum ``available`` it tolerates fewer rather than have the run stand still.
+    """
+    return settings.updates_needed(0 if settings.rounds.quorum == "available" else settings.f - proven) + proven
+
+
+class QuorumWatch:
+    """To be asked every ``WATCH_INTERVAL_S``. ``skip_reason`` is "" for a peer of whom something can be expected."""
+
+    def __init__(self, local: PeerId, settings: CoreSettings, skip_reason: Callable[[PeerId], str], ending: Ending) -> None:
+        self.local, self.settings, self.skip_reason, self.ending = local, settings, skip_reason, ending
         self._missing_since: float | None = None
 
-    def look(self, roster: Iterable[PeerId], need: int, round_id: int, now: float) -> tuple[list[Report], Halt | None]:
+    def look(self, roster: Collection[PeerId], need: int, round_id: int, now: float) -> tuple[list[Report], Halt | None]:
         """Returns what there is to say, and how this peer ends, if it does.
 
         Args:
@@ -33,16 +40,22 @@ class QuorumWatch:
         """
         if (halt := self.ending.verdict(now)) is not None or (self.ending.last_round_had() and self.ending.wanted < round_id):
             return [], halt  # our trainer needs nobody for what it still does
-        here = [peer for peer in roster if peer == self.local or not self.view.skip_reason(peer)]
+        here = [peer for peer in roster if peer == self.local or not self.skip_reason(peer)]
         if len(here) >= need:
             was_missing, self._missing_since = self._missing_since is not None, None
             return [Report("resumed", {"alive": here})] if was_missing else [], None
+        quorum = quorum_of(self.settings, len(roster))
+        why = f" for the rule to tolerate f={self.settings.f}" if need > quorum else ""
         if self._missing_since is None:
             self._missing_since = now
-            return [Report("paused", {"alive": here, "need": need, "round": round_id})], None
+            return [Report("paused", {"alive": here, "need": need, "round": round_id, "why": why.strip()})], None
         waited_s = now - self._missing_since
-        come_back = [peer for peer in roster if peer not in here and peer not in self.ending.ended]
-        if waited_s < self.settings.rounds.quorum_timeout_s and len(here) + len(come_back) >= need:
+        # Who is back at a rule's service need not be of the roster yet; to agree on anything, it takes those who are.
+        ended = self.ending.ended
+        come_back = [peer for peer in roster if peer not in here and peer not in ended]
+        others = [peer for peer in self.settings.peers if peer not in here and peer not in ended]
+        possible = len(here) + len(come_back) >= quorum and len(here) + len(others) >= need
+        if waited_s < self.settings.rounds.quorum_timeout_s and possible:
             return [], None
-        left = f"{len(here)} peers are left, a round needs {need}, and this peer is in round {round_id}"
+        left = f"{len(here)} peers are left, a round needs {need}{why}, and this peer is in round {round_id}"
         return [], Halt(f"quorum lost: {left}; waited {waited_s:.0f} s", QUORUM_LOST)

@@ -53,13 +53,13 @@ class RollingRounds:
         self.astray = Astray(local, settings, self.agreed.lineage, timers)
         self.deadline = Deadline(rounds.grace_mads, rounds.grace_floor_s, rounds.round_timeout_s)
         self.log = CommitLog(rounds.commit_log, rounds.commit_log_bytes)
-        self.server = Server(local, settings, timers, self.deadline, self._skip_reason)
+        self.joining: set[PeerId] = set()  # ready to be in the roster
+        self.server = Server(local, settings, timers, self.deadline, self.skip_reason, self.joining)
         self.joint = Joint(local, settings, self.server, timers, self._advance)
         self.elsewhere = Elsewhere()
         self.mode: Mode = "off"
         self.round_id = 0
         self.sizes: tuple[int, ...] = ()
-        self.joining: set[PeerId] = set()  # ready to be in the roster
         self.finished: set[PeerId] = set()  # done with training: neither expected nor asked to serve
         self._shards: list[ShardRound] = []
         self._own: Contributed | None = None
@@ -206,6 +206,7 @@ class RollingRounds:
         elif sender not in self.roster and close:
             self.finished.discard(sender)
             self.joining.add(sender)
+            return self.on_view_change(now)  # a round may be closed to let it in
         return []
 
     def on_progress(self, peer: PeerId, step: int, now: float) -> list[Effect]:
@@ -291,7 +292,7 @@ class RollingRounds:
             if self.mode != "active" or self.round_id != round_id or shard.commit is not None:
                 continue
             server = shard.server(shard.attempt)
-            if server != self.local and (reason := self._skip_reason(server)):
+            if server != self.local and (reason := self.skip_reason(server)):
                 effects += self._advance(shard, f"{server} is skipped: {reason}", now)
             elif server == self.local and not self._serves(now):
                 effects += self._advance(shard, f"{server} stood still", now)
@@ -350,7 +351,7 @@ class RollingRounds:
                 shard.attempt = self._next_attempt(shard, first, now)
                 if shard.attempt > first:
                     skipped = shard.server(first)
-                    reason = "it stood still" if skipped == self.local else self._skip_reason(skipped)
+                    reason = "it stood still" if skipped == self.local else self.skip_reason(skipped)
                     effects.append(self._attempt_report(shard, f"{skipped} is skipped: {reason}"))
                 effects += self.server.pulse(shard, now)
             effects += self.let_go()
@@ -389,7 +390,7 @@ class RollingRounds:
     def _next_attempt(self, shard: ShardRound, first: int, now: float) -> int:
         for attempt in range(first, first + len(shard.order)):
             server = shard.server(attempt)
-            if self._serves(now) if server == self.local else not self._skip_reason(server):
+            if self._serves(now) if server == self.local else not self.skip_reason(server):
                 return attempt
         return first
 
@@ -414,7 +415,7 @@ class RollingRounds:
         held = tuple([(shard.commit, shard.payload) for shard in self._shards if shard.commit is not None])
         self.log.append(self.round_id, held)
         self._promises.keep_finished(self.round_id, self.chain, self._shards)
-        alive = sum([peer == self.local or not self._skip_reason(peer) for peer in held[0][0].roster])
+        alive = sum([peer == self.local or not self.skip_reason(peer) for peer in held[0][0].roster])
         effects = self.agreed.append(held, [shard.made_here for shard in self._shards], alive)
         self.deadline.observe_round(now - self._began_at)
         self.joining.difference_update(self.roster)
@@ -437,7 +438,7 @@ class RollingRounds:
             return []
         return self.astray.behind(event.sender, message.round_id, now)
 
-    def _skip_reason(self, peer: PeerId) -> str:
+    def skip_reason(self, peer: PeerId) -> str:
         return "it has finished" if peer in self.finished else self.view.skip_reason(peer)
 
     def payload_bytes(self, message: Update | Commit | Push) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Literal
 
 from gossip.topologies.base import Roster
@@ -10,7 +10,7 @@ from gossip.topologies.base import Roster
 from .deadline import Deadline
 from .events import Aggregate, Aggregated, Effect, Payload, Report, Row, Send, SetTimer
 from .messages import Commit, PeerId, Query, Update
-from .quorum import quorum_of
+from .quorum import needed_by_rule, quorum_of
 from .record import record
 from .settings import CoreSettings
 from .shard import ShardRound, Together
@@ -35,7 +35,12 @@ class RoundTimer:
 
 
 class Server:
-    """What a peer does for the shards whose turn it is to serve. ``skip_reason`` is "" for a peer that can be expected."""
+    """What a peer does for the shards whose turn it is to serve.
+
+    Args:
+        skip_reason: "" for a peer that can be expected.
+        joining: Who is ready to be in the next roster, as it changes.
+    """
 
     def __init__(
         self,
@@ -44,9 +49,10 @@ class Server:
         timers: Timers[Any],
         deadline: Deadline,
         skip_reason: Callable[[PeerId], str],
+        joining: Collection[PeerId],
     ) -> None:
         self.local, self.settings, self.timers, self.deadline = local, settings, timers, deadline
-        self.skip_reason = skip_reason
+        self.skip_reason, self.joining = skip_reason, joining
         self.round_id = 0
         self.roster = Roster(())
         self.locked: frozenset[PeerId] = frozenset()
@@ -56,6 +62,7 @@ class Server:
         self.wanted: frozenset[PeerId] = frozenset()  # without whose updates no shard helps any more
         self._tickets: dict[int, tuple[ShardRound, int]] = {}
         self._next_ticket = 1
+        self._short = 0  # of f, in the last round served: so many liars fewer are tolerated
 
     def begin(
         self,
@@ -78,8 +85,15 @@ class Server:
         self._tickets.clear()
 
     def quorum(self) -> int:
-        """Answers without which a round is not closed, by the size of the last committed roster."""
-        return quorum_of(self.settings, len(self.roster))
+        """Answers without which a round is not closed, by the size of the last committed roster.
+
+        Nor is one closed of which the rule could make nothing, unless it lets somebody in: rounds that teach nothing would go by
+        as fast as peers can speak, and the training be over before anybody is back.
+        """
+        quorum = quorum_of(self.settings, len(self.roster))
+        if any(peer not in self.roster and not self.skip_reason(peer) for peer in self.joining):
+            return quorum
+        return max(quorum, needed_by_rule(self.settings, len(self.locked.intersection(self.roster))))
 
     def expected(self) -> list[PeerId]:
         """Whose updates this round can still bring."""
@@ -177,7 +191,14 @@ class Server:
         # Who is proven faulty is out of n and out of f.
         proven = len(self.locked.intersection(self.roster)) + len(set(shard.faulty) - self.locked)
         f, previous = max(0, self.settings.f - proven), self.previous[shard.index] if self.previous else None
-        return [Aggregate(ticket, self.round_id, shard.index, rows, f, own, previous=previous, **step)]
+        told: list[Effect] = []
+        if rows and self.settings.rounds.quorum == "available":
+            n, wanted = len(step.get("peers", rows)), f
+            f = self.settings.tolerable(wanted, n)
+            if (short := wanted - f) != self._short:
+                told.append(Report("tolerates_less", {"round": self.round_id, "f": f, "wanted": wanted, "updates": n}))
+                self._short = short
+        return [*told, Aggregate(ticket, self.round_id, shard.index, rows, f, own, previous=previous, **step)]
 
     def measured(self, event: Aggregated) -> ShardRound | None:
         """The shard of which this tells what was measured. None when it tells something else, or comes too late."""

@@ -71,9 +71,22 @@ class CoreSettings:
     seed: int
     peers: tuple[PeerId, ...]  # the roster of round 0
     f: int = 0  # Byzantine peers to tolerate
-    updates_min: int = 1  # what the rule needs for f: a round is not closed with fewer while more may come
+    updates_for: tuple[int, ...] = (1,)  # what the rule needs to tolerate 0, 1, ... f
     joint: bool = False  # the shards of a round decide together, on what their servers have measured
     membership: MembershipSettings = field(default_factory=MembershipSettings)
     rounds: RoundSettings = field(default_factory=RoundSettings)
     gossip: GossipSettings = field(default_factory=GossipSettings)
     trust: TrustSettings = field(default_factory=TrustSettings)
+
+    @property
+    def updates_min(self) -> int:
+        """What the rule needs for f: a round is not closed with fewer while more may come."""
+        return self.updates_needed(self.f)
+
+    def updates_needed(self, f: int) -> int:
+        """What the rule needs to tolerate ``f``, of which there is no more than its own."""
+        return self.updates_for[max(0, min(f, len(self.updates_for) - 1))]
+
+    def tolerable(self, f: int, updates: int) -> int:
+        """How many of ``f`` the rule can tolerate with so few updates; 0 when it can do nothing with them."""
+        return next((fewer for fewer in range(f, 0, -1) if self.updates_needed(fewer) <= updates), 0)

@@ -79,7 +79,7 @@ class Question:
         schedule = self.schedule(seed)
         if schedule.aggregator == self.aggregator or self.plan is not None:
             f = play.tolerated(schedule)
-            _, needed = play.reducer_of(schedule.aggregator, f)
+            needed = play.reducer_of(schedule.aggregator, f)[1][f]
             most = self.peers or (schedule.peers if self.plan is not None else max(PEERS))
             # One schedule may be what was left of a failure when it was made small.
             if needed > most and self.count != 1:

@@ -245,7 +245,7 @@ def make_swarm(schedule: Schedule, nemesis: Nemesis) -> Swarm[Peer]:
     """
     topology = _Planned(topologies.load(schedule.topology))
     liars = tolerated(schedule)
-    reducer, updates_min = reducer_of(schedule.aggregator, liars)
+    reducer, updates_for = reducer_of(schedule.aggregator, liars)
     step = step_of(schedule.aggregator) if topology.rolling and len(schedule.shards) > 1 else None
     settings = CoreSettings(
         b"simulate",
@@ -253,7 +253,7 @@ def make_swarm(schedule: Schedule, nemesis: Nemesis) -> Swarm[Peer]:
         seed=schedule.seed,
         peers=tuple(range(schedule.peers)),
         f=liars,
-        updates_min=updates_min,
+        updates_for=updates_for,
         joint=step is not None,
         membership=MembershipSettings(probe_interval_s=schedule.probe_interval_s),
         rounds=RoundSettings(
@@ -302,14 +302,14 @@ def tolerated(schedule: Schedule) -> int:
     return max(1, len(liars)) if schedule.aggregator != "mean" else 0
 
 
-def reducer_of(aggregator: str, f: int) -> tuple[Reducer, int]:
-    """How updates become one, and the least number of updates that takes with ``f`` liars among them.
+def reducer_of(aggregator: str, f: int) -> tuple[Reducer, tuple[int, ...]]:
+    """How updates become one, and the least number of updates that takes with 0, 1, ... ``f`` liars among them.
 
     The plain mean is summed here in a fixed order; every other rule is the very one that real runs use, which needs torch.
     Raises: ConfigError: There is no such rule, its options cover fewer liars, or it needs the loss of a trainer.
     """
     if aggregator == "mean":
-        return weighted_mean, 1
+        return weighted_mean, (1,)
     import torch
 
     from gossip import aggregators
@@ -324,8 +324,8 @@ def reducer_of(aggregator: str, f: int) -> tuple[Reducer, int]:
             "gossip demo --topology random-k runs it",
         )
 
-    needed = rule.at_least(f)
-    rule.check(f, needed)
+    needs = tuple([rule.at_least(fewer) for fewer in range(f + 1)])
+    rule.check(f, needs[f])
 
     def reduce(rows: Sequence[Values], samples: Sequence[int], tolerated: int, last: Values | None) -> Judged | Refused:
         previous = torch.tensor(last, dtype=torch.float32) if last is not None else None
@@ -336,7 +336,7 @@ def reducer_of(aggregator: str, f: int) -> tuple[Reducer, int]:
             return Refused(str(error))
         return Judged(verdict.aggregate.tolist(), tuple(verdict.weights.tolist()), tuple(verdict.outlyingness.tolist()))
 
-    return reduce, needed
+    return reduce, needs
 
 
 def step_of(aggregator: str) -> Step | None:

@@ -202,14 +202,25 @@ def test_a_crash_that_leaves_updates_enough_without_the_liar_that_was_found_cost
     assert outcome.reports.get("lost_round", 0) <= schedule.peers - 1  # one round, as each of the others reports it
 
 
-def test_who_goes_costs_the_rounds_for_which_too_few_updates_are_left_to_tell_a_liar() -> None:
-    """Multi-Krum against one liar needs five updates. Before it is found out two of six leave: no round changes anything, as it
-    has to be, and nobody is asked to contribute."""
+def test_where_too_few_updates_are_left_to_tell_a_liar_the_others_wait() -> None:
+    """Multi-Krum against one liar needs five updates. Before it is found out two of six leave: no round could change anything."""
     leaves = (Leave(4, at_s=0.5), Leave(5, at_s=0.7))
     outcome = run(replace(WORLD, peers=6, faults=(Liar("sign_flip", (1,), 1.0), *leaves), aggregator="multi_krum"))
     assert outcome.violation is None, outcome.violation
-    assert outcome.reports["lost_round"] > 1
+    assert outcome.reports["paused"] >= 3
+    assert outcome.reports.get("lost_round", 0) <= 4  # one, as each of the others reports it
     assert "quarantined" not in outcome.reports
+
+
+def test_who_waits_for_want_of_updates_goes_on_when_somebody_is_back() -> None:
+    """A round is let in on, without which nobody could come back: rosters change with commits only."""
+    both = (Restart(4, None, 4.0, 0.5), Restart(5, None, 5.0, 0.8))
+    world = replace(WORLD, peers=6, aggregator="multi_krum", active_s=7.0, duration_s=9.0)
+    outcome = run(replace(world, faults=(Liar("sign_flip", (1,), 1.0), *both)))
+    assert outcome.violation is None, outcome.violation
+    assert outcome.reports["paused"] >= 3
+    assert outcome.reports["resumed"] >= 3
+    assert outcome.reports["restored"] == 2
 
 
 def test_a_fault_that_finds_nothing_to_strike_is_not_counted() -> None:

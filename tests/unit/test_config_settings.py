@@ -110,8 +110,8 @@ def test_a_replayed_config_does_not_take_over_the_id_of_the_run(tmp_path: Path) 
 
 def test_the_core_gets_what_was_asked_for() -> None:
     made = resolve({"peers": 5, "seed": 3, "quorum": "available", "mix_every": 2}).with_values("x", run="00000000000000ff", f=1)
-    settings = made.config.settings(updates_min=3)
-    assert (settings.peers, settings.seed, settings.f, settings.updates_min) == ((0, 1, 2, 3, 4), 3, 1, 3)
+    settings = made.config.settings()
+    assert (settings.peers, settings.seed, settings.f) == ((0, 1, 2, 3, 4), 3, 1)
     assert (settings.rounds.quorum, settings.gossip.mix_every) == ("available", 2)
     assert len(settings.run) == len(settings.lineage) == 8
     assert settings.run == bytes(7) + b"\xff"

@@ -447,7 +447,7 @@ def test_a_source_that_keeps_standing_out_is_suspected_then_quarantined_and_no_l
 
 
 def test_f_is_what_the_rule_can_tolerate_with_so_few_rows() -> None:
-    table = Table(peers=8, f=2, updates_min=7)  # krum: 2 f + 3
+    table = Table(peers=8, f=2, updates_for=(3, 5, 7))  # krum: 2 f + 3
     table.start()
     table.contribute()
     for skipped in (4, 5, 6, 7):

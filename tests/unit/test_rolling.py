@@ -26,7 +26,7 @@ from gossip.core.events import (
     Send,
     SetTimer,
 )
-from gossip.core.messages import Commit, CommitRequest, Contribution, Envelope, Message, NotMe, Query, Rejection, Update
+from gossip.core.messages import Commit, CommitRequest, Contribution, Envelope, Hello, Message, NotMe, Query, Rejection, Update
 from gossip.core.rolling import RollingRounds
 from gossip.core.settings import CoreSettings, RoundSettings
 from gossip.core.shard import PASSED_ON_MAX, ShardRound
@@ -61,7 +61,15 @@ def vector(value: float, digest: bool = False) -> Payload:
 class Table:
     """n peers; ``deliver`` carries messages one by one, ``lose`` says which never arrive."""
 
-    def __init__(self, n: int, shards: int = 1, quorum: str = "majority", f: int = 0, joint: bool = False) -> None:
+    def __init__(
+        self,
+        n: int,
+        shards: int = 1,
+        quorum: str = "majority",
+        f: int = 0,
+        joint: bool = False,
+        updates_for: tuple[int, ...] = (1,),
+    ) -> None:
         settings = CoreSettings(
             b"run-id!!",
             LINEAGE,
@@ -69,6 +77,7 @@ class Table:
             peers=tuple(range(n)),
             f=f,
             joint=joint,
+            updates_for=updates_for,
             rounds=RoundSettings(quorum=quorum),  # type: ignore[arg-type]
         )
         self.settings, self.now = settings, 100.0
@@ -424,6 +433,58 @@ def test_with_quorum_available_a_minority_goes_on() -> None:
     table.contribute(0, 1)
     table.deliver()
     assert [peer.round_id for peer in table.peers[:2]] == [1, 1]
+
+
+def without(table: Table, *lost: int) -> None:
+    """Plays a round without these, who have died and will not be of the next roster."""
+    for view in table.views:
+        view.gone.update(lost)
+    for peer in lost:
+        table.crash(peer)
+    table.contribute()
+    table.deliver()
+
+
+def test_where_too_few_are_left_for_the_rule_the_round_waits_until_it_can_let_somebody_in() -> None:
+    table = Table(6, f=1, updates_for=(3, 5))
+    without(table, 5)
+    without(table, 4)
+    here = table.peers[:4]
+    assert [peer.round_id for peer in here] == [1] * 4, "four can make nothing of a round against one liar"
+    table.pass_time(60.0)
+    assert [peer.round_id for peer in here] == [1] * 4
+    back = Hello(LINEAGE, b"", b"", 1, "ready", "", "")
+    for i, view in enumerate(table.views[:4]):
+        table.run(i, table.peers[i].on_hello(5, back, table.now))
+        assert table.peers[i].round_id == 1, "it is not back yet, for all that one knows"
+        view.skipped.pop(5)
+        view.gone.discard(5)
+        table.run(i, table.peers[i].on_view_change(table.now))
+    table.deliver()
+    assert [peer.round_id for peer in here] == [2] * 4
+    assert table.made[-1].roster == (0, 1, 2, 3, 5)
+
+
+@pytest.mark.parametrize(("proven", "rounds"), [((), 0), ((3,), 1)])
+def test_one_found_to_lie_is_one_less_to_tolerate(proven: tuple[int, ...], rounds: int) -> None:
+    table = Table(4, f=1, updates_for=(3, 5))
+    for peer in table.peers:
+        peer.server.locked = frozenset(proven)
+    table.contribute()
+    table.deliver()
+    assert {peer.round_id for peer in table.peers} == {rounds}
+
+
+def test_with_quorum_available_fewer_liars_are_tolerated_rather_than_none_trained() -> None:
+    table = Table(6, quorum="available", f=2, updates_for=(1, 3, 5))
+    told = []
+    for lost in (5, 4, 3, 2, 1):
+        without(table, lost)
+        told.append(table.asked[-1].f)
+    assert told == [2, 1, 1, 0, 0]
+    assert table.peers[0].round_id == 5
+    less = [report.fields for report in table.reports[0] if report.event == "tolerates_less"]
+    assert less[-1]["f"] == 0
 
 
 def test_a_slow_peer_is_waited_for_until_the_grace_and_not_longer() -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from gossip.core.membership import Membership
 from gossip.core.messages import PeerId
 from gossip.core.peer import Peer
+from gossip.core.settings import CoreSettings
 from gossip.sim.observer import Observer
 
 if TYPE_CHECKING:
@@ -184,6 +185,11 @@ def membership_of(core: Any) -> Membership | None:
     """Of a ``Peer``, or of any core that has one."""
     membership = getattr(core, "membership", None)
     return membership if type(membership) is Membership or isinstance(membership, Membership) else None
+
+
+def updates_needed(settings: CoreSettings, roster: Iterable[PeerId], locked: Collection[PeerId]) -> int:
+    """Updates that are enough for the rule. Each liar that is found out is one less for it to tolerate."""
+    return settings.updates_needed(settings.f - sum(1 for peer in roster if peer in locked))
 
 
 def peer_core(swarm: Swarm[Any], peer: PeerId) -> Peer | None:

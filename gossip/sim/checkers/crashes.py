@@ -10,9 +10,9 @@ from gossip.core.events import Effect, Report
 from gossip.core.messages import PeerId
 from gossip.core.peer import Peer
 
-from .base import Checker, Circumstances, peer_core
+from .base import Checker, Circumstances, peer_core, updates_needed
 from .disturbances import NEVER, Disturbances
-from .liveness import settings_of, updates_needed
+from .liveness import settings_of
 from .rounds import rolling_of
 
 if TYPE_CHECKING:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Collection, Iterable
 from math import ceil, log2
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,7 @@ from gossip.core.settings import CoreSettings, MembershipSettings
 from gossip.core.suspicion import longest_s
 from gossip.sim.toy_trainer import ToyTrainer
 
-from .base import Checker, Circumstances, Misled, membership_of, peer_core
+from .base import Checker, Circumstances, Misled, membership_of, peer_core, updates_needed
 from .disturbances import NEVER, Disturbances
 from .membership import memory_s
 from .rounds import rolling_of
@@ -377,13 +376,6 @@ class StopEnds(Checker):
                 raise self.violated(swarm, peer, f"it was asked to stop at {asked_at:.2f} s and still runs")
 
         swarm.at(due, judge)
-
-
-def updates_needed(settings: CoreSettings, roster: Iterable[PeerId], locked: Collection[PeerId]) -> int:
-    """Updates that are enough for the rule. Each liar that is found out is one less for it to tolerate: it then needs one
-    update less at least, whatever the rule."""
-    found = sum(1 for peer in roster if peer in locked)
-    return settings.updates_min - min(settings.f, found)
 
 
 def settings_of(swarm: Swarm[Any]) -> CoreSettings | None:

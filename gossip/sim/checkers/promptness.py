@@ -97,9 +97,9 @@ class NobodyWaitsForTheSkipped(Checker):
             return
         server = shard.server(shard.attempt)
         self.judged += 1
-        if server == peer or not (reason := rounds._skip_reason(server)):
+        if server == peer or not (reason := rounds.skip_reason(server)):
             return
-        able = [other for other in shard.order if (_serves(core, rounds) if other == peer else not rounds._skip_reason(other))]
+        able = [other for other in shard.order if (_serves(core, rounds) if other == peer else not rounds.skip_reason(other))]
         if able:
             where = f"round {rounds.round_id}, shard {shard.index}, attempt {shard.attempt}"
             raise self.violated(swarm, peer, f"waits in {where} for peer {server}, which it skips ({reason}); {able} could serve")

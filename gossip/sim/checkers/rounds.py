@@ -12,7 +12,7 @@ from gossip.core.peer import Peer
 from gossip.core.rolling import RollingRounds
 from gossip.sim.toy_trainer import ToyTrainer
 
-from .base import Checker, Circumstances, Life, Misled, life_of, peer_core
+from .base import Checker, Circumstances, Life, Misled, life_of, peer_core, updates_needed
 from .disturbances import Disturbances
 
 if TYPE_CHECKING:
@@ -248,8 +248,8 @@ class OneHistory(Checker):
     """S10: at most one digest of a round is committed.
 
     Wherever commits can get lost between the living, two may come to be and be healed. What then still holds, always: a server
-    makes one commit an attempt, with a quorum's answers, in its turn; and nobody who promised a later attempt takes a commit
-    of an earlier one, be it its own.
+    makes one commit an attempt, in its turn, with the answers of a quorum and of as many as the rule needs, unless it lets
+    somebody in; and nobody who promised a later attempt takes a commit of an earlier one, be it its own.
     """
 
     invariant = "S10"
@@ -333,6 +333,13 @@ class OneHistory(Checker):
         self.judged += 1
         if len(shard.answers) < need:
             raise self.violated(swarm, peer, f"closes {where} with {len(shard.answers)} answers of {need}")
+        if rounds.joining <= set(rounds.roster) and core.settings.rounds.quorum == "majority":
+            useful = sum(1 for sender in shard.answers if sender not in rounds.server.locked)
+            need = updates_needed(core.settings, rounds.roster, rounds.server.locked)
+            if useful < need:
+                raise self.violated(
+                    swarm, peer, f"closes {where} with {useful} answers, of which the rule makes nothing: it needs {need}"
+                )
         for sender, (update, _) in shard.answers.items():
             fits = (update.round_id, update.shard, update.attempt, update.parent)
             if sender not in rounds.roster or fits != (ask.round_id, ask.shard, shard.serving, rounds.chain):
