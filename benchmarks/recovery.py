@@ -1,0 +1,179 @@
+"""Peers are killed and started again, one after the other, while eight train on digits: what each death costs the others.
+
+    python benchmarks/recovery.py                            # a random peer every second for three minutes
+    python benchmarks/recovery.py --every 3 --seconds 60 --json recovery.json
+
+Three runs of ``gossip demo --only`` with the same settings: a short one tells how many rounds fill the time, one has no faults,
+one has them all. Exit 1 when a sample was used twice or never, replicas differ, somebody did not come to the end, or accuracy
+fell by more than 0.01. Times are those of the machine, which is busy importing torch for whoever starts again: the number of
+cores matters, and is printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+from bisect import bisect_left
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+PILOT_ROUNDS = 400
+BEFORE = 20  # gaps between commits that say what is usual
+LOOK_S = 2.0  # after a kill
+SLOWER = 1 / 0.95
+ACCURACY_LOSS_MAX = 0.01
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("-n", "--peers", type=int, default=8)
+    parser.add_argument("--seconds", type=float, default=180.0, help="how long peers are killed for")
+    parser.add_argument("--every", type=float, default=1.0, help="seconds between two kills")
+    parser.add_argument("--seed", type=int, default=0, help="of who is killed")
+    parser.add_argument("--into", type=Path, help="folder for the runs; a temporary one when left out")
+    parser.add_argument("--json", type=Path, help="file for the numbers")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="gossip-recovery-") as scratch:
+        into = options.into or Path(scratch)
+        into.mkdir(parents=True, exist_ok=True)
+        numbers = measure(options, into)
+    print(page(numbers))
+    if options.json:
+        options.json.write_text(json.dumps(numbers, indent=1) + "\n", "utf-8")
+    return 1 if numbers["wrong"] else 0
+
+
+def measure(options: argparse.Namespace, into: Path) -> dict[str, Any]:
+    pilot = demo(into / "pilot", options, PILOT_ROUNDS, [])
+    rounds = max(PILOT_ROUNDS, round(pilot["rounds_per_s"] * (options.seconds + 10.0)))
+    alone = demo(into / "fault-free", options, rounds, [])
+    draw = random.Random(options.seed)
+    kills = [(at, draw.randrange(options.peers)) for at in frange(options.every, options.seconds, options.every)]
+    struck = demo(into / "killed", options, rounds, [f"restart:{peer}@{at:g}s+0s" for at, peer in kills])
+    return {**numbers_of(struck, into / "killed", alone), "every_s": options.every, "seed": options.seed, "planned": len(kills)}
+
+
+def demo(folder: Path, options: argparse.Namespace, rounds: int, faults: Sequence[str]) -> dict[str, Any]:
+    """The summary of one run. Raises: SystemExit: It left none."""
+    print(f"{folder.name}: {rounds} rounds, {len(faults)} kills", file=sys.stderr, flush=True)
+    command = [sys.executable, "-m", "gossip.launch.cli", "demo", "--only", "--json", "-n", str(options.peers)]
+    command += ["--rounds", str(rounds), "--run-dir", str(folder), *[word for fault in faults for word in ("--fault", fault)]]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    if not (folder / "summary.json").exists():
+        raise SystemExit(f"gossip demo ended with {done.returncode}:\n{done.stderr[-2000:]}")
+    summary: dict[str, Any] = json.loads((folder / "summary.json").read_text("utf-8"))
+    return summary
+
+
+def numbers_of(struck: dict[str, Any], folder: Path, alone: dict[str, Any]) -> dict[str, Any]:
+    """What the deaths of a run cost, and what of it should not be so."""
+    deaths = struck["deaths"]
+    known = [death for death in deaths if death["noticed_by"]]
+    samples = struck["samples"] or {}
+    numbers: dict[str, Any] = {
+        "cores": os.cpu_count(),
+        "peers": struck["peers"],
+        "rounds": struck["rounds"],
+        "rounds_lost": struck["rounds_lost"],
+        "kills": len(deaths),
+        "wall_s": struck["wall_s"],
+        "rounds_per_s": {"killed": struck["rounds_per_s"], "fault_free": alone["rounds_per_s"]},
+        "skip_ms": spread([death["skip_ms"] for death in known]),
+        "dead_ms": spread([death["dead_ms"] for death in known]),
+        "back_ms": spread([rejoin["after_ms"] for rejoin in struck["rejoins"]]),
+        **stalls(folder, len(deaths)),
+        "accuracy": {"killed": struck["accuracy"]["worst_replica"], "fault_free": alone["accuracy"]["worst_replica"]},
+        "samples": samples,
+        "replicas_identical": struck["replicas_identical"],
+        "finished": struck["finished"],
+    }
+    accuracy = numbers["accuracy"]
+    wrong = {
+        "samples were used twice": samples.get("twice", 0),
+        "samples were never used": samples.get("never", 0),
+        "replicas differ": not struck["replicas_identical"],
+        "not all finished": len(struck["finished"]) != struck["peers"],
+        "less accurate": None in accuracy.values() or accuracy["killed"] < accuracy["fault_free"] - ACCURACY_LOSS_MAX,
+        "quarantined": struck["quarantined"],
+    }
+    numbers["wrong"] = [what for what, is_so in wrong.items() if is_so]
+    return numbers
+
+
+def stalls(folder: Path, deaths: int) -> dict[str, Any]:
+    """How long no commit came after each kill, beyond what is usual, and how many rounds were slower than usual."""
+    rows = [json.loads(line) for line in (folder / "commits.jsonl").read_text("utf-8").splitlines()]
+    commits = sorted((row for row in rows if not row.get("shard") and "round" in row), key=lambda row: row["t"])
+    made_at = [row["t"] for row in commits]
+    events = [json.loads(line) for line in (folder / "events.jsonl").read_text("utf-8").splitlines()]
+    stalled, slow, served = [], [], 0
+    for blow in [event for event in events if event.get("event") == "fault"]:
+        first = bisect_left(made_at, blow["t"])
+        if first <= BEFORE or made_at[-1] < blow["t"] + LOOK_S:
+            continue
+        usual = statistics.median(
+            b - a for a, b in zip(made_at[first - BEFORE - 1 :], made_at[first - BEFORE : first], strict=False)
+        )
+        gaps = [made_at[first] - blow["t"]]
+        gaps += [b - a for a, b in zip(made_at[first:], made_at[first + 1 :], strict=False) if b <= blow["t"] + LOOK_S]
+        stalled.append(1000 * max(0.0, gaps[0] - usual))
+        slow.append(next((rounds for rounds, gap in enumerate(gaps) if gap <= SLOWER * usual), len(gaps)))
+        served += commits[first].get("made_at", 0) > 0
+    return {
+        "stall_ms": spread(stalled),
+        "slow_rounds": spread(slow),
+        "hit_the_server": served,
+        "judged": len(stalled),
+        "deaths": deaths,
+    }
+
+
+def spread(values: Sequence[float | None]) -> dict[str, float]:
+    known = sorted(value for value in values if value is not None)
+    if not known:
+        return {}
+    return {"p50": at(known, 0.5), "p99": at(known, 0.99), "max": known[-1], "n": len(known)}
+
+
+def at(ascending: Sequence[float], share: float) -> float:
+    return ascending[min(len(ascending) - 1, int(share * len(ascending)))]
+
+
+def frange(first: float, last: float, step: float) -> list[float]:
+    return [first + number * step for number in range(int((last - first) / step) + 1)]
+
+
+def page(numbers: dict[str, Any]) -> str:
+    kills, rate, accuracy = numbers["kills"], numbers["rounds_per_s"], numbers["accuracy"]
+    lines = [
+        f"{kills} kills among {numbers['peers']} peers, one every {numbers['every_s']:g} s, on {numbers['cores']} cores; "
+        f"{numbers['hit_the_server']} hit whoever served",
+        f"rounds {numbers['rounds']} ({numbers['rounds_lost']} lost), {rate['killed']}/s, {rate['fault_free']}/s without faults",
+        f"accuracy {accuracy['killed']:.3f}, {accuracy['fault_free']:.3f} without faults; samples {numbers['samples']}",
+        f"replicas identical: {numbers['replicas_identical']}; finished {numbers['finished']}",
+        f"{'':32}{'p50':>10}{'p99':>10}{'max':>10}{'n':>6}",
+    ]
+    rows = {
+        "skipped by all after, ms": "skip_ms",
+        "held for dead by all after, ms": "dead_ms",
+        "no commit beyond the usual, ms": "stall_ms",
+        "rounds until at 95 % again": "slow_rounds",
+        "takes part again after, ms": "back_ms",
+    }
+    for name, key in rows.items():
+        if numbers[key]:
+            found = numbers[key]
+            lines.append(f"{name:32}{found['p50']:10.1f}{found['p99']:10.1f}{found['max']:10.1f}{found['n']:6}")
+    lines += [f"WRONG: {what}" for what in numbers["wrong"]]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
