@@ -10,6 +10,7 @@ Run as a file with ``python -I -S``, so it imports the standard library only. Th
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -72,6 +73,15 @@ def members(leader: int, started: int, token: str) -> list[int]:
         return []  # somebody else's by now, so our group is gone: a number is not given out again before that
     known = now is not None  # the leader itself says that it is our group, even as a zombie
     return [pid for pid, found in _processes() if found.group == leader and (known or carries(pid, token))]
+
+
+def reap(leader: int) -> None:
+    """Lets go of the dead of a group, but for its leader: who adopts orphans has to."""
+    for name in os.listdir("/proc"):
+        found = stat(int(name)) if name.isdigit() and int(name) != leader else None
+        if found is not None and found.state == "Z" and found.group == leader:
+            with contextlib.suppress(ChildProcessError):  # somebody else's
+                os.waitpid(int(name), os.WNOHANG)
 
 
 def signal_group(leader: int, started: int, token: str, number: int) -> bool:

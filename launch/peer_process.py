@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from .guardian import TOKEN_VARIABLE, members, signal_group, stat
+from .guardian import TOKEN_VARIABLE, members, reap, signal_group, stat
+from .warm import Forked, WarmStart
 
 GROUP_GRACE_S = 8.0  # a trainer's death is its node's to announce; then the node drains and leaves too
 DRAIN_S = 1.0
@@ -55,6 +56,7 @@ class PeerProcess:
     """A peer from its start until no process of it is left.
 
     Args:
+        warm: Forks it; None: it is started as ``environment`` says.
         on_line: Called with each line of its output and whether it went to stderr.
         on_event: Called with each line of its status channel.
         on_exit: Called when the trainer has ended, after what it said before.
@@ -68,6 +70,7 @@ class PeerProcess:
         environment: Mapping[str, str],
         token: str,
         log: Path,
+        warm: WarmStart | None,
         on_line: Callable[[str, bool], None],
         on_event: Callable[[dict[str, Any]], None],
         on_exit: Callable[[Life], None],
@@ -78,22 +81,21 @@ class PeerProcess:
         self._tail: deque[str] = deque(maxlen=TAIL_LINES)
         self._log: BinaryIO = log.open("ab", buffering=0)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        own = {"GOSSIP_PEER": str(peer), "GOSSIP_INCARNATION": str(incarnation)}
+        self._process: subprocess.Popen[bytes] | Forked
         try:
-            self._process = subprocess.Popen(
-                list(command),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env={
-                    **environment,
-                    "GOSSIP_PEER": str(peer),
-                    "GOSSIP_INCARNATION": str(incarnation),
-                    "GOSSIP_STATUS_FD": str(theirs.fileno()),
-                    TOKEN_VARIABLE: token,
-                },
-                pass_fds=(theirs.fileno(),),
-                start_new_session=True,
-            )
+            if warm is not None:
+                self._process = warm.start(command, own, theirs)
+            else:
+                self._process = subprocess.Popen(
+                    list(command),
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    env={**environment, **own, "GOSSIP_STATUS_FD": str(theirs.fileno()), TOKEN_VARIABLE: token},
+                    pass_fds=(theirs.fileno(),),
+                    start_new_session=True,
+                )
         except BaseException:
             ours.close()
             self._log.close()
@@ -148,6 +150,7 @@ class PeerProcess:
             )
             self._on_exit(life)
             for _ in range(int(GROUP_GRACE_S / POLL_S)):
+                reap(self.pid)
                 if not self.members():
                     break
                 await asyncio.sleep(POLL_S)

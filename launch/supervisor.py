@@ -23,6 +23,7 @@ from .guardian import TOKEN_VARIABLE
 from .peer_process import Guardian, Life, PeerProcess
 from .screens import Screen
 from .view import RunView
+from .warm import Gone, WarmStart, is_possible
 
 WAITING_EVERY_S = 5.0
 TICK_S = 0.1
@@ -123,6 +124,7 @@ class Supervisor:
         self._events = JsonLines(self.folder / "events.jsonl", "events")
         self._logbook = Logbook(self.folder / "logbook.md", self.config.name)
         self._guardian = Guardian(self._token)
+        self._warm = WarmStart(self._environment, self._token) if self.config.warm and is_possible(self.command) else None
         loop = asyncio.get_running_loop()
         numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         for number in numbers:
@@ -140,6 +142,8 @@ class Supervisor:
             for process in self._processes.values():
                 process.send_all(signal.SIGKILL)  # only when something above broke: otherwise all are gone
             self._guardian.close()
+            if self._warm is not None:
+                self._warm.close()
             self.outcome.wall_s = time.monotonic() - began
             self.screen.close(self.view)
             self._logbook.note(
@@ -155,7 +159,7 @@ class Supervisor:
         """All the lives of one peer."""
         incarnation = 0
         while not self._stop.is_set():
-            process = self._start(peer, incarnation)
+            process = await self._begin_life(peer, incarnation)
             try:
                 life = await process.wait_gone()
             finally:
@@ -184,6 +188,16 @@ class Supervisor:
                 self._say(f"! peer {peer} came back too late: the others are done")
                 process.send_trainer(signal.SIGTERM)
 
+    async def _begin_life(self, peer: int, incarnation: int) -> PeerProcess:
+        if self._warm is None:
+            return self._start(peer, incarnation)
+        while True:
+            await self._warm.ready()
+            try:
+                return self._start(peer, incarnation)
+            except Gone as gone:
+                self._say(f"! {gone}; it is started again")
+
     def _start(self, peer: int, incarnation: int) -> PeerProcess:
         folder = self.folder / f"peer-{peer}"
         folder.mkdir(exist_ok=True)
@@ -194,6 +208,7 @@ class Supervisor:
             self._environment,
             self._token,
             folder / "out.log",
+            self._warm,
             on_line=lambda text, err: self.screen.output(peer, text, err),
             on_event=self._on_event,
             on_exit=self._on_exit,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -20,6 +21,8 @@ from gossip.config import RunConfig
 from gossip.errors import ConfigError
 
 from .channel import Channel
+
+KILLED_S = 5.0  # for a process to end that was killed
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +67,13 @@ def starter(place: Place) -> StartNode:
     """How nodes are started at this place."""
     if place.config.node == "thread" or place.config_path is None:
         return lambda incarnation, end: NodeThread(place, incarnation, end)
-    return lambda incarnation, end: NodeProcess(place, incarnation, end)
+
+    def start(incarnation: int, end: socket.socket) -> NodeHandle:
+        global _ahead
+        ahead, _ahead = _ahead, None
+        return NodeProcess(place, incarnation, end) if ahead is None else ForkedNode(place, incarnation, end, ahead)
+
+    return start
 
 
 def connect(start: StartNode, incarnation: int) -> tuple[Channel, NodeHandle]:
@@ -79,11 +88,44 @@ def connect(start: StartNode, incarnation: int) -> tuple[Channel, NodeHandle]:
         raise
 
 
-class NodeProcess:
+class _OwnProcess:
+    """A node in a process of its own."""
+
+    def __init__(self, place: Place) -> None:
+        self._place, self._started_wall = place, time.time()
+
+    def _status(self) -> int | None:
+        """Exit status, a signal negative; None: it lives."""
+        raise NotImplementedError
+
+    def last_words(self) -> str:
+        code = self._status()
+        if code is None:
+            return "it closed its channel and lives on"
+        said = self._written_error()
+        if said:
+            return said
+        return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
+
+    def _written_error(self) -> str:
+        """What the node itself wrote down, when it did so in this life."""
+        if self._place.run_dir is None:
+            return ""
+        path = self._place.run_dir / f"peer-{self._place.peer}" / "node_error.json"
+        try:
+            if path.stat().st_mtime < self._started_wall:
+                return ""
+            error = json.loads(path.read_text("utf-8"))
+            return f"{error['type']}: {error['message']}"
+        except (OSError, ValueError, KeyError, TypeError):
+            return ""  # It wrote none, or died writing it: its exit status has to do.
+
+
+class NodeProcess(_OwnProcess):
     """``python -m gossip.node``, which finds its end of the channel under the number in ``GOSSIP_NODE_FD``."""
 
     def __init__(self, place: Place, incarnation: int, end: socket.socket) -> None:
-        self._place, self._started_wall = place, time.time()
+        super().__init__(place)
         inherited = [end.fileno()]
         environment = {
             **os.environ,
@@ -117,27 +159,79 @@ class NodeProcess:
         self._process.kill()
         self._process.wait()
 
-    def last_words(self) -> str:
-        code = self._process.poll()
-        if code is None:
-            return "it closed its channel and lives on"
-        said = self._written_error()
-        if said:
-            return said
-        return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
+    def _status(self) -> int | None:
+        return self._process.poll()
 
-    def _written_error(self) -> str:
-        """What the node itself wrote down, when it did so in this life."""
-        if self._place.run_dir is None:
-            return ""
-        path = self._place.run_dir / f"peer-{self._place.peer}" / "node_error.json"
-        try:
-            if path.stat().st_mtime < self._started_wall:
-                return ""
-            error = json.loads(path.read_text("utf-8"))
-            return f"{error['type']}: {error['message']}"
-        except (OSError, ValueError, KeyError, TypeError):
-            return ""  # It wrote none, or died writing it: its exit status has to do.
+
+@dataclass(frozen=True, slots=True)
+class _Ahead:
+    """A node that was forked with its trainer, and waits behind ``door`` to be told its incarnation and given its channel."""
+
+    pid: int
+    door: socket.socket
+
+
+_ahead: _Ahead | None = None
+
+
+def fork_ahead() -> Callable[[], None] | None:
+    """Forks this peer's first node. Only for a process with one thread that has imported all that a node needs.
+
+    Returns: in the node, what it has to do; in the trainer None. Its first ``StartNode`` will wake that node.
+    """
+    global _ahead
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    if pid := os.fork():
+        theirs.close()
+        _ahead = _Ahead(pid, ours)
+        # A child of the script, forked before the node is wanted, must not keep it waiting when the script has ended.
+        os.register_at_fork(after_in_child=ours.close)
+        return None
+    ours.close()
+    return lambda: _wait_and_run(theirs)
+
+
+def _wait_and_run(door: socket.socket) -> None:
+    said, fds, _, _ = socket.recv_fds(door, 32, 1)
+    door.close()
+    if not said:
+        sys.exit(0)  # the script has ended, and wanted no node
+    os.environ.update(GOSSIP_INCARNATION=said.decode(), GOSSIP_NODE_FD=str(fds[0]))
+    from gossip import node
+
+    sys.exit(node.main())
+
+
+class ForkedNode(_OwnProcess):
+    """The node that was forked with this trainer."""
+
+    def __init__(self, place: Place, incarnation: int, end: socket.socket, ahead: _Ahead) -> None:
+        super().__init__(place)
+        self.pid = ahead.pid
+        self._code: int | None = None
+        # When it has been killed meanwhile, the channel's end says so.
+        with ahead.door, end, contextlib.suppress(ConnectionError):
+            socket.send_fds(ahead.door, [str(incarnation).encode()], [end.fileno()])
+
+    def ended(self, within_s: float) -> bool:
+        if self._status() is None:
+            handle = os.pidfd_open(self.pid)
+            try:
+                select.select([handle], [], [], within_s)
+            finally:
+                os.close(handle)
+        return self._status() is not None
+
+    def kill(self) -> None:
+        if self._status() is None:
+            os.kill(self.pid, signal.SIGKILL)
+            self.ended(KILLED_S)
+
+    def _status(self) -> int | None:
+        if self._code is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            self._code = os.waitstatus_to_exitcode(status) if pid else None
+        return self._code
 
 
 class NodeThread:

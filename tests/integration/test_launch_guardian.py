@@ -25,12 +25,13 @@ asyncio.run(Supervisor(config, script_command(Path(sys.argv[2]), [sys.argv[3]]),
 """
 
 
-def start_launcher(tmp_path: Path, mode: str) -> tuple[subprocess.Popen[bytes], Path]:
+def start_launcher(tmp_path: Path, mode: str, warm: bool = False) -> tuple[subprocess.Popen[bytes], Path]:
     from gossip.config import resolve
 
     folder = tmp_path / "run"
     folder.mkdir()
-    config = resolve({"peers": 3, "run_dir": str(folder), "name": "t"}).with_values("drawn", run="00000000000000aa", f=0).config
+    resolved = resolve({"peers": 3, "run_dir": str(folder), "name": "t", "warm": warm})
+    config = resolved.with_values("drawn", run="00000000000000aa", f=0).config
     config.dump(folder / "config.json")
     command = [sys.executable, "-c", LAUNCHER, str(folder / "config.json"), str(FAKE), mode]
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True), folder
@@ -60,9 +61,11 @@ def carriers(token: str) -> list[int]:
     return [pid for pid in found if (known := stat(pid)) is not None and known.state not in "ZX" and carries(pid, token)]
 
 
-@pytest.mark.parametrize("mode", ["polite", "stubborn", "stopped", "workers", "orphans"])
-def test_no_process_survives_a_launcher_that_is_killed(tmp_path: Path, mode: str) -> None:
-    launcher, folder = start_launcher(tmp_path, mode)
+@pytest.mark.parametrize(
+    ("mode", "warm"), [(mode, False) for mode in ("polite", "stubborn", "stopped", "workers", "orphans")] + [("orphans", True)]
+)
+def test_no_process_survives_a_launcher_that_is_killed(tmp_path: Path, mode: str, warm: bool) -> None:
+    launcher, folder = start_launcher(tmp_path, mode, warm)
     wait_for_metrics(folder, 3)
     token = token_of(next(int(str(row["pid"])) for row in rows(folder) if row["event"] == "spawned"))
     assert len(carriers(token)) >= 6

@@ -46,7 +46,7 @@ class Heard:
 def supervisor(tmp_path: Path, mode: str, **options: Any) -> tuple[Supervisor, Heard]:
     folder = tmp_path / "run"
     folder.mkdir()
-    resolved = resolve({"peers": 3, "run_dir": str(folder), "name": "t", **options})
+    resolved = resolve({"peers": 3, "run_dir": str(folder), "name": "t", "warm": False, **options})
     config = resolved.with_values("drawn", run="00000000000000aa", f=0).config
     config.dump(folder / "config.json")
     heard = Heard()
