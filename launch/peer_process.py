@@ -150,7 +150,6 @@ class PeerProcess:
             )
             self._on_exit(life)
             for _ in range(int(GROUP_GRACE_S / POLL_S)):
-                reap(self.pid)
                 if not self.members():
                     break
                 await asyncio.sleep(POLL_S)
@@ -163,6 +162,7 @@ class PeerProcess:
                 reader.cancel()
             await asyncio.gather(*readers, return_exceptions=True)
             self._log.close()
+        reap(self.pid)
         self._process.wait()  # only now may somebody else get the pid
         return life
 

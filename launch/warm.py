@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import gc
-import io
 import json
 import os
 import select
@@ -25,6 +24,8 @@ import sys
 import traceback
 import types
 from collections.abc import Callable, Mapping, Sequence
+from importlib.abc import SourceLoader
+from io import open_code
 from typing import Any, BinaryIO
 
 from gossip.errors import LocalError
@@ -193,9 +194,9 @@ def run_script(script: str, arguments: Sequence[str]) -> None:
     main = types.ModuleType("__main__")
     main.__dict__.update(__file__=script, __builtins__=__builtins__, __cached__=None, __annotations__={})
     sys.modules["__main__"] = main
+    loader = _Script(script)
     try:
-        with io.open_code(os.path.abspath(script)) as file:
-            source = file.read()
+        loader.get_data(script)
     except OSError as error:
         print(
             f"{sys.executable}: can't open file {os.path.abspath(script)!r}: [Errno {error.errno}] {error.strerror}",
@@ -204,11 +205,28 @@ def run_script(script: str, arguments: Sequence[str]) -> None:
         sys.exit(2)
     sys.path.insert(0, os.path.dirname(os.path.realpath(script)))
     try:
-        exec(compile(source, script, "exec"), main.__dict__)
+        loader.exec_module(main)
     except Exception as error:  # noqa: BLE001 - as the interpreter does, without showing how we got there
-        error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
-        sys.excepthook(type(error), error, error.__traceback__)
+        frames = error.__traceback__
+        while frames is not None and frames.tb_frame.f_code.co_filename != script:
+            frames = frames.tb_next
+        error.__traceback__ = frames
+        sys.excepthook(type(error), error, frames)
         sys.exit(1)
+
+
+class _Script(SourceLoader):
+    """Runs a file without leaving a compiled one behind."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def get_filename(self, fullname: str) -> str:
+        return self.path
+
+    def get_data(self, path: bytes | str) -> bytes:
+        with open_code(os.fsdecode(os.path.abspath(path))) as file:
+            return file.read()
 
 
 def _call_it(name: str) -> None:

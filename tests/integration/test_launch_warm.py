@@ -26,10 +26,12 @@ if sys.argv[1:] == ["exit"]:
 """
 
 
-@pytest.mark.parametrize("how", ["end", "raise", "exit", "missing"])
+@pytest.mark.parametrize("how", ["end", "raise", "exit", "missing", "syntax"])
 async def test_a_script_cannot_tell_how_it_was_started(tmp_path: Path, how: str) -> None:
     script = tmp_path / "train.py"
-    if how != "missing":
+    if how == "syntax":
+        script.write_text("def broken(:\n    pass\n")
+    elif how != "missing":
         script.write_text(SCRIPT)
     heard: list[Heard] = []
     codes = []
@@ -44,7 +46,7 @@ async def test_a_script_cannot_tell_how_it_was_started(tmp_path: Path, how: str)
     for peer, err in ((0, False), (0, True), (1, False), (1, True)):
         warmly, coldly = ([text for who, text, to_err in each.lines if (who, to_err) == (peer, err)] for each in heard)
         assert warmly == coldly
-    assert how == "missing" or any("__main__" in text for _, text, _ in heard[0].lines)
+    assert how in ("missing", "syntax") or any("__main__" in text for _, text, _ in heard[0].lines)
 
 
 async def test_when_the_warm_process_is_killed_nobody_else_notices(tmp_path: Path) -> None:
