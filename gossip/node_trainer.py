@@ -9,7 +9,7 @@ import struct
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from itertools import accumulate, pairwise
 from typing import assert_never
 
@@ -220,6 +220,7 @@ class TrainerLink:
             effect.want_parameters,
             self.peers,
             self.alive,
+            astuple(samples.last) if samples is not None and samples.last is not None else (),
         )
 
     def _slot_for(self, round_id: int) -> int | None:

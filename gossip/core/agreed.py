@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from gossip.topologies.base import Roster
@@ -51,7 +52,9 @@ class Agreed:
 
     def slice_of(self, peer: PeerId) -> Slice | None:
         """A peer's samples of this round; None while nobody has said how many there are."""
-        return Slice(self.cursor.epoch, self._slices.get(peer, ())) if self.cursor.configured else None
+        if not self.cursor.configured:
+            return None
+        return Slice(self.cursor.epoch, self._slices.get(peer, ()), self.cursor.epoch_report())
 
     def electorate(self) -> Roster:
         """Those who may serve in this round."""
@@ -88,7 +91,8 @@ class Agreed:
             effects.append(Apply(round_id, ()))
             if lost.rejected or any(self._slices.values()) or not self.cursor.configured:
                 effects.append(Report("lost_round", {"round": round_id, "reason": lost.reason}))
-        self.cursor.commit(self._sharers, used)
+        if (epoch := self.cursor.commit(self._sharers, used)) is not None:
+            effects.append(Report("epoch", {"round": round_id, **asdict(epoch)}))
         self.roster = Roster(commits[0].roster, self.roster.lineage)
         effects.append(_report(commits[0], alive, scores))
         return effects

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
+from .data_cursor import EpochReport
 from .messages import Message, PeerId
 from .record import record
 
@@ -289,6 +290,7 @@ class Slice:
 
     epoch: int
     ranges: tuple[tuple[int, int], ...]
+    last: EpochReport | None = None  # of the last completed epoch, where commits tell who has used what
 
 
 @record

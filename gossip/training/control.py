@@ -125,6 +125,7 @@ class Go:
     want_parameters: bool
     peers: int  # roster size
     alive: int
+    last: tuple[int, ...] = ()  # the fields of the ``EpochReport`` of the last completed epoch, if there is one
 
 
 @record

@@ -18,6 +18,7 @@ from torch.utils.data import (
     default_collate,
 )
 
+from gossip.core.data_cursor import EpochReport
 from gossip.errors import ConfigError
 from gossip.topologies.base import draw
 
@@ -57,6 +58,10 @@ class ShardedLoader:
 
     One batch belongs to one ``optimizer.step()``. A batch that no step follows is given back to the swarm when the next is asked
     for, and its round passes without us.
+
+    Attributes:
+        report: How often the samples of the last completed epoch were used, by all peers together; None before there is one,
+            and with topologies that have no commits.
     """
 
     def __init__(self, loader: DataLoader[Any], rounds: Rounds, seed: int, flip_labels: bool, classes: int | None) -> None:
@@ -77,6 +82,7 @@ class ShardedLoader:
         self._fetch = _fetcher(self.dataset, loader.collate_fn)
         self._flip = _Flip(self.dataset, classes) if flip_labels else None
         self._order: tuple[int, Tensor] | None = None
+        self.report: EpochReport | None = None
 
     def __len__(self) -> int:
         """Rounds an epoch, with the peers there are now."""
@@ -84,7 +90,7 @@ class ShardedLoader:
 
     def __iter__(self) -> Iterator[Any]:
         """The rest of the current epoch."""
-        go = self._rounds.next_round()
+        go = self._next_round()
         if go is None:
             return
         epoch = go.epoch
@@ -98,7 +104,13 @@ class ShardedLoader:
                 yield batch if self._flip is None else self._flip(batch)
                 if self._rounds.unused:
                     self._rounds.pass_round()  # no step followed
-            go = self._rounds.next_round()
+            go = self._next_round()
+
+    def _next_round(self) -> Go | None:
+        go = self._rounds.next_round()
+        if go is not None and go.last:
+            self.report = EpochReport(*go.last)
+        return go
 
     def _indices(self, go: Go) -> Tensor:
         if self._order is None or self._order[0] != go.epoch:

@@ -16,6 +16,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
+from gossip.core.data_cursor import EpochReport
 from gossip.errors import ConfigError
 from gossip.training.control import Go
 from gossip.training.loader import ShardedLoader
@@ -24,8 +25,13 @@ from gossip.training.loader import ShardedLoader
 class Script:
     """Hands out the slices of a script, as a session does."""
 
-    def __init__(self, slices: list[tuple[int, tuple[tuple[int, int], ...]]], peers: int = 1) -> None:
-        self.slices, self.peers = slices, peers
+    def __init__(
+        self,
+        slices: list[tuple[int, tuple[tuple[int, int], ...]]],
+        peers: int = 1,
+        last: dict[int, tuple[int, ...]] | None = None,
+    ) -> None:
+        self.slices, self.peers, self.last = slices, peers, last or {}
         self.passed: list[int] = []
         self.stepped: list[int] = []
         self.at = 0
@@ -35,7 +41,7 @@ class Script:
         if self.at >= len(self.slices):
             return None
         epoch, ranges = self.slices[self.at]
-        return Go(self.at, 0, True, epoch, ranges, False, self.peers, self.peers)
+        return Go(self.at, 0, True, epoch, ranges, False, self.peers, self.peers, self.last.get(self.at, ()))
 
     def pass_round(self) -> None:
         self.passed.append(self.at)
@@ -104,6 +110,15 @@ def test_one_iteration_is_one_epoch_and_the_next_goes_on():
     script = Script([(3, ((0, 5),)), (3, ((5, 10),)), (4, ((0, 5),)), (6, ((0, 5),))])
     loader = sharded(DataLoader(numbers(), batch_size=5), script)
     assert [len(epoch_of(script, loader)) for _ in range(4)] == [2, 1, 1, 0]
+
+
+def test_the_report_of_the_last_epoch_is_there_when_its_loop_has_ended():
+    script = Script([(0, ((0, 5),)), (0, ((5, 10),)), (1, ((0, 5),))], last={2: (0, 10, 0, 0, 2)})
+    loader = sharded(DataLoader(numbers(), batch_size=5), script)
+    for _ in loader:
+        assert loader.report is None
+        script.step()
+    assert loader.report == EpochReport(0, once=10, twice=0, never=0, rounds=2)
 
 
 def test_several_ranges_make_one_batch_in_order():
