@@ -12,6 +12,7 @@ from gossip.topologies.base import Roster
 from .commit_log import Held
 from .data_cursor import DataCursor, Ranges
 from .events import Apply, Committed, Effect, Payload, Report, Slice
+from .foresight import AHEAD_MAX, Foresight
 from .lineage import Lineage
 from .messages import Commit, PeerId
 from .settings import CoreSettings
@@ -29,6 +30,7 @@ class Agreed:
         self.lineage = Lineage(settings.run, settings.lineage)
         self.trust = TrustTable(settings.trust, settings.f)
         self.cursor = DataCursor(at_least=settings.updates_min)
+        self.foresight = Foresight()
         self.roster = Roster(settings.peers, settings.lineage)
         self._snapshots: OrderedDict[int, tuple[Any, ...]] = OrderedDict()  # roster, trust and cursor before each recent round
         self._sharers: tuple[PeerId, ...] = ()  # those who get samples this round
@@ -46,7 +48,8 @@ class Agreed:
             self._snapshots.popitem(last=False)
         return locked
 
-    def configure_data(self, samples_total: int, batch: int) -> None:
+    def configure_data(self, samples_total: int, batch: int, ahead: int = 0) -> None:
+        self.foresight.ahead = min(ahead, AHEAD_MAX)
         self.cursor.configure(samples_total, batch)
         self._slices = self.cursor.assign(self._sharers)
 
@@ -54,7 +57,8 @@ class Agreed:
         """A peer's samples of this round; None while nobody has said how many there are."""
         if not self.cursor.configured:
             return None
-        return Slice(self.cursor.epoch, self._slices.get(peer, ()), self.cursor.epoch_report())
+        coming = self.foresight.look(self.cursor, self._sharers, peer)
+        return Slice(self.cursor.epoch, self._slices.get(peer, ()), coming, self.cursor.epoch_report())
 
     def electorate(self) -> Roster:
         """Those who may serve in this round."""
