@@ -160,7 +160,7 @@ class Node:
             sketch_seed=settings.seed,
             own_apart=not topology.rolling,
         )
-        self.trainer.peers = self.trainer.alive = config.peers
+        self.trainer.peers, self.trainer.alive, self.trainer.rank = config.peers, config.peers, spec.peer
         self._judge = Judge(self._ask, self._worker, self._inbox.append)
         trainer_pid = pid_behind(self._channel)
         if trainer_pid != os.getpid():
@@ -351,7 +351,9 @@ class Node:
                 else:
                     self._reducer.reduce(effect)
             case events.Committed():
-                self.trainer.peers = len(effect.commit.roster)
+                roster = effect.commit.roster
+                self.trainer.peers = len(roster)
+                self.trainer.rank = roster.index(self.spec.peer) if self.spec.peer in roster else self.trainer.rank
                 if effect.made:
                     self._journal.commit(effect)
             case events.Report():

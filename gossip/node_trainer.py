@@ -9,7 +9,7 @@ import struct
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from itertools import accumulate, pairwise
 from typing import assert_never
 
@@ -94,6 +94,7 @@ class TrainerLink:
         self.ended_with: dict[str, int | str | None] = {}  # and where its parameters were then
         self.round_id = -1  # it was told to compute last
         self.peers = self.alive = 1  # as it is told with the next round
+        self.rank = 0  # likewise
         self.waits_since = 0.0  # when it came with the update whose round it waits for; 0.0: it has something to do
 
     def fileno(self) -> int:
@@ -220,6 +221,9 @@ class TrainerLink:
             effect.want_parameters,
             self.peers,
             self.alive,
+            self.rank,
+            samples.coming if samples is not None else (),
+            astuple(samples.last) if samples is not None and samples.last is not None else (),
         )
 
     def _slot_for(self, round_id: int) -> int | None:
@@ -264,7 +268,7 @@ class TrainerLink:
             case control.Prepare():
                 self._prepare(message, fds.popleft())
             case control.Shard():
-                self._emit(events.Sharded(message.samples_total, message.batch))
+                self._emit(events.Sharded(message.samples_total, message.batch, message.ahead))
             case control.Snapshot():
                 self._snapshot(message, fds)
             case control.Restored():

@@ -7,12 +7,15 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from gossip.config import RunConfig
 from gossip.telemetry import JsonLines, read_json, read_lines, write_json
 
 from .view import RunView
 
 SCHEMA = "gossip.summary/1"
+EPOCHS_MAX = 1000
 STATUS = {
     0: "finished",
     1: "failed",
@@ -64,6 +67,7 @@ def build(folder: Path, exit_code: int, wall_s: float) -> dict[str, Any]:
     present = finished or [peer for peer, row in view.rows.items() if row.state != "gone"]
     survivors = [peer for peer in present if peer not in plan.liars]
     evaluation = read_json(folder / "evaluation.json") or {}
+    counted = epochs(commits)
     return {
         "schema": SCHEMA,
         "status": STATUS.get(exit_code, "failed"),
@@ -111,7 +115,8 @@ def build(folder: Path, exit_code: int, wall_s: float) -> dict[str, Any]:
         "quarantined": sorted(view.quarantines),
         "suspicion": {str(peer): why for peer, why in sorted(view.suspicions.items())},
         "rounds_lost": len(lost),
-        "samples": samples(commits),
+        "samples": samples(counted),
+        "epochs": counted[-EPOCHS_MAX:] if counted is not None else None,
         "rounds_per_s": _rate(commits, events),
         "bytes_sent": _bytes_sent(events),
         "wall_s": round(wall_s, 3),
@@ -146,31 +151,38 @@ def true_chain(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     ]
 
 
-def samples(commits: Iterable[Mapping[str, Any]]) -> dict[str, int] | None:
-    """How often samples were used in the epochs that were completed: once, twice or more, never. None: no data was sharded."""
-    epochs: dict[int, list[Mapping[str, Any]]] = defaultdict(list)
+def epochs(commits: Iterable[Mapping[str, Any]]) -> list[dict[str, int]] | None:
+    """Of each completed epoch, how often its samples were used: once, twice or more, never. None: no data was sharded."""
+    found: dict[int, list[Mapping[str, Any]]] = defaultdict(list)
     for row in commits:
         if isinstance(row.get("epoch"), int) and row.get("samples_total") and not row.get("shard"):
-            epochs[row["epoch"]].append(row)
-    if not epochs:
+            found[row["epoch"]].append(row)
+    if not found:
         return None
-    counted: Counter[str] = Counter(once=0, twice=0, never=0)
-    for epoch in sorted(epochs):
-        total = int(epochs[epoch][0]["samples_total"])
-        used = [0] * total
-        for row in epochs[epoch]:
+    counted = []
+    for epoch in sorted(found):
+        rows = found[epoch]
+        total = int(rows[0]["samples_total"])
+        begun = np.zeros(total + 1, np.int64)  # how many more slices hold a position than hold the one before
+        for row in rows:
             contributed = {int(c["peer"]) for c in row.get("contributors") or ()}
             for peer, ranges in (row.get("slices") or {}).items():
                 if int(peer) in contributed:
                     for start, stop in ranges:
-                        for at in range(max(0, start), min(stop, total)):
-                            used[at] += 1
-        if epoch == max(epochs) and 0 in used:
+                        begun[min(max(0, start), total)] += 1
+                        begun[min(max(0, stop), total)] -= 1
+        used = begun.cumsum()[:total]
+        never, once = int((used == 0).sum()), int((used == 1).sum())
+        if epoch == max(found) and never:
             continue  # the last one was not over
-        counted["never"] += used.count(0)
-        counted["once"] += used.count(1)
-        counted["twice"] += total - used.count(0) - used.count(1)
-    return dict(counted)
+        counts = {"once": once, "twice": total - once - never, "never": never}
+        counted.append({"epoch": epoch, **counts, "rounds": len({row["round"] for row in rows})})
+    return counted
+
+
+def samples(counted: list[dict[str, int]] | None) -> dict[str, int] | None:
+    """The same of all epochs together."""
+    return None if counted is None else {name: sum(each[name] for each in counted) for name in ("once", "twice", "never")}
 
 
 def _accuracy(view: RunView, survivors: list[int], evaluation: Mapping[str, Any]) -> dict[str, float | None]:

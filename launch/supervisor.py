@@ -145,6 +145,8 @@ class Supervisor:
             if self._warm is not None:
                 self._warm.close()
             self.outcome.wall_s = time.monotonic() - began
+            for line in self.view.untold_epochs():
+                self._say(line)
             self.screen.close(self.view)
             self._logbook.note(
                 f"ended after {self.outcome.wall_s:.1f} s at round {self.view.round}, exit code {self.outcome.exit_code}"
@@ -344,7 +346,7 @@ class Supervisor:
 
     def _say(self, text: str) -> None:
         self.screen.say(text)
-        if text[:1] in "x+?-*":
+        if text[:1] in "x+?-*=":
             self._logbook.note(text)
 
 

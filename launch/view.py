@@ -14,6 +14,7 @@ from gossip.faults import FaultPlan
 State = Literal["starting", "here", "training", "stopped", "gone", "done"]
 SLACK_S = 0.05  # the launcher may hear of a death a moment after the peers did
 WAKING_S = 1.0  # a peer that was stopped needs a moment to catch up
+EPOCHS_EVERY_S = 5.0  # short epochs share a line
 QUIET_S = 2.0  # a second line of the same kind about the same peer comes no sooner
 
 
@@ -102,6 +103,8 @@ class RunView:
         self.restarts: dict[int, float] = {}  # peer -> seconds after which to start it again
         self.hangs: dict[int, float] = {}  # peer -> seconds after which to wake it
         self.halted: dict[int, Mapping[str, Any]] = {}
+        self.epochs: dict[int, Mapping[str, Any]] = {}  # completed ones, as the first peer that came to their end tells
+        self._epochs_told, self._epochs_told_at = 0, float("-inf")
         self._told: dict[tuple[str, int], float] = {}
 
     @property
@@ -181,6 +184,8 @@ class RunView:
                     self.lost_rounds.add(lost)
                     # A run that loses one mostly loses many: the summary counts them.
                     return [] if not self._fresh("lost_round", -1, t) else [f"! round {lost} is lost: {event.get('reason')}"]
+            case "epoch":
+                return self._epoch(event, t)
             case "continued":
                 row.state = "here"
             case "restored":
@@ -221,6 +226,31 @@ class RunView:
             alive = event.get("alive")
             self.alive = len(alive) if isinstance(alive, list) else int(alive or 0)
         return []
+
+    def _epoch(self, event: Mapping[str, Any], t: float) -> list[str]:
+        """A line for each epoch, or for several together where they are short. One that is not exact is told at once."""
+        epoch = event.get("epoch")
+        if not isinstance(epoch, int) or epoch in self.epochs:
+            return []
+        self.epochs[epoch] = dict(event)
+        inexact = event.get("twice") or event.get("never")
+        if t < self._epochs_told_at + EPOCHS_EVERY_S and not inexact:
+            return []
+        self._epochs_told_at = t
+        return self.untold_epochs()
+
+    def untold_epochs(self) -> list[str]:
+        """What there is to say of epochs that no line has told of: also when the run is over."""
+        new = list(self.epochs.items())[self._epochs_told :]
+        self._epochs_told = len(self.epochs)
+        if not new:
+            return []
+        once, twice, never, rounds = (
+            sum(int(row.get(key) or 0) for _, row in new) for key in ("once", "twice", "never", "rounds")
+        )
+        which = f"epoch {new[0][0]}" if len(new) == 1 else f"epochs {new[0][0]} to {new[-1][0]}"
+        mark = "!" if twice or never else "="
+        return [f"{mark} {which}: samples used once {once}, twice {twice}, never {never}, in {rounds} rounds"]
 
     def _fault(self, row: PeerRow, event: Mapping[str, Any], t: float) -> list[str]:
         kind, at = str(event.get("kind")), int(event.get("round") or 0)

@@ -30,7 +30,7 @@ def test_a_session_offers_this_and_no_more():
 
 def test_signatures_that_users_rely_on():
     assert [*inspect.signature(Session.prepare).parameters] == ["self", "model", "optimizer", "judge"]
-    assert [*inspect.signature(Session.shard).parameters] == ["self", "loader", "classes"]
+    assert [*inspect.signature(Session.shard).parameters] == ["self", "data", "batch_size", "classes", "options"]
     assert inspect.signature(Session.shard).parameters["classes"].default is None
     assert next(iter(inspect.signature(gossip.init).parameters.values())).kind is inspect.Parameter.VAR_KEYWORD
 

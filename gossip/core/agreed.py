@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from gossip.topologies.base import Roster
@@ -11,6 +12,7 @@ from gossip.topologies.base import Roster
 from .commit_log import Held
 from .data_cursor import DataCursor, Ranges
 from .events import Apply, Committed, Effect, Payload, Report, Slice
+from .foresight import AHEAD_MAX, Foresight
 from .lineage import Lineage
 from .messages import Commit, PeerId
 from .settings import CoreSettings
@@ -28,6 +30,7 @@ class Agreed:
         self.lineage = Lineage(settings.run, settings.lineage)
         self.trust = TrustTable(settings.trust, settings.f)
         self.cursor = DataCursor(at_least=settings.updates_min)
+        self.foresight = Foresight()
         self.roster = Roster(settings.peers, settings.lineage)
         self._snapshots: OrderedDict[int, tuple[Any, ...]] = OrderedDict()  # roster, trust and cursor before each recent round
         self._sharers: tuple[PeerId, ...] = ()  # those who get samples this round
@@ -45,13 +48,17 @@ class Agreed:
             self._snapshots.popitem(last=False)
         return locked
 
-    def configure_data(self, samples_total: int, batch: int) -> None:
+    def configure_data(self, samples_total: int, batch: int, ahead: int = 0) -> None:
+        self.foresight.ahead = min(ahead, AHEAD_MAX)
         self.cursor.configure(samples_total, batch)
         self._slices = self.cursor.assign(self._sharers)
 
     def slice_of(self, peer: PeerId) -> Slice | None:
         """A peer's samples of this round; None while nobody has said how many there are."""
-        return Slice(self.cursor.epoch, self._slices.get(peer, ())) if self.cursor.configured else None
+        if not self.cursor.configured:
+            return None
+        coming = self.foresight.look(self.cursor, self._sharers, peer)
+        return Slice(self.cursor.epoch, self._slices.get(peer, ()), coming, self.cursor.epoch_report())
 
     def electorate(self) -> Roster:
         """Those who may serve in this round."""
@@ -88,7 +95,8 @@ class Agreed:
             effects.append(Apply(round_id, ()))
             if lost.rejected or any(self._slices.values()) or not self.cursor.configured:
                 effects.append(Report("lost_round", {"round": round_id, "reason": lost.reason}))
-        self.cursor.commit(self._sharers, used)
+        if (epoch := self.cursor.commit(self._sharers, used)) is not None:
+            effects.append(Report("epoch", {"round": round_id, **asdict(epoch)}))
         self.roster = Roster(commits[0].roster, self.roster.lineage)
         effects.append(_report(commits[0], alive, scores))
         return effects

@@ -6,7 +6,9 @@ ahead passed over, is not read by anybody in that epoch.
 
 from __future__ import annotations
 
+from .data_cursor import Ranges
 from .events import Slice
+from .foresight import AHEAD_MAX, bounded
 
 
 def rounds_per_epoch(peers: int, samples_total: int, batch: int) -> int:
@@ -15,12 +17,17 @@ def rounds_per_epoch(peers: int, samples_total: int, batch: int) -> int:
     return -(-largest // batch)
 
 
-def share_of(rank: int, peers: int, samples_total: int, batch: int, round_id: int) -> Slice:
+def share_of(rank: int, peers: int, samples_total: int, batch: int, round_id: int, ahead: int = 0) -> Slice:
     """What the ``rank``-th of ``peers`` reads in a round: the next part of its own contiguous share of the epoch.
 
-    Empty in the last round of an epoch for those whose share is one sample smaller than the largest, when that falls so.
+    Empty in the last round of an epoch for those whose share is one sample smaller than the largest, when that falls so. The
+    slices of the ``ahead`` rounds behind it come along: what it will read, unless it jumps ahead.
     """
-    epoch, step = divmod(round_id, rounds_per_epoch(peers, samples_total, batch))
-    first, end = rank * samples_total // peers, (rank + 1) * samples_total // peers
-    start, stop = first + step * batch, min(first + (step + 1) * batch, end)
-    return Slice(epoch, ((start, stop),) if start < stop else ())
+
+    def part(at: int) -> tuple[int, Ranges]:
+        epoch, step = divmod(at, rounds_per_epoch(peers, samples_total, batch))
+        first, end = rank * samples_total // peers, (rank + 1) * samples_total // peers
+        start, stop = first + step * batch, min(first + (step + 1) * batch, end)
+        return epoch, ((start, stop),) if start < stop else ()
+
+    return Slice(*part(round_id), bounded([part(round_id + k) for k in range(1, min(ahead, AHEAD_MAX) + 1)]))

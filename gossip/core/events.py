@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
+from .data_cursor import EpochReport
 from .messages import Message, PeerId
 from .record import record
 
@@ -83,10 +84,14 @@ class Prepared:
 
 @record
 class Sharded:
-    """The trainer reads its data through us: ``samples_total`` in an epoch, ``batch`` a round and peer."""
+    """The trainer reads its data through us: ``samples_total`` in an epoch, ``batch`` a round and peer.
+
+    It wants to know what it will probably read in the next ``ahead`` rounds.
+    """
 
     samples_total: int
     batch: int
+    ahead: int = 0
 
 
 @record
@@ -289,6 +294,8 @@ class Slice:
 
     epoch: int
     ranges: tuple[tuple[int, int], ...]
+    coming: tuple[tuple[int, tuple[tuple[int, int], ...]], ...] = ()  # epoch and ranges of rounds to come: a guess
+    last: EpochReport | None = None  # of the last completed epoch, where commits tell who has used what
 
 
 @record

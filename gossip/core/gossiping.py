@@ -75,7 +75,7 @@ class GossipRounds:
         self._everybody = tuple(sorted(settings.peers))
         self._here, self._version = self._everybody, -1  # those of them who are not gone, and for which view
         self._plans: OrderedDict[tuple[int, tuple[PeerId, ...]], Plan] = OrderedDict()
-        self._data: tuple[int, int] | None = None  # samples_total, batch
+        self._data: tuple[int, int, int] | None = None  # samples_total, batch, ahead
         self._contributed_at: OrderedDict[int, float] = OrderedDict()
         self._next_ticket = 1
         self._previous: Payload | None = None  # the last aggregate applied here
@@ -151,11 +151,11 @@ class GossipRounds:
             raise ValueError("the state is not of gossip rounds of this run")
         self.round_id, self._previous = round_id, None
 
-    def configure_data(self, samples_total: int, batch: int) -> list[Effect]:
+    def configure_data(self, samples_total: int, batch: int, ahead: int = 0) -> list[Effect]:
         """The trainer reads its data through us. ``Go`` comes again, with samples, when it waits for that."""
         if samples_total < 1 or batch < 1:
             raise ConfigError(f"data: {samples_total} samples in batches of {batch} cannot be shared out")
-        self._data = (samples_total, batch)
+        self._data = (samples_total, batch, ahead)
         return [self._go()] if self.phase == "computing" else []
 
     def payload_bytes(self, message: Update | Commit | Push) -> int:
@@ -265,7 +265,7 @@ class GossipRounds:
         samples = None
         if self._data is not None:
             rank = self._everybody.index(self.local)
-            samples = share_of(rank, len(self._everybody), *self._data, self.round_id)
+            samples = share_of(rank, len(self._everybody), *self._data[:2], self.round_id, self._data[2])
         return Go(self.round_id, samples, want_parameters=self.mixes)
 
     def _push(self, own: Contributed) -> list[Effect]:

@@ -137,7 +137,7 @@ class Peer:
         self.phase: Phase = "unprepared"
         self._seeds = dict(seeds or {})
         self._handled_at = float("inf")
-        self._data: tuple[int, int] | None = None
+        self._data: tuple[int, int, int] | None = None
         self._stop_reason = ""
 
     def handle(self, event: Event, now: float) -> list[Effect]:
@@ -355,7 +355,7 @@ class Peer:
     # --- data -------------------------------------------------------------------------------------------------------------
 
     def _on_sharded(self, event: Sharded) -> list[Effect]:
-        self._data = (event.samples_total, event.batch)
+        self._data = (event.samples_total, event.batch, event.ahead)
         return self._configured() if self.phase == "running" else []
 
     def _configured(self) -> list[Effect]:

@@ -50,6 +50,7 @@ class Prepare:
 class Shard:
     samples_total: int
     batch: int
+    ahead: int = 0  # how many rounds' samples the trainer would fetch beforehand
 
 
 @record
@@ -125,6 +126,9 @@ class Go:
     want_parameters: bool
     peers: int  # roster size
     alive: int
+    rank: int = 0  # this peer's place in the roster
+    coming: tuple[tuple[int, tuple[tuple[int, int], ...]], ...] = ()  # epoch and ranges of rounds to come: a guess
+    last: tuple[int, ...] = ()  # the fields of the ``EpochReport`` of the last completed epoch, if there is one
 
 
 @record

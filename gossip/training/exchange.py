@@ -144,9 +144,9 @@ class Exchange:
             raise ConfigError(f"the learning rate is {rate}", "look at the scheduler: it must stay a number")
         return rate
 
-    def shard(self, samples_total: int, batch: int) -> None:
-        """From now on rounds come with samples. May be called before ``prepare``."""
-        self._shard = control.Shard(samples_total, batch)
+    def shard(self, samples_total: int, batch: int, ahead: int = 0) -> None:
+        """From now on rounds come with samples, and with a guess at those of the next ``ahead``. Also before ``prepare``."""
+        self._shard = control.Shard(samples_total, batch, ahead)
         self.go = None
         if self._prepared:
             self._say(self._shard)

@@ -3,29 +3,36 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.utils.data import (
     DataLoader,
+    Dataset,
     IterableDataset,
     RandomSampler,
     SequentialSampler,
     SubsetRandomSampler,
     TensorDataset,
-    default_collate,
 )
 
+from gossip.core.data_cursor import EpochReport
 from gossip.errors import ConfigError
 from gossip.topologies.base import draw
 
 from .control import Go
+from .fetching import Fetcher, Key
 
 
 class Rounds(Protocol):
     """What the loader needs of the session."""
+
+    @property
+    def id(self) -> int:
+        """Number of this peer."""
+        ...
 
     @property
     def peers(self) -> int:
@@ -52,17 +59,21 @@ class ShardedLoader:
     """Iterates over one epoch's share of this peer: as many batches as there are rounds in the epoch.
 
     Who reads what is decided round by round, so nothing is lost or read twice when peers come and go. The order within an epoch
-    is a permutation drawn from the run's seed, whatever the given loader's ``shuffle`` says. Samples are fetched in this process:
-    ``num_workers``, ``pin_memory`` and ``drop_last`` of the given loader have no effect.
+    is a permutation drawn from the run's seed, whatever the given loader's ``shuffle`` and ``drop_last`` say. All else that it
+    says holds, of workers, collating and pinned memory: workers fetch what this peer will probably read next.
 
     One batch belongs to one ``optimizer.step()``. A batch that no step follows is given back to the swarm when the next is asked
     for, and its round passes without us.
+
+    Attributes:
+        report: How often the samples of the last completed epoch were used, by all peers together; None before there is one,
+            and with topologies that have no commits.
     """
 
     def __init__(self, loader: DataLoader[Any], rounds: Rounds, seed: int, flip_labels: bool, classes: int | None) -> None:
         """Raises: ConfigError: The loader reads its data in a way that cannot be split, and what to do."""
         _check(loader)
-        _note_ignored(loader)
+        note_ignored(loader)
         assert loader.batch_size is not None
         dataset: Any = loader.dataset
         self.dataset = dataset
@@ -74,9 +85,11 @@ class ShardedLoader:
         self.samples_total = len(self._chosen) if self._chosen is not None else len(dataset)
         if self.samples_total == 0:
             raise ConfigError("the data set is empty")
-        self._fetch = _fetcher(self.dataset, loader.collate_fn)
-        self._flip = _Flip(self.dataset, classes) if flip_labels else None
-        self._order: tuple[int, Tensor] | None = None
+        self._fetcher = Fetcher(loader, self._indices, draw("workers", seed, rounds.id) % 2**63)
+        self.ahead = self._fetcher.ahead
+        self._flip = Flip(self.dataset, classes) if flip_labels else None
+        self._orders: dict[int, Tensor] = {}  # of this epoch, and of the one that is read next
+        self.report: EpochReport | None = None
 
     def __len__(self) -> int:
         """Rounds an epoch, with the peers there are now."""
@@ -84,41 +97,80 @@ class ShardedLoader:
 
     def __iter__(self) -> Iterator[Any]:
         """The rest of the current epoch."""
-        go = self._rounds.next_round()
+        go = self._next_round()
         if go is None:
             return
         epoch = go.epoch
-        while go is not None and go.epoch == epoch:
-            samples = sum(stop - start for start, stop in go.ranges)
-            if samples == 0:
-                self._rounds.pass_round()
-            else:
-                batch = self._fetch(self._indices(go))
-                self._rounds.hand_out(samples)
-                yield batch if self._flip is None else self._flip(batch)
-                if self._rounds.unused:
-                    self._rounds.pass_round()  # no step followed
-            go = self._rounds.next_round()
+        try:
+            while go is not None and go.epoch == epoch:
+                samples = sum(stop - start for start, stop in go.ranges)
+                if samples == 0:
+                    self._rounds.pass_round()
+                else:
+                    batch = self._fetcher.fetch((go.epoch, go.ranges), go.coming)
+                    self._rounds.hand_out(samples)
+                    yield batch if self._flip is None else self._flip(batch)
+                    if self._rounds.unused:
+                        self._rounds.pass_round()  # no step followed
+                go = self._next_round()
+        finally:
+            self._fetcher.rest()
 
-    def _indices(self, go: Go) -> Tensor:
-        if self._order is None or self._order[0] != go.epoch:
+    def _next_round(self) -> Go | None:
+        go = self._rounds.next_round()
+        if go is not None and go.last:
+            self.report = EpochReport(*go.last)
+        return go
+
+    def close(self) -> None:
+        """Ends the workers, if there are any."""
+        self._fetcher.close()
+
+    def _indices(self, key: Key) -> Tensor:
+        epoch, ranges = key
+        if epoch not in self._orders:
+            for known in [known for known in self._orders if abs(known - epoch) != 1]:
+                del self._orders[known]
             # A generator of its own: the same on every peer, and the user's draws are left alone.
-            generator = torch.Generator().manual_seed(draw("epoch", self._seed, go.epoch) % 2**63)
+            generator = torch.Generator().manual_seed(draw("epoch", self._seed, epoch) % 2**63)
             order = torch.randperm(self.samples_total, generator=generator)
-            self._order = go.epoch, order if self._chosen is None else self._chosen[order]
-        order = self._order[1]
-        pieces = [order[start:stop] for start, stop in go.ranges]
+            self._orders[epoch] = order if self._chosen is None else self._chosen[order]
+        order = self._orders[epoch]
+        pieces = [order[start:stop] for start, stop in ranges]
         return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
 
 
-def _check(loader: object) -> None:
-    if not isinstance(loader, DataLoader):
-        raise ConfigError(f"shard takes a torch DataLoader, got {type(loader).__name__}", "write peer.shard(DataLoader(...))")
-    dataset: Any = loader.dataset
-    if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
+def loader_of(data: Any, batch_size: int | None, options: dict[str, Any]) -> DataLoader[Any]:
+    """The loader that ``shard`` was given, or one over the data set that it was given.
+
+    Raises: ConfigError: It is neither, or options come with a loader that has its own.
+    """
+    if isinstance(data, DataLoader):
+        given = {**({} if batch_size is None else {"batch_size": batch_size}), **options}
+        if given:
+            raise ConfigError(f"shard was given a DataLoader and {', '.join(given)} beside it", "say that to the DataLoader")
+        return data
+    if not isinstance(data, Dataset) and not (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
         raise ConfigError(
-            "an iterable data set cannot be split by index",
-            "give the loader a data set with __getitem__ and __len__, or leave peer.shard out and let each peer read a part",
+            f"shard takes a torch DataLoader or a data set, got {type(data).__name__}",
+            "write peer.shard(DataLoader(...)), or give it something with __getitem__ and __len__",
+        )
+    if batch_size is None:
+        raise ConfigError("shard needs to know the batch size of a data set", "write peer.shard(dataset, batch_size=32)")
+    if not isinstance(data, IterableDataset) and "sampler" not in options:
+        options = {"shuffle": True, **options}
+    try:
+        return DataLoader(data, batch_size=batch_size, **options)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"shard cannot make a DataLoader of that: {error}") from error
+
+
+def _check(loader: DataLoader[Any]) -> None:
+    dataset: Any = loader.dataset
+    if not hasattr(dataset, "__len__"):
+        raise ConfigError(
+            f"a {type(dataset).__name__} does not know its length, so it cannot be split by index",
+            "give it a __len__, or make it an IterableDataset: then each peer reads a part of the stream",
         )
     if loader.batch_size is None or type(loader.batch_sampler).__name__ != "BatchSampler":
         raise ConfigError(
@@ -135,28 +187,17 @@ def _check(loader: object) -> None:
         )
 
 
-def _note_ignored(loader: DataLoader[Any]) -> None:
-    ignored = [f"num_workers={loader.num_workers}"] if loader.num_workers else []
-    ignored += [name for name in ("pin_memory", "drop_last") if getattr(loader, name)]
+def note_ignored(loader: DataLoader[Any]) -> None:
+    """Says what of a loader has no effect."""
+    ignored = ["drop_last"] if loader.drop_last else []
     if isinstance(loader.sampler, SequentialSampler):
         ignored.append("shuffle=False")
     if ignored:
-        consequence = "samples are fetched in this process, in an order drawn from the run's seed"
+        consequence = "every sample of an epoch is read, in an order drawn from the run's seed"
         warnings.warn(f"gossip ignores {', '.join(ignored)} of the loader: {consequence}", stacklevel=4)
 
 
-def _fetcher(dataset: Any, collate: Callable[[list[Any]], Any]) -> Callable[[Tensor], Any]:
-    if type(dataset) is TensorDataset and collate is default_collate:
-        # What collating the single samples would give, without taking the tensors apart first. The indices stay a tensor:
-        # as a list they cost several times what the copy does.
-        return lambda indices: [tensor[indices] for tensor in dataset.tensors]
-    fetch_many: Any = getattr(dataset, "__getitems__", None)
-    if fetch_many is not None:
-        return lambda indices: collate(fetch_many(indices.tolist()))
-    return lambda indices: collate([dataset[index] for index in indices.tolist()])
-
-
-class _Flip:
+class Flip:
     """The label_flip fault: integer targets y become classes - 1 - y."""
 
     def __init__(self, dataset: Any, classes: int | None) -> None:

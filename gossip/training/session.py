@@ -15,7 +15,7 @@ from typing import Any, Self, TypeVar
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader
+from torch.utils.data import IterableDataset
 
 from gossip.aggregators.senders import load as load_sender
 from gossip.errors import ConfigError, GossipError
@@ -26,9 +26,10 @@ from .control import Go
 from .exchange import Exchange
 from .judging import Bench
 from .layout import Layout
-from .loader import ShardedLoader
+from .loader import ShardedLoader, loader_of
 from .spawn import NodeHandle, Place, StartNode
 from .stepping import check_optimizer, replace_step
+from .streaming import ShardedStream
 from .watch import ExceptHook, Termination, watch_launcher, write_error
 
 CLOSE_S = 45.0
@@ -54,7 +55,7 @@ class Session:
         self._pid = os.getpid()
         self._closed = False
         self._model: torch.nn.Module | None = None
-        self._loader: ShardedLoader | None = None
+        self._loader: ShardedLoader | ShardedStream | None = None
         self._handed = 0  # samples of the batch that no step has followed yet
         self._loss: float | None = None
         self._computing_since = time.monotonic()
@@ -122,21 +123,31 @@ class Session:
         self._computing_since = time.monotonic()
         return model, optimizer
 
-    def shard(self, loader: DataLoader[Any], classes: int | None = None) -> ShardedLoader:
-        """A loader that reads this peer's share of each round, one epoch an iteration; see ``ShardedLoader``.
+    def shard(
+        self, data: Any, *, batch_size: int | None = None, classes: int | None = None, **options: Any
+    ) -> ShardedLoader | ShardedStream:
+        """A loader that reads this peer's share of the data, one epoch an iteration; what it promises is in docs/data.md.
 
         Args:
-            loader: Over a map-style data set that is the same on every peer. ``num_workers``, ``pin_memory``, ``shuffle`` and
-                ``drop_last`` have no effect (a warning says so): samples are fetched in this process, in a shared random order.
+            data: A DataLoader, or a data set; the same on every peer. With an index (map style) the swarm draws the order and
+                each sample of an epoch is used once, whoever fails; ``shuffle`` and ``drop_last`` have no effect, as a warning
+                says. Of an iterable one each peer reads every n-th element, which promises less: see ``ShardedStream``.
+            batch_size: Of a data set; samples of one peer in one round.
             classes: Number of classes, for the label_flip fault; otherwise it is read off the targets.
+            options: More for the DataLoader of a data set: ``num_workers``, ``collate_fn`` and so on.
         Raises: ConfigError: It was called twice, or the data cannot be split.
         """
         self._check_open()
         if self._loader is not None:
             raise ConfigError("shard was called twice", "shard the training data only; every peer may read all of the test data")
-        self._loader = ShardedLoader(loader, self, self._config.seed, self._flips_labels, classes)
-        self._exchange.shard(self._loader.samples_total, self._loader.batch_size)
-        return self._loader
+        loader = loader_of(data, batch_size, options)
+        how = (self, self._config.seed, self._flips_labels, classes)
+        if isinstance(loader.dataset, IterableDataset):
+            self._loader = ShardedStream(loader, *how)
+            return self._loader
+        self._loader = sharded = ShardedLoader(loader, *how)
+        self._exchange.shard(sharded.samples_total, sharded.batch_size, sharded.ahead)
+        return sharded
 
     # --- optional --------------------------------------------------------------------------------------------------------
 
@@ -231,6 +242,8 @@ class Session:
         if reason == "finished" and self._termination.since is not None:
             reason = "stopped"
         patience_s = CLOSE_S if reason == "finished" else HURRIED_CLOSE_S
+        if self._loader is not None:
+            self._loader.close()
         try:
             self._exchange.close(reason, patience_s, lambda: self._termination.since is not None)
         except KeyboardInterrupt:

@@ -82,6 +82,12 @@ def test_a_quiet_swarm_uses_every_sample_once_and_stays_identical() -> None:
     once, twice, never = swarm.hosts[0].core.rounds.agreed.cursor.samples()
     assert (once % 997, twice, never) == (0, 0, 0)
     assert once > 997
+    for peer in swarm.up:
+        told = swarm.reports(peer, "epoch")
+        assert [(r.fields["epoch"], r.fields["once"], r.fields["never"]) for r in told] == [
+            (at, 997, 0) for at in range(len(told))
+        ]
+        assert len(told) == swarm.hosts[peer].core.rounds.agreed.cursor.epoch
     assert not [r for peer in swarm.up for r in swarm.reports(peer, "attempt") + swarm.reports(peer, "lost_round")]
 
 

@@ -5,6 +5,13 @@ import pytest
 from gossip.core.data_share import rounds_per_epoch, share_of
 
 
+def test_what_is_coming_is_what_the_next_rounds_give() -> None:
+    for round_id in range(12):
+        coming = share_of(3, 7, 20, 2, round_id, ahead=5).coming
+        following = [share_of(3, 7, 20, 2, round_id + k) for k in range(1, 6)]
+        assert coming == tuple((share.epoch, share.ranges) for share in following if share.ranges)
+
+
 @pytest.mark.parametrize(("peers", "samples_total", "batch"), [(1, 10, 3), (3, 100, 10), (8, 1437, 32), (7, 5, 2), (4, 33, 8)])
 def test_every_position_of_an_epoch_is_read_once_by_somebody(peers: int, samples_total: int, batch: int) -> None:
     rounds = rounds_per_epoch(peers, samples_total, batch)

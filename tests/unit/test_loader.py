@@ -9,23 +9,30 @@ from torch.utils.data import (
     BatchSampler,
     DataLoader,
     Dataset,
-    IterableDataset,
     Subset,
     SubsetRandomSampler,
     TensorDataset,
     WeightedRandomSampler,
 )
 
+from gossip.core.data_cursor import EpochReport
 from gossip.errors import ConfigError
 from gossip.training.control import Go
-from gossip.training.loader import ShardedLoader
+from gossip.training.loader import ShardedLoader, loader_of
 
 
 class Script:
     """Hands out the slices of a script, as a session does."""
 
-    def __init__(self, slices: list[tuple[int, tuple[tuple[int, int], ...]]], peers: int = 1) -> None:
-        self.slices, self.peers = slices, peers
+    id = 0
+
+    def __init__(
+        self,
+        slices: list[tuple[int, tuple[tuple[int, int], ...]]],
+        peers: int = 1,
+        last: dict[int, tuple[int, ...]] | None = None,
+    ) -> None:
+        self.slices, self.peers, self.last = slices, peers, last or {}
         self.passed: list[int] = []
         self.stepped: list[int] = []
         self.at = 0
@@ -35,7 +42,7 @@ class Script:
         if self.at >= len(self.slices):
             return None
         epoch, ranges = self.slices[self.at]
-        return Go(self.at, 0, True, epoch, ranges, False, self.peers, self.peers)
+        return Go(self.at, 0, True, epoch, ranges, False, self.peers, self.peers, 0, (), self.last.get(self.at, ()))
 
     def pass_round(self) -> None:
         self.passed.append(self.at)
@@ -104,6 +111,15 @@ def test_one_iteration_is_one_epoch_and_the_next_goes_on():
     script = Script([(3, ((0, 5),)), (3, ((5, 10),)), (4, ((0, 5),)), (6, ((0, 5),))])
     loader = sharded(DataLoader(numbers(), batch_size=5), script)
     assert [len(epoch_of(script, loader)) for _ in range(4)] == [2, 1, 1, 0]
+
+
+def test_the_report_of_the_last_epoch_is_there_when_its_loop_has_ended():
+    script = Script([(0, ((0, 5),)), (0, ((5, 10),)), (1, ((0, 5),))], last={2: (0, 10, 0, 0, 2)})
+    loader = sharded(DataLoader(numbers(), batch_size=5), script)
+    for _ in loader:
+        assert loader.report is None
+        script.step()
+    assert loader.report == EpochReport(0, once=10, twice=0, never=0, rounds=2)
 
 
 def test_several_ranges_make_one_batch_in_order():
@@ -204,16 +220,15 @@ def test_the_length_is_rounds_an_epoch_with_the_peers_there_are():
     assert len(loader) == 5
 
 
-class Endless(IterableDataset):
-    def __iter__(self):
-        return iter(range(10))
+class Unmeasured(Dataset):
+    def __getitem__(self, index: int) -> int:
+        return index
 
 
 @pytest.mark.parametrize(
     ("loader", "says"),
     [
-        (lambda: [1, 2], "takes a torch DataLoader, got list"),
-        (lambda: DataLoader(Endless(), batch_size=2), "iterable data set"),
+        (lambda: DataLoader(Unmeasured(), batch_size=2, sampler=SubsetRandomSampler([0])), "Unmeasured does not know its length"),
         (lambda: DataLoader(numbers(), batch_size=None), "makes its own batches"),
         (lambda: DataLoader(numbers(), sampler=WeightedRandomSampler([1.0] * 10, 10)), "WeightedRandomSampler"),
         (lambda: DataLoader(numbers(0), batch_size=2), "empty"),
@@ -234,12 +249,37 @@ def test_a_batch_sampler_of_the_users_own_is_refused():
 
 
 def test_what_has_no_effect_is_said_once():
-    with pytest.warns(UserWarning, match="num_workers=2, drop_last, shuffle=False") as seen:
-        ShardedLoader(DataLoader(numbers(), batch_size=2, num_workers=2, drop_last=True), Script([]), 0, False, None)
+    with pytest.warns(UserWarning, match="ignores drop_last, shuffle=False") as seen:
+        ShardedLoader(DataLoader(numbers(), batch_size=2, drop_last=True), Script([]), 0, False, None)
     assert len(seen) == 1
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        ShardedLoader(DataLoader(numbers(), batch_size=2, shuffle=True), Script([]), 0, False, None)
+        ShardedLoader(DataLoader(numbers(), batch_size=2, shuffle=True, num_workers=2), Script([]), 0, False, None)
+
+
+def test_a_data_set_may_be_given_without_a_loader():
+    dataset = numbers()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        made = ShardedLoader(loader_of(dataset, 4, {"collate_fn": len}), Script([(0, ((0, 3),))]), 0, False, None)
+        assert (made.dataset, made.batch_size, list(made)) == (dataset, 4, [3])
+        loader = DataLoader(dataset, batch_size=2)
+        assert loader_of(loader, None, {}) is loader
+        assert len(loader_of([5, 6, 7], 2, {}).dataset) == 3
+
+
+@pytest.mark.parametrize(
+    ("data", "batch_size", "options", "says"),
+    [
+        (DataLoader(numbers()), 4, {"num_workers": 2}, "DataLoader and batch_size, num_workers beside it"),
+        (numbers(), None, {}, "batch size"),
+        (numbers(), 4, {"workers": 2}, "workers"),
+        (iter([1, 2]), 4, {}, "got list_iterator"),
+    ],
+)
+def test_what_shard_cannot_make_a_loader_of_is_named(data, batch_size, options, says):
+    with pytest.raises(ConfigError, match=says):
+        loader_of(data, batch_size, options)
 
 
 def test_a_label_flipper_reads_wrong_targets_and_spoils_nobody_elses():

@@ -15,6 +15,7 @@ from node_fakes import FakeCore, Stage, end_of, socket_pair, vector
 
 from gossip.aggregators import kernels
 from gossip.core import events
+from gossip.core.data_cursor import EpochReport
 from gossip.core.digests import digest_of
 from gossip.core.events import Aggregate, Aggregated, Apply, Go, Halt, Payload, Row, Slice
 from gossip.core.messages import Commit, Contribution, Rejection
@@ -53,9 +54,11 @@ def test_the_round_goes_to_the_trainer_and_its_update_comes_back_by_reference() 
     core = FakeCore()
     with Stage(core) as stage:
         stage.prepare()
-        core.say(Go(7, Slice(2, ((0, 4), (8, 9)))))
+        core.say(Go(7, Slice(2, ((0, 4), (8, 9)), ((2, ((4, 6),)),), EpochReport(1, 30, 0, 2, 4))))
         go = stage.hear()
         assert (go.round_id, go.sharded, go.epoch, go.ranges) == (7, True, 2, ((0, 4), (8, 9)))
+        assert (go.rank, go.coming) == (0, ((2, ((4, 6),)),))
+        assert go.last == (1, 30, 0, 2, 4)
         stage.arena.updates[go.slot][:] = (1, 2, 3, 4)
         stage.trainer.send(control.Contribute(7, go.slot, 5, 0.5, 0.1, False))
         heard = core.wait_for(events.Contributed)

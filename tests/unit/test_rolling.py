@@ -824,3 +824,12 @@ def test_nobody_makes_us_remember_commits_without_end() -> None:
     shard = ShardRound(0, (0, 1, 2), attempt=3)
     passed = [shard.passes_on(a_commit(server=2, digest=number.to_bytes(16, "big"))) for number in range(1000)]
     assert passed.count(True) == PASSED_ON_MAX
+
+
+def test_the_trainer_is_told_what_it_will_probably_read_next() -> None:
+    rounds = Table(3).peers[1]
+    (go,) = rounds.configure_data(100, 10, 2)
+    assert isinstance(go, Go)
+    assert go.samples is not None
+    # Each round begins one peer later.
+    assert (go.samples.ranges, go.samples.coming) == (((10, 20),), ((0, ((30, 40),)), (0, ((80, 90),))))

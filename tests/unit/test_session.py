@@ -10,7 +10,7 @@ import time
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 from trainer_fakes import FakeNode, Swarm, backward, echo, flat_parameters, same_bits, small_model
 
 from gossip.errors import ConfigError, NodeLost, Refused, SwarmError, UnsupportedModel
@@ -675,6 +675,43 @@ def test_an_epoch_of_the_sharded_loader_is_what_the_rounds_say():
         assert len(seen) == 35
         assert sorted(seen[15:]) == list(range(20))
         assert len(loader) == 4
+
+
+@pytest.mark.parametrize(("workers", "each", "ahead"), [(0, None, 0), (2, 3, 6), (2, 30, 32)])
+def test_the_node_is_asked_what_workers_may_fetch_beforehand(workers, each, ahead):
+    model, optimizer = small_model()
+    asked = []
+
+    def node(n: FakeNode) -> None:
+        n.prepared()
+        n.go(0)
+        asked.append(n.expect(control.Shard))
+        n.halt()
+
+    with Swarm(node) as swarm:
+        swarm.session.prepare(model, optimizer)
+        data = TensorDataset(torch.randn(20, 5))
+        swarm.session.shard(data, batch_size=5, num_workers=workers, prefetch_factor=each)
+    assert asked == [control.Shard(20, 5, ahead)]
+
+
+def test_a_stream_needs_no_samples_of_the_node():
+    class Three(IterableDataset):
+        def __iter__(self):
+            return iter([(torch.ones(5), at) for at in range(3)])
+
+    model, optimizer = small_model()
+    with Swarm(echo) as swarm:
+        swarm.session.prepare(model, optimizer)
+        loader = swarm.session.shard(Three(), batch_size=2)
+        for epoch in swarm.session.epochs(2):
+            for x, _ in loader:
+                optimizer.zero_grad()
+                model(x).square().sum().backward()
+                optimizer.step()
+            assert swarm.session.round == 2 * (epoch + 1)
+        said = [message for message in swarm.nodes[0].heard if isinstance(message, control.Contribute)]
+        assert [message.samples for message in said] == [2, 1, 2, 1]
 
 
 def test_a_round_that_passes_without_us_does_not_touch_the_users_gradients():

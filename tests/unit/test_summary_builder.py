@@ -52,7 +52,7 @@ def test_it_has_every_field_that_is_promised(tmp_path: Path) -> None:
     run = folder(tmp_path, [halted(0)], {0: [commit(0)]})
     promised = (
         "schema status peers topology aggregator rounds accuracy loss replicas_identical deaths rejoins suspected quarantined "
-        "rounds_lost samples rounds_per_s bytes_sent wall_s seed exit_code faults"
+        "rounds_lost samples epochs rounds_per_s bytes_sent wall_s seed exit_code faults"
     )
     made = summary.write(run, 0, 1.5)
     assert set(promised.split()) <= set(made)
@@ -99,11 +99,15 @@ def test_samples_are_counted_over_completed_epochs_and_only_for_contributors(tmp
         commit(2, epoch=0, samples_total=10, slices={"0": [[0, 1]]}, contributors=both),
         commit(3, epoch=1, samples_total=10, slices=slices, contributors=both),
     ]
-    assert summary.samples(rows) == {"once": 7, "twice": 1, "never": 2}
+    counted = summary.epochs(rows)
+    assert counted == [{"epoch": 0, "once": 7, "twice": 1, "never": 2, "rounds": 3}]
+    rows += [commit(4, epoch=2, samples_total=10, slices={"0": [[0, 10]]}, contributors=both)]
+    assert summary.samples(summary.epochs(rows)) == {"once": 7 + 6 + 10, "twice": 1, "never": 2 + 4}
 
 
 def test_without_sharded_data_nothing_is_said_of_samples() -> None:
-    assert summary.samples([commit(0), commit(1)]) is None
+    assert summary.epochs([commit(0), commit(1)]) is None
+    assert summary.samples(None) is None
 
 
 def test_deaths_carry_what_the_survivors_measured(tmp_path: Path) -> None:

@@ -155,6 +155,22 @@ def test_accuracy_is_that_of_honest_peers() -> None:
     assert abs(view.accuracy - 0.85) < 1e-9
 
 
+def test_an_epoch_is_told_once_and_short_ones_share_a_line() -> None:
+    def ended(epoch: int, peer: int, t: float, never: int = 0) -> dict[str, Any]:
+        return event("epoch", peer, t, epoch=epoch, once=100 - never, twice=0, never=never, rounds=4)
+
+    view = RunView(2)
+    assert told(view, ended(0, 1, 1.0), ended(0, 0, 1.1)) == ["= epoch 0: samples used once 100, twice 0, never 0, in 4 rounds"]
+    assert told(view, ended(1, 0, 2.0), ended(2, 0, 3.0), ended(2, 1, 3.0)) == []
+    assert told(view, ended(3, 0, 6.0)) == ["= epochs 1 to 3: samples used once 300, twice 0, never 0, in 12 rounds"]
+    assert told(view, ended(4, 0, 6.1)) == []
+    # One that is not exact is told at once, and the end of the run tells the rest.
+    assert told(view, ended(5, 1, 6.2, never=3)) == ["! epochs 4 to 5: samples used once 197, twice 0, never 3, in 8 rounds"]
+    assert told(view, ended(6, 1, 6.3)) == []
+    assert view.untold_epochs() == ["= epoch 6: samples used once 100, twice 0, never 0, in 4 rounds"]
+    assert view.untold_epochs() == []
+
+
 def test_a_lost_round_counts_once_whoever_tells() -> None:
     view = RunView(3)
     lines = told(view, event("lost_round", 0, round=5, reason="r"), event("lost_round", 1, round=5, reason="r"))

@@ -1,0 +1,173 @@
+"""Batches of a map-style data set, fetched as the user's DataLoader would: by its workers, ahead of time, into pinned memory.
+
+What this peer reads is decided round by round, so a fetch that is begun before its round is a guess. The node tells what it
+expects of the next rounds; workers are given that, and what they bring counts only where the round is what was guessed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+import os
+import signal
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Self, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, TensorDataset, default_collate
+
+from gossip.core.foresight import AHEAD_MAX
+
+Key: TypeAlias = tuple[int, tuple[tuple[int, int], ...]]
+"""An epoch and the slice of it that makes a batch."""
+
+PR_SET_PDEATHSIG = 1
+
+
+class Fetcher:
+    """Asks a DataLoader of its own for batches, with all that the given one says of workers, collating and memory.
+
+    Workers live as long as an iteration over the data, or with ``persistent_workers`` until ``close``. They are not ended by a
+    wrong guess: what they were told to fetch they finish, and it is dropped.
+
+    Attributes:
+        ahead: How many batches the workers fetch beside the one that is waited for; 0 without workers.
+    """
+
+    def __init__(self, loader: DataLoader[Any], indices: Callable[[Key], Tensor], seed: int) -> None:
+        """
+        Args:
+            indices: Which samples make the batch of a key.
+            seed: The workers' random numbers follow from it, as in a plain loader from torch's.
+        """
+        self._given, self._indices = loader, indices
+        self._generator = torch.Generator().manual_seed(seed)
+        self.ahead = min(AHEAD_MAX, loader.num_workers * (loader.prefetch_factor or 0))
+        self._asked: deque[Key] = deque()  # under way, in order
+        self._wanted = _Wanted(self._take)
+        self._own: DataLoader[Any] | None = None
+        self._batches: Iterator[Any] | None = None
+        self._tensors: tuple[Tensor, ...] | None = None
+        dataset: Any = loader.dataset
+        plain = loader.collate_fn is default_collate and not loader.num_workers and not loader.pin_memory
+        if type(dataset) is TensorDataset and plain:
+            self._tensors = dataset.tensors
+
+    def fetch(self, key: Key, coming: Iterable[Key] = ()) -> Any:
+        """The batch of ``key``; workers go on with what is ``coming``.
+
+        Raises: what the data set and the collating raise, in the form in which the given loader would.
+        """
+        if self._tensors is not None:
+            # What collating the single samples would give, without taking the tensors apart first. The indices stay a tensor:
+            # as a list they cost several times what the copy does.
+            indices = self._indices(key)
+            return [tensor[indices] for tensor in self._tensors]
+        if not self._given.persistent_workers:
+            coming = [guess for guess in coming if guess[0] == key[0]]  # the workers end with the epoch
+        plan = [key, *coming] if self.ahead else [key]
+        try:
+            self._want(plan)
+            assert self._batches is not None
+            batch = next(self._batches)
+        except BaseException:
+            self.close()  # whatever is under way belongs to nobody
+            raise
+        self._asked.popleft()
+        return batch
+
+    def _want(self, plan: list[Key]) -> None:
+        known = len(self._asked)
+        if self._batches is None or (self.ahead and (not known or self._asked[0] != plan[0])):
+            self._asked.clear()
+            self._wanted.keys = deque(plan)
+            if self._own is None:
+                self._own = self._make()
+            self._batches = iter(self._own)  # of a loader that had one before: its workers finish what they do, and go on
+        elif list(self._asked) == plan[:known]:
+            self._wanted.keys = deque(plan[known:])
+        else:
+            self._wanted.keys.clear()  # no more of what will not come; the next round begins anew
+
+    def _make(self) -> DataLoader[Any]:
+        given = self._given
+        options: dict[str, Any] = {}
+        if given.num_workers:
+            options["prefetch_factor"] = given.prefetch_factor
+            options["persistent_workers"] = True  # beyond a wrong guess; ``rest`` ends those that are not to persist
+            options["multiprocessing_context"] = given.multiprocessing_context
+            options["worker_init_fn"] = worker_start(given)
+        if given.pin_memory_device:
+            options["pin_memory_device"] = given.pin_memory_device
+        return DataLoader(
+            given.dataset,
+            batch_sampler=self._wanted,
+            num_workers=given.num_workers,
+            collate_fn=given.collate_fn,
+            pin_memory=given.pin_memory,
+            timeout=given.timeout,
+            generator=self._generator,
+            **options,
+        )
+
+    def _take(self, key: Key) -> list[int]:
+        self._asked.append(key)
+        indices: list[int] = self._indices(key).tolist()  # plain numbers: no dictionary finds a tensor
+        return indices
+
+    def rest(self) -> None:
+        """An iteration over the data has ended."""
+        if not self._given.persistent_workers:
+            self.close()
+
+    def close(self) -> None:
+        """Ends the workers, if there are any."""
+        self._batches = self._own = None  # nobody else holds them
+        self._asked.clear()
+
+
+class _Wanted:
+    """The batch sampler of a fetcher's loader: has something whenever the loader asks, or is at its end for now."""
+
+    def __init__(self, take: Callable[[Key], list[int]]) -> None:
+        self.keys: deque[Key] = deque()
+        self._take = take
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> list[int]:
+        if not self.keys:
+            raise StopIteration
+        return self._take(self.keys.popleft())
+
+
+def worker_start(loader: DataLoader[Any]) -> Callable[[int], None]:
+    """What the workers of a loader like this one begin with: its own ``worker_init_fn``, in a process that ends with us.
+
+    Otherwise a killed trainer's workers live on for seconds (torch has them look for their parent every five), with its memory
+    and its output pipes, and the peer is started again only when they are gone.
+    """
+    context: Any = loader.multiprocessing_context
+    method = context.get_start_method() if context is not None else multiprocessing.get_start_method()
+    # The kernel's signal follows the thread that starts the worker, and a fork server has a parent of its own.
+    tied = method in ("fork", "spawn") and threading.current_thread() is threading.main_thread()
+    return _WorkerStart(loader.worker_init_fn, os.getpid() if tied else 0)
+
+
+class _WorkerStart:
+    """A class, because it may be pickled on its way to the worker."""
+
+    def __init__(self, given: Callable[[int], Any] | None, parent: int) -> None:
+        self._given, self._parent = given, parent
+
+    def __call__(self, worker: int) -> None:
+        if self._parent:
+            libc = ctypes.CDLL(None, use_errno=True)
+            if libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) == 0 and os.getppid() != self._parent:
+                os._exit(1)  # it had died before
+        if self._given is not None:
+            self._given(worker)

@@ -1,0 +1,145 @@
+"""Iterable data sets: each peer reads a part of the stream. A weaker promise than that of data sets with an index.
+
+Every peer walks the whole stream, in its workers if there are any, and keeps each n-th element, counted from its rank, where n
+is the size of the roster and rank its place in it **when the pass begins**. So, in one pass:
+
+* While the roster stays as it is, and the stream gives every peer the same elements in the same order, each element is read
+  by one peer.
+* What belongs to a peer that is lost is read by nobody. A peer that joins, and those who begin their pass after the roster
+  has changed, divide the stream anew: until all have begun their next pass an element may be read twice or not at all.
+* Nothing is put back: the batch of a round that went on without us, or of a step that did not follow, is gone.
+* Who comes back begins the stream again. Passes are each peer's own: nobody waits for the others at the end of one.
+
+With ``num_workers`` each worker walks the stream, as torch has it: a data set that does not look at ``get_worker_info`` gives
+every element once a worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset
+
+from gossip.topologies.base import draw
+
+from .fetching import worker_start
+from .loader import Flip, Rounds
+
+
+class ShardedStream:
+    """Iterates over this peer's part of a stream, once an iteration, a batch a round.
+
+    Attributes:
+        share: (rank, n) of the pass that began last: which part of the stream it reads.
+    """
+
+    ahead = 0  # nothing is guessed: a stream has but one next batch
+
+    def __init__(self, loader: DataLoader[Any], rounds: Rounds, seed: int, flip_labels: bool, classes: int | None) -> None:
+        self.dataset: Any = loader.dataset
+        self.batch_size = loader.batch_size
+        self.share: tuple[int, int] | None = None
+        self._given, self._rounds = loader, rounds
+        self._generator = torch.Generator().manual_seed(draw("workers", seed, rounds.id) % 2**63)
+        self._flip = Flip(self.dataset, classes) if flip_labels else None
+        self._own: DataLoader[Any] | None = None
+
+    def __len__(self) -> int:
+        """Batches a pass, with the peers there are now. Raises TypeError when the data set does not know its length."""
+        return -(-len(self.dataset) // ((self.batch_size or 1) * max(1, self._rounds.peers)))
+
+    def __iter__(self) -> Iterator[Any]:
+        """One pass. Ends with the stream, or with the run."""
+        go = self._rounds.next_round()
+        if go is None:
+            return
+        share = (go.rank % go.peers, go.peers)
+        if self._own is None or share != self.share or not self._given.persistent_workers:
+            self.share, self._own = share, self._make(share)
+        read = False
+        try:
+            for samples, batch in self._own:
+                read = True
+                self._rounds.hand_out(samples)
+                yield batch if self._flip is None else self._flip(batch)
+                if self._rounds.unused:
+                    self._rounds.pass_round()  # no step followed
+                if self._rounds.next_round() is None:
+                    return
+            if not read:
+                self._rounds.pass_round()  # or a loop over an empty part would keep the others waiting
+        finally:
+            if not self._given.persistent_workers:
+                self._own = None
+
+    def _make(self, share: tuple[int, int]) -> DataLoader[Any]:
+        given = self._given
+        options: dict[str, Any] = {}
+        if given.num_workers:
+            options["prefetch_factor"] = given.prefetch_factor
+            options["persistent_workers"] = given.persistent_workers
+            options["multiprocessing_context"] = given.multiprocessing_context
+            options["worker_init_fn"] = worker_start(given)
+        if given.batch_size is not None:
+            options["drop_last"] = given.drop_last
+        if given.pin_memory_device:
+            options["pin_memory_device"] = given.pin_memory_device
+        return DataLoader(
+            _Every(given.dataset, *share),
+            batch_size=given.batch_size,
+            num_workers=given.num_workers,
+            collate_fn=_Counted(given.collate_fn, given.batch_size is not None),
+            pin_memory=given.pin_memory,
+            timeout=given.timeout,
+            generator=self._generator,
+            **options,
+        )
+
+    def close(self) -> None:
+        """Ends the workers, if there are any."""
+        self._own = None
+
+
+class _Every(IterableDataset[Any]):
+    """Each n-th element of a stream. Everything else that is done with it is done with the stream itself.
+
+    A ``worker_init_fn`` sets what its worker is to read on ``get_worker_info().dataset``, which is this.
+    """
+
+    def __init__(self, dataset: Any, rank: int, n: int) -> None:
+        self.__dict__.update(_dataset=dataset, _rank=rank, _n=n)
+
+    def __iter__(self) -> Iterator[Any]:
+        for at, element in enumerate(self._dataset):
+            if at % self._n == self._rank:
+                yield element
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or "_dataset" not in self.__dict__:
+            raise AttributeError(name)  # while it is unpickled there is nobody to ask
+        return getattr(self.__dict__["_dataset"], name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._dataset, name, value)
+
+
+class _Counted:
+    """A batch, with the number of samples in it."""
+
+    def __init__(self, collate: Callable[[Any], Any], batches: bool) -> None:
+        self._collate, self._batches = collate, batches
+
+    def __call__(self, elements: Any) -> tuple[int, Any]:
+        batch = self._collate(elements)
+        return len(elements) if self._batches else _samples_in(batch), batch
+
+
+def _samples_in(batch: Any) -> int:
+    """Of a batch that the data set made itself: the first length of the first tensor in it."""
+    if isinstance(batch, Tensor):
+        return len(batch) if batch.dim() else 1
+    parts: Any = batch.values() if isinstance(batch, dict) else batch if isinstance(batch, list | tuple) else ()
+    return next((_samples_in(part) for part in parts if isinstance(part, Tensor | dict | list | tuple)), 1) or 1

@@ -1,0 +1,165 @@
+"""Batches that real DataLoader workers fetch beforehand: always those of the round, whatever was guessed."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import select
+import signal
+from collections.abc import Iterator
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, TensorDataset, get_worker_info
+
+from gossip.training.fetching import Fetcher, Key
+
+
+class Squares(Dataset):
+    """Says which process was asked for what."""
+
+    def __init__(self, n: int = 100) -> None:
+        self.n = n
+        self.asked: Any = multiprocessing.get_context("fork").SimpleQueue()
+
+    def __len__(self) -> int:
+        return self.n
+
+    def __getitem__(self, index: int) -> tuple[int, int, int]:
+        if index == 66:
+            raise LookupError("the 66th is broken")
+        self.asked.put((os.getpid(), index))
+        return index, index * index, os.getpid()
+
+
+def indices(key: Key) -> torch.Tensor:
+    return torch.cat([torch.arange(start, stop) for start, stop in key[1]])
+
+
+def key(start: int, epoch: int = 0) -> Key:
+    return epoch, ((start, start + 4),)
+
+
+@contextlib.contextmanager
+def fetching(dataset: Any, **options: Any) -> Iterator[Fetcher]:
+    options.setdefault("num_workers", 2)
+    if options["num_workers"]:
+        options.setdefault("multiprocessing_context", "fork")
+    fetcher = Fetcher(DataLoader(dataset, batch_size=4, **options), indices, seed=5)
+    try:
+        yield fetcher
+    finally:
+        fetcher.close()
+
+
+@pytest.mark.parametrize("options", [{"num_workers": 0}, {"num_workers": 1}, {"num_workers": 2, "persistent_workers": True}])
+def test_a_batch_is_what_the_round_says_however_wrong_the_guesses_were(options: dict[str, Any]) -> None:
+    random = Random(3)
+    with fetching(TensorDataset(torch.arange(60)), collate_fn=lambda rows: [int(row[0]) for row in rows], **options) as fetcher:
+        plan = [key(random.randrange(56), epoch=at // 20) for at in range(60)]
+        for at, now in enumerate(plan):
+            coming = plan[at + 1 : at + 1 + random.randint(0, fetcher.ahead)]
+            if random.random() < 0.3:
+                coming = [key(random.randrange(56), now[0]) for _ in coming]
+            assert fetcher.fetch(now, coming) == indices(now).tolist()
+            if at % 20 == 19:
+                fetcher.rest()
+
+
+def test_workers_fetch_what_is_coming_before_anybody_asks_and_nothing_twice() -> None:
+    dataset = Squares()
+    with fetching(dataset) as fetcher:
+        assert fetcher.ahead == 4
+        plan = [key(4 * at) for at in range(12)]
+        fetcher.fetch(plan[0], plan[1:5])
+        # Five batches without being asked again: were nothing fetched ahead, this would never return.
+        seen = [dataset.asked.get() for _ in range(5 * 4)]
+        for at in range(1, 12):
+            fetcher.fetch(plan[at], plan[at + 1 : at + 5])
+        seen += [dataset.asked.get() for _ in range(7 * 4)]
+        assert dataset.asked.empty()
+    assert sorted(index for _, index in seen) == list(range(48))
+    assert len({pid for pid, _ in seen} - {os.getpid()}) == 2
+
+
+def test_a_guess_that_turned_out_wrong_is_not_gone_on_with() -> None:
+    dataset = Squares()
+    with fetching(dataset, num_workers=1, prefetch_factor=2) as fetcher:
+        fetcher.fetch(key(0), [key(4), key(8), key(12), key(16)])
+        fetcher.fetch(key(4), [key(40), key(44)])  # 8 is under way, and will not come
+        fetcher.fetch(key(40), [key(44)])
+    seen = [dataset.asked.get()[1] for _ in range(5 * 4)]
+    assert dataset.asked.empty()
+    assert seen == [*range(12), *range(40, 48)]
+
+
+def mark(worker: int) -> None:
+    get_worker_info().dataset.n = 1000 + worker
+
+
+def test_the_loaders_own_functions_run_in_its_workers() -> None:
+    def collate(rows: list[Any]) -> tuple[int, int, int]:
+        return os.getpid(), get_worker_info().dataset.n, torch.initial_seed()
+
+    with fetching(Squares(), collate_fn=collate, worker_init_fn=mark) as fetcher:
+        state = torch.get_rng_state()
+        first = fetcher.fetch(key(0), [key(4)])
+        second = fetcher.fetch(key(4))
+        assert torch.equal(state, torch.get_rng_state()), "the user's random numbers were drawn"
+    assert os.getpid() not in (first[0], second[0])
+    assert (first[1], second[1]) == (1000, 1001)
+    assert second[2] == first[2] + 1
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_workers_persist_if_they_are_to(persistent: bool) -> None:
+    with fetching(Squares(), num_workers=1, persistent_workers=persistent) as fetcher:
+        first = fetcher.fetch(key(0), [key(4, epoch=1)])[2][0].item()
+        fetcher.rest()
+        assert is_there(first) == persistent
+        second = fetcher.fetch(key(4, epoch=1))[2][0].item()
+        assert (first == second) == persistent
+    assert not is_there(second)
+
+
+def is_there(pid: int) -> bool:
+    return os.path.exists(f"/proc/{pid}/stat") and open(f"/proc/{pid}/stat").read().split(") ")[1][0] != "Z"
+
+
+def test_a_broken_sample_is_told_as_torch_would_and_the_rest_can_be_read() -> None:
+    for workers in (0, 1):
+        with fetching(Squares(), num_workers=workers) as fetcher:
+            fetcher.fetch(key(0), [key(64)])
+            with pytest.raises(LookupError, match="the 66th is broken"):
+                fetcher.fetch(key(64), [key(4)])
+            assert fetcher.fetch(key(4))[0].tolist() == [4, 5, 6, 7]
+        # A broken sample that was only guessed is nobody's business.
+        with fetching(Squares(), num_workers=workers) as fetcher:
+            fetcher.fetch(key(0), [key(64), key(4)])
+            assert fetcher.fetch(key(8))[0].tolist() == [8, 9, 10, 11]
+
+
+def test_workers_end_at_once_with_a_trainer_that_is_killed() -> None:
+    """By themselves they look for their parent every five seconds only."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            with fetching(Squares(), num_workers=1) as fetcher:
+                worker = fetcher.fetch(key(0))[2][0].item()
+                os.write(write, str(worker).encode())
+                signal.pause()
+        finally:
+            os._exit(1)
+    os.close(write)
+    worker = int(os.read(read, 20))
+    os.close(read)
+    handle = os.pidfd_open(worker)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    ended, _, _ = select.select([handle], [], [], 2.0)
+    os.close(handle)
+    assert ended, "the worker outlives its trainer"
