@@ -1,4 +1,9 @@
-"""Have others gone on without us? Behind them by some rounds, or too many of those, or on another branch of history."""
+"""Have others gone on without us? Behind them by some rounds, or too many of those, or on another branch of history.
+
+Up to f peers may lie about where they are. So a peer leaves its rounds to take over a state when more than f say what calls for
+it, or when it stands still anyway: then one word is enough, since it costs nothing but time (``recovery`` takes nobody's word for
+the state itself).
+"""
 
 from __future__ import annotations
 
@@ -36,6 +41,8 @@ class Astray:
         self.local, self.settings, self.lineage, self.timers = local, settings, lineage, timers
         self.lost_track: tuple[PeerId, str] | None = None
         self.shards: Sequence[ShardRound] = ()  # of the present round
+        self.began_at = 0.0  # when the present round did
+        self._ahead: dict[PeerId, int] = {}  # the latest round that each peer says it is in, of those that said more than ours
         self._branches: dict[PeerId, bytes] = {}
         self._asked = -1  # the round for which a timer runs already
         self._open: tuple[PeerId, int] | None = None  # who was asked for the commits from which round on
@@ -44,6 +51,8 @@ class Astray:
     def begin(self) -> None:
         """Another round begins: who is on which branch is open again."""
         self._branches.clear()
+        here = self.lineage.next_round
+        self._ahead = {peer: ahead for peer, ahead in self._ahead.items() if ahead > here} if self._ahead else self._ahead
 
     def restart(self, same_round: bool) -> None:
         """The state of another peer was taken over. Who was seen on which branch of the round still holds: who forgets that goes
@@ -58,7 +67,9 @@ class Astray:
         if peer not in self.settings.peers:
             return []
         here = self.lineage.next_round
-        if round_id > here + self.settings.rounds.commit_log:
+        self._ahead[peer] = max(round_id, self._ahead.get(peer, 0))
+        far = here + self.settings.rounds.commit_log
+        if round_id > far and self.is_believed(self._beyond(far), now):
             self.lost_track = (peer, f"round {round_id} is under way, this peer is in round {here}")
             return []
         if self._asked == here:
@@ -90,22 +101,36 @@ class Astray:
         if self._open != (peer, here) or notice.asked_round != here or notice.attempt or notice.shard:
             return self.behind(peer, round_id, now)
         self._open = None
+        self._ahead[peer] = max(round_id, self._ahead.get(peer, 0))
+        if not self.is_believed(self._beyond(here), now):
+            return self.behind(peer, round_id, now)
         self.lost_track = (peer, f"round {round_id} is under way, and the commits from round {here} on are not kept")
         return []
 
-    def is_off_branch(self, peer: PeerId, commit: Commit) -> bool:
+    def _beyond(self, round_id: int) -> int:
+        """How many say that they are in a later round."""
+        return sum([ahead > round_id for ahead in self._ahead.values()])
+
+    def is_believed(self, sayers: int, now: float) -> bool:
+        """Whether what so many peers say is reason enough to leave our rounds."""
+        return sayers > self.settings.f or now - self.began_at > self.settings.rounds.round_timeout_s
+
+    def is_off_branch(self, peer: PeerId, commit: Commit, now: float) -> bool:
         """Whether a commit of the present round, sent by ``peer``, is of another branch.
 
         When that is its answer to our request, its branch has gone on with a majority. Ours never can then, however many we are
         that wait on it: we change over.
         """
-        if not self.is_elsewhere(peer, commit.parent):
+        if not self.is_elsewhere(peer, commit.parent, now):
             return False
         if self._open == (peer, commit.round_id) and quorum_of(self.settings, len(self.settings.peers)) > 1:
+            self._ahead.setdefault(peer, commit.round_id + 1)
+            if not self.is_believed(self._beyond(commit.round_id), now):
+                return True
             self.lost_track = (peer, f"round {commit.round_id} was committed on another branch")
         return True
 
-    def is_elsewhere(self, peer: PeerId, parent: bytes) -> bool:
+    def is_elsewhere(self, peer: PeerId, parent: bytes, now: float) -> bool:
         """Whether ``peer``, whose last round has the hash ``parent``, is on another branch.
 
         When more peers are on that branch than on ours, we change over; of equals, to the lower hash.
@@ -118,7 +143,8 @@ class Astray:
             return False
         with_us = 1 + sum(1 for branch in self._branches.values() if branch == ours)
         with_them = sum(1 for branch in self._branches.values() if branch == parent)
-        if with_them > with_us or (with_them == with_us and parent < ours):
+        more = with_them > with_us or (with_them == with_us and parent < ours)
+        if more and self.is_believed(with_them, now):
             where = f"round {self.lineage.next_round}"
             self.lost_track = (peer, f"{with_them} peers are on another branch at {where}, {with_us} on ours")
         return True

@@ -63,7 +63,6 @@ class RollingRounds:
         self.finished: set[PeerId] = set()  # done with training: neither expected nor asked to serve
         self._shards: list[ShardRound] = []
         self._own: Contributed | None = None
-        self._began_at = 0.0
         self._applied = -1  # the last round that the trainer has applied
         self._go_round = -1
         self._serves_from = float("-inf")
@@ -192,7 +191,7 @@ class RollingRounds:
             case Commit():
                 return self._on_commit(sender, shard, message, event.payload, now)
             case Partial() | Overdue():
-                heard = self.mode == "active" and not self.astray.is_elsewhere(sender, message.parent)
+                heard = self.mode == "active" and not self.astray.is_elsewhere(sender, message.parent, now)
                 return self.joint.on_message(sender, message, now) if heard else []
 
     def on_hello(self, sender: PeerId, hello: Hello, now: float) -> list[Effect]:
@@ -216,7 +215,7 @@ class RollingRounds:
     def _on_update(self, sender: PeerId, shard: ShardRound, update: Update, payload: Payload | None, now: float) -> list[Effect]:
         if sender not in self.roster:
             return []
-        if self.astray.is_elsewhere(sender, update.parent):
+        if self.astray.is_elsewhere(sender, update.parent, now):
             return [Send(sender, self._not_me(update))]
         if shard.commit is not None:
             return [reissue(sender, shard.commit, shard.payload, update.attempt)]
@@ -234,7 +233,7 @@ class RollingRounds:
     def _on_query(self, sender: PeerId, shard: ShardRound, query: Query, now: float) -> list[Effect]:
         if shard.commit is not None:
             return [reissue(sender, shard.commit, shard.payload, query.attempt)]
-        if self.astray.is_elsewhere(sender, query.parent) or self.mode != "active":
+        if self.astray.is_elsewhere(sender, query.parent, now) or self.mode != "active":
             return []
         if shard.server(query.attempt) != sender or query.attempt < shard.attempt or self.joint.is_combining(shard):
             return []
@@ -247,7 +246,7 @@ class RollingRounds:
                 return []
             digests = {"held": shard.commit.digest.hex(), "heard": commit.digest.hex()}
             return [Report("fork", {**whence(sender, commit), **digests})]
-        if self.astray.is_off_branch(sender, commit):
+        if self.astray.is_off_branch(sender, commit, now):
             return []
         in_turn = commit.made_at <= commit.attempt and commit.server == shard.server(commit.made_at)
         if not in_turn or not self.agreed.is_sound(commit, payload):
@@ -269,7 +268,7 @@ class RollingRounds:
             return self.astray.not_kept(sender, notice, now) if self.mode != "off" else []
         if self.mode != "active" or notice.asked_round != self.round_id or notice.shard >= len(self._shards):
             return []
-        if notice.round_id == self.round_id and self.astray.is_elsewhere(sender, notice.chain):
+        if notice.round_id == self.round_id and self.astray.is_elsewhere(sender, notice.chain, now):
             return []
         shard = self._shards[notice.shard]
         refused = shard.commit is None and notice.attempt == shard.attempt and shard.server(shard.attempt) == sender
@@ -339,7 +338,7 @@ class RollingRounds:
         self.mode = "active" if self.local in self.roster else "following"
         plan = self.topology(self.agreed.electorate(), self.round_id, self.settings.seed, shards=len(self.sizes))
         self._shards = self.astray.shards = [ShardRound(index, order) for index, order in enumerate(plan.servers)]
-        self._own, self._began_at = None, now
+        self._own, self.astray.began_at = None, now
         common = (self.round_id, self.roster, self.agreed.begin(), self.chain)
         self.server.begin(*common, self.log.previous, len(self._shards))
         self._promises.recall(self.round_id, self.chain, self._shards)
@@ -417,7 +416,7 @@ class RollingRounds:
         self._promises.keep_finished(self.round_id, self.chain, self._shards)
         alive = sum([peer == self.local or not self.skip_reason(peer) for peer in held[0][0].roster])
         effects = self.agreed.append(held, [shard.made_here for shard in self._shards], alive)
-        self.deadline.observe_round(now - self._began_at)
+        self.deadline.observe_round(now - self.astray.began_at)
         self.joining.difference_update(self.roster)
         if self._own is not None and self._applied == self.round_id - 1:
             self._applied = self.round_id  # it will have, before it reads the Go behind it

@@ -574,6 +574,62 @@ def test_one_too_far_behind_for_the_log_asks_for_the_state() -> None:
     assert late.astray.lost_track[0] == 0
 
 
+LATER_S = 11.0
+"""In the same round for longer than a round takes at most: it stands still."""
+
+
+def test_one_liar_who_is_far_ahead_does_not_make_a_peer_leave_its_rounds_and_two_sayers_do() -> None:
+    table = Table(5, f=1)
+    peer = table.peers[2]
+    far = NotMe(LINEAGE, 0, 0, 0, 10**9, b"h" * 16)
+    for _ in range(3):
+        peer.on_message(Received(0, 1, far), table.now)
+    peer.on_progress(0, 10**9, table.now)
+    assert peer.astray.lost_track is None, "one peer says so"
+    peer.on_message(Received(4, 1, NotMe(LINEAGE, 0, 0, 0, 1000, b"h" * 16)), table.now)
+    assert peer.astray.lost_track is not None
+
+
+def test_one_word_is_enough_for_a_peer_that_stands_still() -> None:
+    table = Table(5, f=1)
+    peer = table.peers[2]
+    far = NotMe(LINEAGE, 0, 0, 0, 10**9, b"h" * 16)
+    peer.on_message(Received(0, 1, far), table.now + LATER_S)
+    assert peer.astray.lost_track is not None
+
+
+def test_one_liar_on_a_branch_of_its_own_draws_nobody_over_and_two_peers_do() -> None:
+    """Of equals the lower hash wins, which a liar chooses."""
+    table = Table(5, f=1)
+    peer = table.peers[2]
+    assert peer.astray.is_elsewhere(0, b"\0" * 16, table.now)
+    assert peer.astray.lost_track is None
+    assert peer.astray.is_elsewhere(1, b"\0" * 16, table.now)
+    assert peer.astray.lost_track is not None
+
+
+@pytest.mark.parametrize("answer", ["not kept", "another branch"])
+def test_the_answer_of_one_who_was_asked_for_commits_is_not_enough_while_the_others_are_here(answer: str) -> None:
+    table = Table(5, f=1)
+    peer = table.peers[2]
+
+    def answers(sender: int) -> None:
+        if answer == "not kept":
+            peer.on_message(Received(sender, 1, NotMe(LINEAGE, 0, 0, 0, 5, b"h" * 16)), table.now)
+        else:
+            commit = Commit(LINEAGE, 0, 0, 0, 0, sender, b"their branch ...", b"", (), (), (0, 1, 2, 3, 4), None, "")
+            peer.on_message(Received(sender, 1, commit), table.now)
+
+    peer.on_progress(0, 5, table.now)
+    peer.astray.still_behind(StillBehind(0, 0), table.now)
+    answers(0)
+    assert peer.astray.lost_track is None
+    peer.on_progress(1, 5, table.now)
+    peer.astray.still_behind(StillBehind(0, 1), table.now)
+    answers(1)
+    assert peer.astray.lost_track is not None
+
+
 def test_a_lone_peer_on_another_branch_changes_over_and_a_majority_does_not() -> None:
     table = Table(5)
     other = table.peers[4]
@@ -592,12 +648,12 @@ def test_a_larger_part_that_waits_changes_over_to_the_branch_that_goes_on() -> N
         peer.agreed.lineage.restart(0, b"another branch!!")
     waiting = table.peers[0]
     for mate in (1, 2, 3):
-        assert not waiting.astray.is_elsewhere(mate, b"another branch!!")
+        assert not waiting.astray.is_elsewhere(mate, b"another branch!!", table.now)
     commit = Commit(LINEAGE, 0, 0, 0, 0, 4, b"their branch ...", b"", (), (), tuple(range(9)), None, "")
-    assert waiting.astray.is_off_branch(5, commit)
+    assert waiting.astray.is_off_branch(5, commit, table.now)
     assert waiting.astray.lost_track is None, "it was not asked for that"
     waiting.astray.still_behind(StillBehind(0, 4), 0.0)
-    assert waiting.astray.is_off_branch(4, commit)
+    assert waiting.astray.is_off_branch(4, commit, table.now)
     assert waiting.astray.lost_track is not None
     assert waiting.astray.lost_track[0] == 4
 

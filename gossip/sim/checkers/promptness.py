@@ -317,7 +317,7 @@ class AsksForWhatItLacks(Checker):
 
 class TakesAStateInstead(Checker):
     """L5: who hears that the commits which it lacks are not kept any more, or that others are farther ahead than anybody keeps
-    commits, asks for no more commits and takes over a state."""
+    commits, asks for no more commits and takes over a state; as soon as more peers say so than may be lying."""
 
     invariant = "L5"
     events = (Query, Commit, NotMe)
@@ -343,7 +343,10 @@ class TakesAStateInstead(Checker):
             here = rounds.round_id
             not_kept = isinstance(message, NotMe) and message.round_id > here == message.asked_round
             not_kept = not_kept and message.attempt == message.shard == 0 and rounds.astray._open == (event.sender, here)
-            if not_kept or message.round_id > here + core.settings.rounds.commit_log:
+            far = here + core.settings.rounds.commit_log
+            beyond = here if not_kept else far
+            ahead = {event.sender, *(other for other, told in rounds.astray._ahead.items() if told > beyond)}
+            if (not_kept or message.round_id > far) and len(ahead) > core.settings.f:
                 self._lost[peer] = here
 
     def after_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
