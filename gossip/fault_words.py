@@ -1,4 +1,4 @@
-"""Faults as they are typed: one word each, such as ``crash:3@50``, ``hang:3@5s+2s``, ``sign_flip:5,6*10``."""
+"""Faults as they are typed: one word each, such as ``crash:3@50``, ``partition:0-4|5-7@5s+2s``, ``sign_flip:5,6*10``."""
 
 from __future__ import annotations
 
@@ -7,8 +7,14 @@ import re
 from dataclasses import dataclass
 
 from gossip.errors import BadFault
-from gossip.fault_kinds import ATTACKS, KINDS, STRENGTH_MAX, Crash, Hang, Liar, RealFault, Restart, Slow, unknown_kind
+from gossip.fault_kinds import ATTACKS, STRENGTH_MAX, Crash, Hang, Liar, RealFault, Restart, Slow, unknown_kind
+from gossip.fault_kinds import KINDS as PROCESS_KINDS
+from gossip.world_faults import Delay, Flap, LinkFault, Loss, Partition, Ring
 
+LINK_KINDS = ("partition", "ring", "flap", "loss", "delay")
+KINDS: tuple[str, ...] = (*PROCESS_KINDS[:4], *LINK_KINDS, *PROCESS_KINDS[4:])
+"""Of the faults that can be typed: those that real runs carry out."""
+PEERS_NAMED_MAX = 4096  # more are no swarm of ours, and a word must not take all memory
 _UNITS = {"ms": (1.0, 1000.0), "s": (1.0, 1.0), "m": (60.0, 1.0)}  # multiply, divide: 59 / 1000 is 0.059, 59 * 0.001 is not
 
 
@@ -36,16 +42,18 @@ class _Reader:
             raise self.wrong("nothing more", hint)
 
 
-def read_word(word: str) -> tuple[RealFault, ...]:
+def read_word(word: str) -> tuple[RealFault | LinkFault, ...]:
     """The faults of one word: one for each peer that it names. Raises: BadFault."""
     reader = _Reader(word.strip())
     kind = reader.take(r"[A-Za-z_-]+", "the kind of a fault", "for example crash:3@50; kinds: " + ", ".join(KINDS)).replace(
         "-", "_"
     )
     if kind not in KINDS:
-        raise unknown_kind(kind, f"bad fault {word!r}")
+        raise unknown_kind(kind, f"bad fault {word!r}", KINDS)
     usage = usage_of(kind)
     reader.take(":", "':'", usage)
+    if kind in LINK_KINDS:
+        return (_link_fault(reader, kind, usage),)
     if kind == "crash" and reader.word.startswith("server", reader.at):
         reader.at += len("server")
         peers: tuple[int, ...] = ()
@@ -81,13 +89,77 @@ def read_word(word: str) -> tuple[RealFault, ...]:
 
 def _peers(reader: _Reader, kind: str, usage: str) -> tuple[int, ...]:
     expected = "a peer's number" + (" or 'server'" if kind == "crash" else "")
-    peers = [int(reader.take(r"\d{1,9}", expected, usage))]
+    peers = _span(reader, expected, usage)
     while reader.word.startswith(",", reader.at):
         reader.at += 1
-        peers.append(int(reader.take(r"\d{1,9}", "a peer's number", usage)))
+        peers += _span(reader, "a peer's number", usage)
     if len(set(peers)) != len(peers):
         raise BadFault(f"bad fault {reader.word!r}: a peer is named twice", usage)
     return tuple(peers)
+
+
+def _span(reader: _Reader, expected: str, usage: str) -> list[int]:
+    """``3``, or ``0-4``."""
+    first = last = int(reader.take(r"\d{1,9}", expected, usage))
+    if reader.word.startswith("-", reader.at):
+        reader.at += 1
+        last = int(reader.take(r"\d{1,9}", "the last of a row of peers", usage))
+        if not first <= last < first + PEERS_NAMED_MAX:
+            raise BadFault(f"bad fault {reader.word!r}: {first}-{last} is no row of peers", usage)
+    return list(range(first, last + 1))
+
+
+def _link_fault(reader: _Reader, kind: str, usage: str) -> LinkFault:
+    """What befalls the network. It begins at a time, never at a round: that comes at another time to each peer."""
+    if kind == "partition":
+        sides, one_way = _sides(reader, usage)
+        return Partition(sides, *_while(reader, usage), one_way)
+    everybody = kind in ("loss", "delay") and reader.word.startswith("all", reader.at)
+    reader.at += 3 if everybody else 0
+    peers = () if everybody else _peers(reader, kind, usage)
+    if kind == "ring":
+        if len(peers) < 4:
+            raise BadFault(f"bad fault {reader.word!r}: in a ring of {len(peers)} everybody reaches everybody", usage)
+        return Ring(peers, *_while(reader, usage))
+    reader.take(r"\*", "'*' and " + {"flap": "a period", "loss": "a share", "delay": "a duration"}[kind], usage)
+    if kind == "loss":
+        share = _number(reader, "a share from 0 to 1", usage)
+        if not 0 <= share <= 1:
+            raise BadFault(f"bad fault {reader.word!r}: a share of {share:g} is not from 0 to 1", usage)
+        return Loss(share, *_while(reader, usage), peers)
+    long_s = _seconds(reader, usage)
+    if kind == "delay":
+        return Delay(long_s, *_while(reader, usage), peers)
+    if len(peers) != 2:
+        raise BadFault(f"bad fault {reader.word!r}: a link has two ends, not {len(peers)}", usage)
+    if long_s < 0.001:
+        raise BadFault(f"bad fault {reader.word!r}: a period of {long_s:g} s is too short", usage)
+    at_s, for_s = _while(reader, usage)
+    return Flap(peers, at_s, for_s, long_s)
+
+
+def _sides(reader: _Reader, usage: str) -> tuple[tuple[tuple[int, ...], ...], bool]:
+    """The sides of a partition, and whether it is cut in one direction only."""
+    sides = [_peers(reader, "partition", usage)]
+    mark = reader.take(r"[|>]", "'|' (or '>', one way) and the other side", usage)
+    sides.append(_peers(reader, "partition", usage))
+    while reader.word.startswith(mark, reader.at):
+        reader.at += 1
+        sides.append(_peers(reader, "partition", usage))
+    everyone = [peer for side in sides for peer in side]
+    if len(set(everyone)) != len(everyone):
+        raise BadFault(f"bad fault {reader.word!r}: a peer is on two sides", usage)
+    return tuple(sides), mark == ">"
+
+
+def _while(reader: _Reader, usage: str) -> tuple[float, float]:
+    """From when, and for how long."""
+    reader.take("@", "'@' and a time", usage)
+    at_s = _seconds(reader, usage)
+    reader.take(r"\+", "'+' and a duration", usage)
+    for_s = _seconds(reader, usage)
+    reader.end(usage)
+    return at_s, for_s
 
 
 def _number(reader: _Reader, expected: str, usage: str) -> float:
@@ -126,6 +198,15 @@ def usage_of(kind: str) -> str:
             return f"{kind}:PEER@ROUND+DURATION, for example {kind}:3@50+2s"
         case "slow":
             return "slow:PEER*FACTOR, for example slow:2*4"
+        case "partition":
+            return "partition:PEERS|PEERS@TIME+DURATION (> in place of |: one way), for example 'partition:0-4|5-7@20s+10s'"
+        case "ring":
+            return "ring:PEERS@TIME+DURATION, four or more, for example ring:0-7@20s+10s"
+        case "flap":
+            return "flap:PEER,PEER*PERIOD@TIME+DURATION, for example flap:0,3*500ms@20s+10s"
+        case "loss" | "delay":
+            unit, example = ("SHARE", "0.2") if kind == "loss" else ("DURATION", "50ms")
+            return f"{kind}:PEERS*{unit}@TIME+DURATION, or all in place of peers, for example {kind}:all*{example}@20s+10s"
         case attack:
             unit = ATTACKS[attack].unit
             example = f"{attack}:5,6*{max(10.0, ATTACKS[attack].strength):g}" if unit else f"{attack}:5,6"

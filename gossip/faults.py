@@ -20,10 +20,10 @@ from typing import Any
 from gossip.aggregators.attacks import KINDS as LIES
 from gossip.errors import BadFault
 
-from .fault_kinds import ATTACKS, KINDS, Attack, Crash, Hang, Liar, RealFault, Restart, Slow, Victim
+from .fault_kinds import ATTACKS, Attack, Crash, Hang, Liar, RealFault, Restart, Slow, Victim
 from .fault_tables import Fault, from_table, to_table, toml_of
-from .fault_words import read_word
-from .world_faults import WORLD_KINDS, NetworkFault, NodeLie, Partition, ServerFault, kind_of
+from .fault_words import KINDS, read_word
+from .world_faults import WORLD_KINDS, LinkFault, NetworkFault, NodeLie, Partition, ServerFault, kind_of
 
 __all__ = [
     "ATTACKS",
@@ -75,9 +75,9 @@ class FaultPlan:
         return tuple(map(str, self.real().faults))
 
     def real(self) -> FaultPlan:
-        """The plan itself. Raises: BadFault: Real processes cannot carry it out, for want of a network that obeys us."""
+        """The plan itself. Raises: BadFault: Real processes cannot carry it out."""
         for number, fault in enumerate(self.faults, 1):
-            if not isinstance(fault, RealFault):
+            if not isinstance(fault, RealFault | LinkFault):
                 raise BadFault(
                     f"fault {number} ({fault}): only the simulator can do {kind_of(fault)!r}",
                     f"gossip simulate --faults PLAN.toml; real processes can do: {', '.join(KINDS)}",

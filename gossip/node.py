@@ -137,9 +137,9 @@ class Node:
         settings = dataclasses.replace(settings, updates_for=needs, joint=joint)
         plan = config.plan
         self._rule, self._settings, self._topology = rule, settings, topology
-        self._saboteur = Saboteur(plan, spec.peer, spec.incarnation, spec.run_dir, self._journal)
-        self.transport = self._make_transport(
-            spec, lambda: self.core.membership.incarnation, lambda *what: self.core.payload_limit(*what)
+        self._saboteur = Saboteur(plan, spec.peer, spec.incarnation, spec.run_dir, self._journal, config.peers)
+        self.transport = self._saboteur.around(
+            self._make_transport(spec, lambda: self.core.membership.incarnation, lambda *what: self.core.payload_limit(*what))
         )
         own_control, own_bulk = self.transport.control, self.transport.bulk
         self.core = self._make_core(spec, settings, topology, own_control, own_bulk)

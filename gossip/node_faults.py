@@ -1,8 +1,7 @@
-"""Carrying out this peer's share of the fault plan: its own crash, hang or restart."""
+"""Carrying out this peer's share of the fault plan: its own crash, hang or restart, and what befalls its links."""
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import threading
@@ -16,6 +15,8 @@ from gossip.fault_kinds import Blow
 from gossip.faults import Crash, FaultPlan, Hang, Restart
 
 from .node_files import Journal
+from .node_links import Claims, LinkFaults
+from .transport.base import Transport
 
 
 class Saboteur:
@@ -25,16 +26,19 @@ class Saboteur:
     peer is not killed again, and of two who serve a round only the first dies, unless the plan names two.
     """
 
-    def __init__(self, plan: FaultPlan, peer: int, incarnation: int, run_dir: Path | None, journal: Journal) -> None:
-        self._peer, self._journal = peer, journal
-        self._claims = None if run_dir is None else run_dir / "faults"
+    def __init__(
+        self, plan: FaultPlan, peer: int, incarnation: int, run_dir: Path | None, journal: Journal, peers: int = 0
+    ) -> None:
+        self._journal = journal
+        self._claims = Claims(None if run_dir is None else run_dir / "faults", peer)
+        self._links = LinkFaults(plan, peer, peers, self._claims, journal)
         self._own: list[tuple[int, Blow]] = []
         self._server: list[tuple[int, Crash]] = []
         self._timed: list[tuple[int, Blow]] = []
         self._round = 0
         self._began: float | None = None  # when the run did, on the monotonic clock, which the peers of a host share
         for index, fault in enumerate(plan.real()):
-            if not isinstance(fault, (Crash, Restart, Hang)) or (self._claims is None and incarnation > 0):
+            if not isinstance(fault, (Crash, Restart, Hang)) or (run_dir is None and incarnation > 0):
                 continue
             if fault.peer == peer:
                 (self._own if fault.at_s is None else self._timed).append((index, fault))
@@ -46,8 +50,8 @@ class Saboteur:
     def reached(self, round_id: int) -> None:
         """The trainer is about to start the round."""
         self._round = round_id
-        if self._began is None and (self._timed or self._server):
-            self._began = self._beginning()
+        if self._began is None and (self._timed or self._server or self._links.planned):
+            self._began = self._claims.beginning()
         if self._own:
             self._strike(self._own, lambda fault: fault.round <= round_id, round_id)
 
@@ -62,41 +66,17 @@ class Saboteur:
         if self._timed and self._began is not None:
             passed_s = now - self._began
             self._strike(self._timed, lambda fault: _is_over(fault.at_s, passed_s), self._round)
+        self._links.tick(now, self._began, self._round)
+
+    def around(self, transport: Transport) -> Transport:
+        """The transport to use in place of this one, so that its links fail when they should."""
+        return self._links.around(transport)
 
     def _strike(self, faults: list[tuple[int, Any]], applies: Callable[[Any], bool], round_id: int) -> None:
         for entry in [entry for entry in faults if applies(entry[1])]:
             faults.remove(entry)
-            if self._claim(*entry):
+            if self._claims.take(str(entry[0]), fault=str(entry[1])):
                 self._carry_out(entry[1], round_id)
-
-    def _beginning(self) -> float:
-        """When the first round of the run began: whoever begins it writes that down for the others, and for later lives."""
-        now = time.monotonic()
-        if self._claims is None:
-            return now
-        self._claims.mkdir(parents=True, exist_ok=True)
-        scratch, path = self._claims / f"began.{self._peer}.{os.getpid()}", self._claims / "began"
-        scratch.write_text(repr(now), "utf-8")
-        try:
-            os.link(scratch, path)  # whole, and only if there is none yet
-        except FileExistsError:
-            return float(path.read_text("utf-8"))
-        finally:
-            scratch.unlink()
-        return now
-
-    def _claim(self, index: int, fault: Blow) -> bool:
-        """Whether this peer is the first to carry it out."""
-        if self._claims is None:
-            return True
-        self._claims.mkdir(parents=True, exist_ok=True)
-        try:
-            fd = os.open(self._claims / str(index), os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o644)
-        except FileExistsError:
-            return False
-        with open(fd, "w", encoding="utf-8") as file:
-            json.dump({"fault": str(fault), "peer": self._peer, "wall": time.time()}, file)
-        return True
 
     def _carry_out(self, fault: Blow, round_id: int) -> None:
         kind = type(fault).__name__.lower()

@@ -1,7 +1,8 @@
-"""Faults that only the simulator can inject: in the network, in clocks, at one instant of a process, in what a node says.
+"""Faults in the network, in clocks, at one instant of a process, in what a node says.
 
-Each is a frozen dataclass whose fields are the keys of its table in a plan file. Times are seconds since the run began; what
-lasts goes from ``at_s`` for ``for_s``. ``peers`` without a word says "every link" or "anyone".
+The simulator can inject them all, real runs those of ``LinkFault``. Each is a frozen dataclass whose fields are the keys of its
+table in a plan file. Times are seconds since the run began; what lasts goes from ``at_s`` for ``for_s``. ``peers`` without a word
+says "every link" or "anyone".
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
+
+from .fault_kinds import duration
 
 
 def _number(least: float, most: float = 1e9) -> Any:
@@ -32,8 +35,8 @@ class Partition:
     one_way: bool = False
 
     def __str__(self) -> str:
-        sides = (" -x " if self.one_way else " | ").join(",".join(map(str, side)) for side in self.sides)
-        return f"partition {sides} {_span(self)}"
+        sides = (">" if self.one_way else "|").join(map(peers_word, self.sides))
+        return f"partition:{sides}{_moment(self)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +48,7 @@ class Ring:
     for_s: float = _number(0)
 
     def __str__(self) -> str:
-        return f"ring {_pair(self.peers)} {_span(self)}"
+        return f"ring:{peers_word(self.peers)}{_moment(self)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +61,7 @@ class Flap:
     period_s: float = _number(0.001)
 
     def __str__(self) -> str:
-        return f"flap {_pair(self.peers)} every {self.period_s:g} s {_span(self)}"
+        return f"flap:{peers_word(self.peers)}*{duration(self.period_s)}{_moment(self)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +74,7 @@ class Loss:
     peers: tuple[int, ...] = _links()
 
     def __str__(self) -> str:
-        return f"loss {self.share:.0%} {_near(self.peers)}{_span(self)}"
+        return f"loss:{peers_word(self.peers) or 'all'}*{self.share:.12g}{_moment(self)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +154,7 @@ class Delay:
     peers: tuple[int, ...] = _links()
 
     def __str__(self) -> str:
-        return f"delay {self.delay_s:g} s {_near(self.peers)}{_span(self)}"
+        return f"delay:{peers_word(self.peers) or 'all'}*{duration(self.delay_s)}{_moment(self)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,7 +324,11 @@ class NodeLie:
         return f"lie {self.lie}:{','.join(map(str, self.peers))}"
 
 
-NetworkFault: TypeAlias = Partition | Ring | Flap | Loss | Duplicate | Corrupt | Reset | Reorder | Spike | Delay | Narrow
+Break: TypeAlias = Partition | Ring | Flap
+Weather: TypeAlias = Loss | Duplicate | Corrupt | Reset | Reorder | Spike | Delay | Narrow
+NetworkFault: TypeAlias = Break | Weather
+LinkFault: TypeAlias = Partition | Ring | Flap | Loss | Delay
+"""What the nodes of a real run carry out too: each drops, or holds up, what it sends and what comes."""
 ServerFault: TypeAlias = CrashBroadcast | HangServer
 ProcessFault: TypeAlias = CrashMidway | HangTrainer | KillTrainer | Leave | Drift | LateTimers | SlowNode
 WorldFault: TypeAlias = NetworkFault | ProcessFault | ServerFault | NodeLie
@@ -360,8 +367,23 @@ def _span(fault: Any) -> str:
     return f"at {fault.at_s:g} s for {fault.for_s:g} s"
 
 
-def _pair(peers: tuple[int, ...]) -> str:
-    return "-".join(map(str, peers))
+def _moment(fault: Any) -> str:
+    return f"@{duration(fault.at_s)}+{duration(fault.for_s)}"
+
+
+def peers_word(peers: tuple[int, ...]) -> str:
+    """``0-4,7``: as peers are typed. Three and more in a row make a range."""
+    words: list[str] = []
+    at = 0
+    while at < len(peers):
+        end = at
+        while end + 1 < len(peers) and peers[end + 1] == peers[end] + 1:
+            end += 1
+        if end - at < 2:
+            end = at
+        words.append(str(peers[at]) if end == at else f"{peers[at]}-{peers[end]}")
+        at = end + 1
+    return ",".join(words)
 
 
 def _near(peers: tuple[int, ...]) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from gossip.fault_words import LINK_KINDS
 from gossip.faults import FaultPlan
 
 State = Literal["starting", "here", "training", "stopped", "gone", "done"]
@@ -146,6 +147,8 @@ class RunView:
                 row.accuracy = _number(event.get("accuracy"), row.accuracy)
             case "fault":
                 return self._fault(row, event, t)
+            case "fault_over":
+                return [f"* over: {event.get('fault')} at round {event.get('round')}"]
             case "skip" | "dead" if subject is not None:
                 return self._noticed(str(name), row, subject, event, t)
             case "unskip" if subject is not None:
@@ -268,6 +271,8 @@ class RunView:
         if kind in ("crash", "restart"):
             serving = ", which serves it" if str(event.get("fault", "")).startswith("crash:server") else ""
             return [f"* injected: SIGKILL peer {row.peer}{serving} at round {at}"]
+        if kind in LINK_KINDS:
+            return [f"* injected: {event.get('fault')} at round {at}"]
         return [f"* injected: {kind} by peer {row.peer}"]
 
     def blow(self, peer: int) -> Blow | None:

@@ -6,7 +6,7 @@ A fault that finds nothing to strike (the peer is dead already, no message was s
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, assert_never
@@ -15,7 +15,9 @@ from gossip.core.events import Aggregate, Effect, Go, Send
 from gossip.core.messages import Commit, PeerId
 from gossip.fault_kinds import Blow, Crash, Hang, Liar, Restart, Slow
 from gossip.fault_tables import Fault
+from gossip.link_faults import near, severed
 from gossip.world_faults import (
+    Break,
     Corrupt,
     CrashBroadcast,
     CrashMidway,
@@ -40,6 +42,7 @@ from gossip.world_faults import (
     ServerFault,
     SlowNode,
     Spike,
+    Weather,
     kind_of,
 )
 
@@ -54,9 +57,6 @@ from .toy_trainer import ToyTrainer
 if TYPE_CHECKING:
     from .driver import Swarm
     from .host import Host
-
-Weather = Loss | Duplicate | Corrupt | Reset | Reorder | Spike | Delay | Narrow
-Break = Partition | Ring | Flap
 
 
 def name_of(fault: Fault) -> str:
@@ -302,10 +302,10 @@ class Nemesis(Observer):
         if isinstance(fault, Flap):
             self._swing(swarm, number, fault)
         elif isinstance(fault, Partition | Ring):
-            self._break(swarm, number, fault, _across(fault) if isinstance(fault, Partition) else _beyond(fault))
+            self._break(swarm, number, fault, severed(fault))
         else:
             self._weather[number] = fault
-            self._proofs.watch(number, fault, _near(fault, tuple(swarm.hosts)))
+            self._proofs.watch(number, fault, near(fault, tuple(swarm.hosts)))
             self._reshape(swarm)
 
     def _off(self, swarm: Swarm[Any], number: int, fault: NetworkFault) -> None:
@@ -333,8 +333,7 @@ class Nemesis(Observer):
             self._proofs.rest(number)
             self._cut(swarm)
         else:
-            a, b = fault.peers
-            self._break(swarm, number, fault, ((a, b), (b, a)))
+            self._break(swarm, number, fault, severed(fault))
         self._later(swarm, swarm.now + fault.period_s / 2, partial(self._swing, swarm, number, fault))
 
     def _cut(self, swarm: Swarm[Any]) -> None:
@@ -353,7 +352,7 @@ class Nemesis(Observer):
         peers, network = tuple(swarm.hosts), swarm.network
         network.models.clear()
         for fault in self._weather.values():
-            for link in _near(fault, peers):
+            for link in near(fault, peers):
                 network.models[link] = _worse(network.models.get(link, network.default), fault)
 
     def _later(self, swarm: Swarm[Any], t: float, act: Callable[[], None]) -> None:
@@ -363,31 +362,6 @@ class Nemesis(Observer):
 
 def _has_round(fault: Fault) -> bool:
     return getattr(fault, "round", None) is not None
-
-
-def _across(fault: Partition) -> Iterator[Link]:
-    for i, left in enumerate(fault.sides):
-        for right in fault.sides[i + 1 :]:
-            for a in left:
-                for b in right:
-                    yield a, b
-                    if not fault.one_way:
-                        yield b, a
-
-
-def _beyond(fault: Ring) -> Iterator[Link]:
-    """Between those who do not stand side by side."""
-    order, n = fault.peers, len(fault.peers)
-    for i, a in enumerate(order):
-        for j, b in enumerate(order):
-            if (j - i) % n not in (0, 1, n - 1):
-                yield a, b
-
-
-def _near(fault: Weather, peers: tuple[PeerId, ...]) -> list[Link]:
-    """The links that it is about."""
-    links = [(a, b) for a in peers for b in peers if a != b]
-    return [link for link in links if not fault.peers or link[0] in fault.peers or link[1] in fault.peers]
 
 
 def _worse(model: LinkModel, fault: Weather) -> LinkModel:

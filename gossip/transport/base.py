@@ -28,12 +28,12 @@ is dropped before it is stored. ``StateOffer`` is the one message whose ``nbytes
 class Traffic:
     """Counts since the start. Units: messages and bytes.
 
-    ``dropped`` counts by reason. On the way out: ``no_link`` (unknown peer, or no connection), ``full`` (too much is queued
-    for that peer), ``bad_address``. On the way in: ``malformed`` (not a message), ``foreign_run`` (of another run),
-    ``own_name`` (somebody else who claims to be us), ``wrong_lane``, ``unexpected`` (a payload where none may come),
-    ``wrong_size``, ``too_large``, ``gap`` (a chunk that does not follow, or a payload that was never finished),
-    ``unknown_transfer`` (a chunk of no payload), ``crowded`` (too many unfinished payloads of one sender), ``corrupt``
-    (the checksum does not fit).
+    ``dropped`` counts by reason. By a fault that was injected, either way: ``cut``, ``lost``. On the way out: ``no_link``
+    (unknown peer, or no connection), ``full`` (too much is queued for that peer), ``bad_address``. On the way in:
+    ``malformed`` (not a message), ``foreign_run`` (of another run), ``own_name`` (somebody else who claims to be us),
+    ``wrong_lane``, ``unexpected`` (a payload where none may come), ``wrong_size``, ``too_large``, ``gap`` (a chunk that does
+    not follow, or a payload that was never finished), ``unknown_transfer`` (a chunk of no payload), ``crowded`` (too many
+    unfinished payloads of one sender), ``corrupt`` (the checksum does not fit).
     """
 
     sent_messages: int = 0

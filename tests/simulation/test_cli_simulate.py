@@ -202,8 +202,9 @@ def test_a_world_in_a_plan_that_cannot_be_is_refused_too(world: str, says: str, 
 
 @pytest.mark.parametrize("command", [["run", "train.py"], ["demo"]])
 def test_real_runs_refuse_a_plan_that_only_the_simulator_can_carry_out(command: list[str], plan: Path) -> None:
+    plan.write_text(plan.read_text() + '[[fault]]\nkind = "drift"\npeer = 1\nrate = 0.9\nat_s = 1\nfor_s = 1\n')
     done = CliRunner().invoke(app, [command[0], "--faults", str(plan), *command[1:]])
-    assert "only the simulator can do 'partition'" in str(done.exception)
+    assert "only the simulator can do 'drift'" in str(done.exception)
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -signal.SIGKILL)])

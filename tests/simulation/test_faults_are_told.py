@@ -30,7 +30,7 @@ def test_every_fault_stands_in_the_trace_and_in_the_picture_where_it_begins_and_
         (2.5, 2, str(FAULTS[2])),
         (3.0, -1, "all faults are over"),
     ]
-    assert "2.000000  network       fault begins: partition 0,1 | 2,3" in "\n".join(map(str, chart.lines))
+    assert "2.000000  network       fault begins: partition:0,1|2,3@2s+300ms" in "\n".join(map(str, chart.lines))
     drawing = ET.fromstring(draw(outcome, chart, rows=10_000))
     words = ["".join(node.itertext()) for node in drawing.iter("{http://www.w3.org/2000/svg}text")]
     for _, peer, text in told:

@@ -1,4 +1,4 @@
-"""Plans with faults that only the simulator can inject, and faults with times in place of rounds."""
+"""Plans with faults of the network, or that only the simulator can inject, and faults with times in place of rounds."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import pytest
 from gossip import faults
 from gossip.errors import BadFault
 from gossip.fault_tables import ALL_KINDS
+from gossip.fault_words import LINK_KINDS
 from gossip.faults import Crash, FaultPlan, Hang, Restart
 from gossip.sim.liars import LIES
 from gossip.world_faults import (
@@ -73,7 +74,7 @@ def test_a_moment_with_a_unit_is_a_time_and_one_without_is_a_round(word: str, fa
     assert faults.from_toml(FaultPlan((fault,)).to_toml()).faults == (fault,)
 
 
-@pytest.mark.parametrize("kind", sorted(WORLD_KINDS))
+@pytest.mark.parametrize("kind", sorted({*WORLD_KINDS} - {*LINK_KINDS}))
 def test_real_processes_refuse_what_only_the_simulator_can_do(kind: str) -> None:
     plan = FaultPlan((Crash(0, 5), *(fault for fault in EXAMPLES if type(fault) is WORLD_KINDS[kind])))
     with pytest.raises(BadFault, match=f"only the simulator can do '{kind}'") as caught:

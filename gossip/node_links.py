@@ -1,0 +1,142 @@
+"""Carrying out, at one node, what is to befall the network: the plan's share of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from gossip.core.messages import PeerId
+
+from .faults import FaultPlan
+from .link_faults import near, severed
+from .node_files import Journal
+from .transport.base import Transport
+from .transport.sieve import Fault, Sieve
+from .world_faults import Delay, Flap, LinkFault, Loss, Partition, Ring, kind_of
+
+LOOK_EVERY_S = 0.01
+
+
+class Claims:
+    """What the peers of a run must agree on though none leads them: files in a folder, of which the first to be made counts.
+
+    Args:
+        folder: Where; None: this peer is alone, and what it claims is its own.
+    """
+
+    def __init__(self, folder: Path | None, peer: int) -> None:
+        self.folder, self._peer = folder, peer
+
+    def take(self, name: str, **fields: Any) -> bool:
+        """Whether this peer is the first to claim it."""
+        if self.folder is None:
+            return True
+        self.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            fd = os.open(self.folder / name, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o644)
+        except FileExistsError:
+            return False
+        with open(fd, "w", encoding="utf-8") as file:
+            json.dump({**fields, "peer": self._peer, "wall": time.time()}, file)
+        return True
+
+    def beginning(self) -> float:
+        """When the first round of the run began, on the monotonic clock, which the peers of a host share: whoever begins it
+        writes that down for the others, and for later lives."""
+        now = time.monotonic()
+        if self.folder is None:
+            return now
+        self.folder.mkdir(parents=True, exist_ok=True)
+        scratch, path = self.folder / f"began.{self._peer}.{os.getpid()}", self.folder / "began"
+        scratch.write_text(repr(now), "utf-8")
+        try:
+            os.link(scratch, path)  # whole, and only if there is none yet
+        except FileExistsError:
+            return float(path.read_text("utf-8"))
+        finally:
+            scratch.unlink()
+        return now
+
+    def began(self) -> float | None:
+        """The same; None as long as nobody has begun."""
+        try:
+            return None if self.folder is None else float((self.folder / "began").read_text("utf-8"))
+        except OSError:
+            return None
+
+
+class LinkFaults:
+    """Makes this peer's links fail as the plan says. Each peer drops what would leave it, and what has come all the same."""
+
+    def __init__(self, plan: FaultPlan, peer: PeerId, peers: int, claims: Claims, journal: Journal) -> None:
+        self._peer, self._peers, self._claims, self._journal = peer, range(peers), claims, journal
+        self.planned = [(index, fault) for index, fault in enumerate(plan) if isinstance(fault, LinkFault)]
+        self._told: dict[int, bool] = {}  # which were said to begin, and which to be over
+        self._now: dict[PeerId, Fault] = {}
+        self._sieve: Sieve | None = None
+        self._look_at = 0.0
+
+    def around(self, transport: Transport) -> Transport:
+        """The transport to use in place of this one."""
+        if not self.planned:
+            return transport
+        self._sieve = Sieve(transport, self._peer)
+        return self._sieve
+
+    def tick(self, now: float, began: float | None, round_id: int) -> None:
+        """Time passes; to be called often. ``began``: when the run did, if this peer was there."""
+        if self._sieve is None or now < self._look_at:
+            return
+        self._look_at = now + LOOK_EVERY_S
+        began = self._claims.began() if began is None else began
+        if began is None:
+            return
+        on: list[LinkFault] = []
+        for index, fault in self.planned:
+            passed_s = now - began - fault.at_s
+            if 0.0 <= passed_s < fault.for_s:
+                self._tell(index, fault, False, round_id)
+                if not isinstance(fault, Flap) or passed_s % fault.period_s < fault.period_s / 2:
+                    on.append(fault)
+            elif passed_s >= fault.for_s:
+                self._tell(index, fault, True, round_id)
+        faults = links_at(self._peer, self._peers, on)
+        if faults != self._now:
+            self._now = faults
+            self._sieve.fail(faults)
+
+    def _tell(self, index: int, fault: LinkFault, over: bool, round_id: int) -> None:
+        """One peer tells of it, for all."""
+        if self._told.get(index) in (over, True):
+            return
+        self._told[index] = over
+        if self._claims.take(f"{index}.over" if over else str(index), fault=str(fault)):
+            extra = {} if over else {"seconds": fault.for_s}
+            self._journal.event("fault_over" if over else "fault", kind=kind_of(fault), round=round_id, fault=str(fault), **extra)
+
+
+def links_at(local: PeerId, peers: Iterable[PeerId], faults: Iterable[LinkFault]) -> dict[PeerId, Fault]:
+    """What befalls the links of one peer while these faults are on. The worst counts where several befall one link."""
+    everybody = tuple(peers)
+    found: dict[PeerId, Fault] = {}
+    for fault in faults:
+        match fault:
+            case Partition() | Ring() | Flap():
+                for a, b in severed(fault):
+                    if local in (a, b):
+                        other = b if a == local else a
+                        known = found.get(other, Fault())
+                        mute, deaf = known.mute or a == local, known.deaf or b == local
+                        found[other] = Fault(mute, deaf, known.loss, known.delay_s)
+            case Loss() | Delay():
+                for a, b in near(fault, everybody):
+                    if b == local:
+                        known = found.get(a, Fault())
+                        loss = max(known.loss, fault.share if isinstance(fault, Loss) else 0.0)
+                        delay_s = max(known.delay_s, fault.delay_s if isinstance(fault, Delay) else 0.0)
+                        found[a] = Fault(known.mute, known.deaf, loss, delay_s)
+    return found

@@ -1,0 +1,151 @@
+"""A transport whose links fail as told: what would be sent, or has come, is dropped or held up.
+
+For faults that are injected into real runs. A cut link is silent, as one is whose cable was pulled: nobody is told, and what is
+sent goes nowhere. Like the ZeroMQ below, which hears no heartbeat then, it reports the link down after a while, and up again a
+little after the cut is mended. What was on its way is lost, though TCP might have saved it when the cut was short.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gossip.core.events import LinkDown, LinkUp, Payload, Received
+from gossip.core.messages import Message, PeerId
+
+from .base import Arrival, Transport
+
+SILENT_S = 0.35  # ZeroMQ's heartbeats on the control lane notice a cut after 0.3 to 0.4 s
+RECONNECT_S = 0.1  # it tries again after 0.05 s, then less and less often, at least once a second
+HELD_MAX = 4096  # messages that are held up; what comes beyond is lost, as at any full queue
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What befalls the link with one peer. ``loss`` and ``delay_s`` (uniform up to that) are of what comes from it."""
+
+    mute: bool = False  # nothing gets there
+    deaf: bool = False  # nothing comes from there
+    loss: float = 0.0
+    delay_s: float = 0.0
+
+
+class Sieve:
+    """Around another transport, which it drives. ``fail`` says what is wrong; nothing is at first."""
+
+    def __init__(self, inner: Transport, seed: int = 0, clock: Callable[[], float] = time.monotonic) -> None:
+        self._inner, self._random, self._clock = inner, Random(seed), clock
+        self.control, self.bulk, self.traffic, self.woken = inner.control, inner.bulk, inner.traffic, False
+        self._faults: dict[PeerId, Fault] = {}
+        self._stands: set[PeerId] = set()  # links that stand below
+        self._told: set[PeerId] = set()  # links of which it was told that they stand
+        self._changed: dict[PeerId, float] = {}  # when a link became deaf, or no longer is, until that is told
+        self._held: deque[tuple[float, Received]] = deque()
+
+    def fail(self, faults: Mapping[PeerId, Fault]) -> None:
+        """From here on these links fail, and no others."""
+        now = self._clock()
+        for peer in {*faults, *self._faults}:
+            if faults.get(peer, Fault()).deaf != self._faults.get(peer, Fault()).deaf:
+                self._changed[peer] = now
+        self._faults = dict(faults)
+
+    def connect(self, peer: PeerId, control: str, bulk: str) -> None:
+        self._inner.connect(peer, control, bulk)
+
+    def disconnect(self, peer: PeerId) -> None:
+        self._inner.disconnect(peer)
+        self._stands.discard(peer)
+        self._told.discard(peer)
+
+    def send(self, peer: PeerId, message: Message, payload: Payload | None = None) -> bool:
+        fault = self._faults.get(peer)
+        if fault is not None and fault.mute:
+            self.traffic.drop("cut")
+            return True  # whoever sends into a cut cable is not told so
+        return self._inner.send(peer, message, payload)
+
+    def ahead(self, data: NDArray[np.float32]) -> None:
+        if not self._faults:  # it would go to everybody
+            self._inner.ahead(data)
+
+    def poll(self, timeout_s: float, wake: Sequence[int] = (), awake_s: float = 0.0) -> list[Arrival]:
+        if self._held:
+            timeout_s = max(0.0, min(timeout_s, self._held[0][0] - self._clock()))
+        come = self._inner.poll(timeout_s, wake, awake_s)
+        self.woken = self._inner.woken
+        now = self._clock()
+        arrivals: list[Arrival] = self._news(now) if self._changed else []
+        for arrival in come:
+            if isinstance(arrival, Received):
+                arrivals += self._let_through(arrival, now) if self._faults or self._held else (arrival,)
+            else:
+                arrivals += self._link(arrival)
+        while self._held and self._held[0][0] <= now:
+            arrivals.append(self._held.popleft()[1])
+        return arrivals
+
+    def _let_through(self, received: Received, now: float) -> tuple[Received, ...]:
+        fault = self._faults.get(received.sender, Fault())
+        if fault.deaf or (fault.loss and self._random.random() < fault.loss):
+            self.traffic.drop("cut" if fault.deaf else "lost")
+            return ()
+        if not fault.delay_s and not any(held.sender == received.sender for _, held in self._held):
+            return (received,)
+        if len(self._held) >= HELD_MAX:
+            self.traffic.drop("lost")
+            return ()
+        # One queue for all: whoever is in line waits for those before it, which makes the delays a little longer than drawn.
+        due = now + self._random.uniform(0.0, fault.delay_s)
+        self._held.append((max(due, self._held[-1][0]) if self._held else due, received))
+        return ()
+
+    def _link(self, arrival: LinkUp | LinkDown) -> tuple[Arrival, ...]:
+        """News of a link below: of one that is cut nothing can be known."""
+        peer = arrival.peer
+        if isinstance(arrival, LinkUp):
+            self._stands.add(peer)
+            if self._is_deaf(peer) or peer in self._changed:
+                return ()
+            self._told.add(peer)
+            return (arrival,)
+        self._stands.discard(peer)
+        if peer not in self._told or self._is_deaf(peer):
+            return ()
+        self._told.discard(peer)
+        return (arrival,)
+
+    def _news(self, now: float) -> list[Arrival]:
+        """What heartbeats and attempts to connect would have told by then."""
+        news: list[Arrival] = []
+        for peer, since in list(self._changed.items()):
+            deaf = self._is_deaf(peer)
+            if now - since < (SILENT_S if deaf else RECONNECT_S):
+                continue
+            del self._changed[peer]
+            if deaf and peer in self._told:
+                self._told.discard(peer)
+                news.append(LinkDown(peer, "nothing comes over the control connection"))
+            elif not deaf and peer in self._stands and peer not in self._told:
+                self._told.add(peer)
+                news.append(LinkUp(peer))
+            elif not deaf and peer in self._told and peer not in self._stands:
+                self._told.discard(peer)
+                news.append(LinkDown(peer, "control connection closed"))
+        return news
+
+    def _is_deaf(self, peer: PeerId) -> bool:
+        fault = self._faults.get(peer)
+        return fault is not None and fault.deaf
+
+    def in_flight(self, data: object) -> bool:
+        return self._inner.in_flight(data)
+
+    def close(self, linger_s: float = 0.0) -> None:
+        self._inner.close(linger_s)

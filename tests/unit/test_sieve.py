@@ -1,0 +1,181 @@
+"""Links that fail as told: what is sent into a cut is gone, and the cut shows as a real one does, late and by silence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from gossip.core.events import LinkDown, LinkUp, Payload, Received
+from gossip.core.messages import Message, Ping, Update
+from gossip.faults import parse
+from gossip.node_links import links_at
+from gossip.testing.transport_world import RUN
+from gossip.testing.transports import TRANSPORT_CHECKS, TransportCheck
+from gossip.transport.base import Arrival
+from gossip.transport.memory import Hub, MemoryTransport
+from gossip.transport.sieve import RECONNECT_S, SILENT_S, Fault, Sieve
+from gossip.world_faults import Delay, Flap, LinkFault, Loss, Partition, Ring
+
+
+def maker():
+    hub = Hub()
+
+    def make(run, local, incarnation, payload_limit, at=None):
+        return Sieve(MemoryTransport(hub, run, local, incarnation, payload_limit, *(at or ())))
+
+    return make
+
+
+@pytest.mark.parametrize("check", TRANSPORT_CHECKS.values(), ids=TRANSPORT_CHECKS)
+def test_without_a_fault_it_keeps_what_the_transport_inside_promises(check: TransportCheck):
+    check(maker())
+
+
+class Pair:
+    """Peers 0 and 1, linked both ways, on a clock of their own."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        hub = Hub()
+        self.inner = [MemoryTransport(hub, RUN, peer, 0, lambda sender, message: 8) for peer in (0, 1)]
+        self.ends = [Sieve(inner, 1, lambda: self.now) for inner in self.inner]
+        for here, there in ((0, 1), (1, 0)):
+            self.ends[here].connect(there, self.ends[there].control, self.ends[there].bulk)
+        assert self.heard(0) == [LinkUp(1)]
+        assert self.heard(1) == [LinkUp(0)]
+
+    def heard(self, at: int) -> list[Arrival]:
+        return self.ends[at].poll(0.0)
+
+    def messages(self, at: int) -> list[Message]:
+        return [arrival.message for arrival in self.heard(at) if isinstance(arrival, Received)]
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    pair = Pair()
+    yield pair
+    for end in pair.ends:
+        end.close()
+
+
+def test_nothing_passes_a_cut_on_either_lane_and_nobody_is_told(pair: Pair):
+    update = Update(b"lineage1", 0, 0, 0, b"", 1, None)
+    for end in pair.ends:
+        end.fail({0: Fault(True, True), 1: Fault(True, True)})
+    assert pair.ends[0].send(1, Ping(1, 1, ())), "who sends into a cut hears nothing of it"
+    assert pair.ends[0].send(1, update, Payload(np.zeros(2, np.float32), 8))
+    assert pair.ends[0].traffic.dropped == {"cut": 2}
+    pair.inner[0].send(1, Ping(2, 1, ()))  # left before the cut, arrives after it
+    assert pair.heard(1) == []
+    assert pair.ends[1].traffic.dropped == {"cut": 1}
+
+
+def test_a_cut_shows_when_heartbeats_are_missed_and_its_mending_a_little_later(pair: Pair):
+    pair.ends[0].fail({1: Fault(True, True)})
+    pair.now += SILENT_S - 0.01
+    assert pair.heard(0) == []
+    pair.now += 0.02
+    assert [type(arrival) for arrival in pair.heard(0)] == [LinkDown]
+    assert pair.heard(0) == []
+    pair.ends[0].fail({})
+    assert pair.heard(0) == []
+    pair.now += RECONNECT_S + 0.01
+    assert pair.heard(0) == [LinkUp(1)]
+    pair.ends[1].send(0, Ping(3, 0, ()))
+    assert pair.messages(0) == [Ping(3, 0, ())]
+
+
+def test_a_cut_that_is_shorter_than_a_heartbeat_does_not_show(pair: Pair):
+    pair.ends[0].fail({1: Fault(True, True)})
+    pair.now += SILENT_S / 2
+    pair.ends[0].fail({})
+    pair.now += 10.0
+    assert pair.heard(0) == []
+
+
+def test_one_that_dies_behind_a_cut_does_not_come_back_when_it_is_mended(pair: Pair):
+    pair.ends[0].fail({1: Fault(True, True)})
+    pair.now += SILENT_S + 0.01
+    pair.heard(0)
+    pair.ends[1].close()
+    assert pair.heard(0) == []
+    pair.ends[0].fail({})
+    pair.now += 10.0
+    assert pair.heard(0) == []
+
+
+def test_one_that_dies_behind_a_short_cut_is_told_as_down_once(pair: Pair):
+    pair.ends[0].fail({1: Fault(True, True)})
+    pair.ends[1].close()
+    assert pair.heard(0) == [], "the end of a connection does not come through a cut"
+    pair.ends[0].fail({})
+    pair.now += RECONNECT_S + 0.01
+    assert [type(arrival) for arrival in pair.heard(0)] == [LinkDown]
+
+
+def test_a_cut_in_one_direction_lets_the_other_through(pair: Pair):
+    pair.ends[0].fail({1: Fault(mute=True)})
+    pair.ends[0].send(1, Ping(1, 1, ()))
+    pair.ends[1].send(0, Ping(2, 0, ()))
+    pair.now += 10.0
+    assert pair.heard(1) == []
+    assert pair.messages(0) == [Ping(2, 0, ())]
+    assert pair.heard(0) == [], "what comes is all that heartbeats look at"
+
+
+def test_what_is_held_up_comes_in_order_and_what_is_lost_does_not(pair: Pair):
+    pair.ends[1].fail({0: Fault(delay_s=0.5)})
+    sent = [Ping(number, 1, ()) for number in range(20)]
+    for ping in sent:
+        pair.ends[0].send(1, ping)
+    at_once = pair.messages(1)
+    assert len(at_once) < 20
+    pair.now += 0.5
+    assert at_once + pair.messages(1) == sent
+    pair.ends[1].fail({0: Fault(loss=0.5)})
+    for ping in sent:
+        pair.ends[0].send(1, ping)
+    come = pair.messages(1)
+    assert 0 < len(come) < 20
+    assert come == [ping for ping in sent if ping in come]
+
+
+@pytest.mark.parametrize(
+    ("fault", "word"),
+    [
+        (Partition(((0, 1, 2, 3, 4), (5, 6, 7)), 20.0, 10.0), "partition:0-4|5-7@20s+10s"),
+        (Partition(((0, 2), (1,)), 1.5, 60.0, one_way=True), "partition:0,2>1@1.5s+60s"),
+        (Ring((0, 1, 2, 3), 1.0, 2.0), "ring:0-3@1s+2s"),
+        (Flap((0, 3), 20.0, 10.0, 0.5), "flap:0,3*500ms@20s+10s"),
+        (Loss(0.2, 1.0, 1.0), "loss:all*0.2@1s+1s"),
+        (Loss(0.2, 1.0, 1.0, (4, 2)), "loss:4,2*0.2@1s+1s"),
+        (Delay(0.05, 1.0, 1.0, (5,)), "delay:5*50ms@1s+1s"),
+    ],
+)
+def test_what_befalls_the_network_has_a_word(fault: LinkFault, word: str):
+    assert str(fault) == word
+    assert parse(word).faults == (fault,)
+
+
+def test_both_ends_of_a_cut_know_of_it_and_a_bridge_does_not():
+    cut = parse("partition:0,1|3@0s+1s").faults
+    assert links_at(0, range(4), cut) == {3: Fault(True, True)}
+    assert links_at(3, range(4), cut) == {0: Fault(True, True), 1: Fault(True, True)}
+    assert links_at(2, range(4), cut) == {}
+    one_way = parse("partition:0,1>3@0s+1s").faults
+    assert links_at(0, range(4), one_way) == {3: Fault(mute=True)}
+    assert links_at(3, range(4), one_way) == {0: Fault(deaf=True), 1: Fault(deaf=True)}
+    ring = parse("ring:0-3@0s+1s").faults
+    assert links_at(1, range(4), ring) == {3: Fault(True, True)}
+
+
+def test_of_several_faults_on_a_link_the_worst_counts():
+    faults = parse(["loss:all*0.2@0s+1s", "loss:1*0.5@0s+1s", "delay:2*50ms@0s+1s", "flap:0,3*1s@0s+1s"]).faults
+    assert links_at(0, range(4), faults) == {
+        1: Fault(loss=0.5),
+        2: Fault(loss=0.2, delay_s=0.05),
+        3: Fault(True, True, loss=0.2),
+    }
