@@ -16,9 +16,20 @@ class Elsewhere:
         self._stash: dict[int, dict[tuple[PeerId, type, int], Received]] = {}
         self.seen: dict[PeerId, int] = {}
         """The latest round that each peer was heard in."""
+        self._unheard: set[PeerId] = set()
 
-    def heard(self, peer: PeerId, round_id: int) -> None:
+    def heard(self, peer: PeerId, round_id: int, contributes: bool = False) -> None:
         self.seen[peer] = max(self.seen.get(peer, 0), round_id)
+        if round_id > 0 or contributes:
+            self._unheard.discard(peer)
+
+    def lost_sight(self, peer: PeerId) -> None:
+        """The link to it broke. Behind the next one may be another life, whose node is there long before its trainer's state."""
+        self._unheard.add(peer)
+
+    def is_unheard(self, peer: PeerId) -> bool:
+        """Whether it has not told of any round since its link broke last: nobody need wait for it, nor be served by it."""
+        return peer in self._unheard
 
     def stash(self, now_round: int, round_id: int, event: Received, shard: int) -> None:
         """Keeps a message for later. One of each kind a peer, shard and round: nobody can fill our memory with them."""

@@ -210,6 +210,8 @@ class Peer:
                 effects = self.membership.on_link(event.peer, True, "", now)
                 return effects + ([] if self.phase == "unprepared" else [self.greeting.to(event.peer)])
             case LinkDown():
+                if self.rounds.round_id > 0:  # before, nobody has a state that another life would lack
+                    self.rounds.elsewhere.lost_sight(event.peer)
                 return self.membership.on_link(event.peer, False, event.reason, now)
             case TrainerProgress():
                 self.membership.set_progress(event.step, event.age_s, now)
@@ -265,9 +267,8 @@ class Peer:
         match what:
             case None:
                 return []  # cancelled, or fired before
-            case RoundTimer() | StillBehind():
-                assert isinstance(self.rounds, RollingRounds)
-                return self.rounds.on_timer(what, now)
+            case RoundTimer() | StillBehind() | GossipTimer():
+                return self.rounds.on_timer(what, now)  # type: ignore[arg-type]
             case AskAnother():
                 return self._resume(now) if self.recovery.in_vain(what) else self.recovery.on_timer(what, now)
             case ReturnTurn():
@@ -277,9 +278,6 @@ class Peer:
                 return self.ending.stay(now)
             case Housekeeping():
                 return self._on_housekeeping(what, now)
-            case GossipTimer():
-                assert isinstance(self.rounds, GossipRounds)
-                return self.rounds.on_timer(what, now)
             case _:
                 assert isinstance(what, TIMERS)
                 return self.membership.on_timer(what, now)
@@ -384,7 +382,8 @@ class Peer:
         effects, done = self.recovery.on_restored(event, now)
         if done and self.phase == "recovering":
             self.phase = "running"
-            effects += self._configured() + self.rounds.start(now)
+            # Whoever saw our last life go expects nothing of us until we tell of a round.
+            effects += [*self._configured(), *self.rounds.start(now), *(self.greeting.to_all() if self._rolling else ())]
         return effects
 
     # --- the view changes -------------------------------------------------------------------------------------------------

@@ -173,7 +173,7 @@ class RollingRounds:
             return []
         if isinstance(message, CommitRequest):
             return self.log.catch_up(sender, message, self.round_id, self.chain)
-        self.elsewhere.heard(sender, message.round_id)
+        self.elsewhere.heard(sender, message.round_id, isinstance(message, Update))
         if isinstance(message, NotMe):
             return self._on_not_me(sender, message, now)
         if message.round_id > self.round_id or not self._shards:
@@ -438,7 +438,9 @@ class RollingRounds:
         return self.astray.behind(event.sender, message.round_id, now)
 
     def skip_reason(self, peer: PeerId) -> str:
-        return "it has finished" if peer in self.finished else self.view.skip_reason(peer)
+        if peer in self.finished:
+            return "it has finished"
+        return self.view.skip_reason(peer) or ("it is silent since its link broke" if self.elsewhere.is_unheard(peer) else "")
 
     def payload_bytes(self, message: Update | Commit | Push) -> int:
         """What the payload of ``message`` must measure, by our own layout; -1 when there is no such shard."""

@@ -58,6 +58,7 @@ FAST = 1 / 16  # of those with rolling rounds, and not too many peers: in their 
 FAST_COMPUTE_S = (0.08, 0.1)
 FAST_PEERS = 6
 COMMIT_LOGS = (8, 64, 64)  # rounds: three seconds, or more than a schedule lasts
+PREPARES_S = (0.001, 0.001, 0.2, 1.0)
 STABLE = 0.2  # of the schedules: a peer that is started again has its old addresses
 RULES = {"mean": 1, "median": 3, "trimmed_mean": 3, "multi_krum": 5}
 """One of them where somebody lies about updates, and in a part of the others; and the updates that it needs against one liar."""
@@ -93,6 +94,7 @@ def generate(
     probe_interval_s = Random(f"schedule/{seed}/probe interval").choice(PROBE_INTERVALS_S)
     rule_s = Random(f"schedule/{seed}/rule").choice(RULES_S)
     commit_log = Random(f"schedule/{seed}/commit log").choice(COMMIT_LOGS)
+    prepare_s = Random(f"schedule/{seed}/prepare").choice(PREPARES_S)
     n, chosen_topology = peers or drawn_peers, topology or drawn_topology
     rolling = topologies.load(chosen_topology).rolling
     if not rolling:
@@ -109,6 +111,7 @@ def generate(
         probe_interval_s=probe_interval_s,
         rule_s=min(rule_s, RULES_S[0]) if fast else rule_s,  # quicker than what it is of
         commit_log=commit_log,
+        prepare_s=prepare_s,
         faults=(),
     )
     # By weight without replacement (Efraimidis and Spirakis): the largest of u ** (1 / weight).

@@ -47,7 +47,7 @@ from .nemesis import Nemesis
 from .network import LinkModel, Network
 from .observer import Observer
 from .schedule import Schedule
-from .toy_trainer import Judged, Reducer, Refused, Step, ToyTrainer, Values, payload_of_values, weighted_mean
+from .toy_trainer import PREPARE_S, Judged, Reducer, Refused, Step, ToyTrainer, Values, payload_of_values, weighted_mean
 
 LONGER = 4 / 3  # times its duration is the most that a schedule is played for the sake of its rounds
 SLICE_S = 0.25
@@ -282,6 +282,7 @@ def make_swarm(schedule: Schedule, nemesis: Nemesis) -> Swarm[Peer]:
             reducer=reducer,
             step=step,
             samples_total=SAMPLES,
+            prepare_s=schedule.prepare_s if incarnation else PREPARE_S,
         )
 
     network = Network(LinkModel(delay_s=schedule.delay_s))

@@ -35,6 +35,7 @@ class Schedule:
         start_timeout_s: ``RoundSettings.start_timeout_s``.
         commit_log: ``RoundSettings.commit_log``: who is further behind needs a state.
         stable_addresses: Who is started again has the addresses that it had.
+        prepare_s: Time that the trainer of one who is started again takes until it has a model; its node is there at once.
     """
 
     seed: int
@@ -54,6 +55,7 @@ class Schedule:
     start_timeout_s: float = 20.0
     commit_log: int = 64
     stable_addresses: bool = False
+    prepare_s: float = 0.001
 
     @property
     def plan(self) -> FaultPlan:
@@ -83,6 +85,8 @@ class Schedule:
                 raise ConfigError(f"{name} = [{least:g}, {most:g}]: bounds above 0, the lower one first")
         if not 0 < self.rule_s <= self.round_timeout_s:
             raise ConfigError(f"rule_s = {self.rule_s:g}: above 0, and no more than round_timeout_s = {self.round_timeout_s:g}")
+        if not 0 < self.prepare_s <= self.start_timeout_s:
+            raise ConfigError(f"prepare_s = {self.prepare_s:g}: above 0, no more than start_timeout_s = {self.start_timeout_s:g}")
         if not PROBE_INTERVAL_S[0] <= self.probe_interval_s <= PROBE_INTERVAL_S[1]:
             raise ConfigError(f"probe_interval_s = {self.probe_interval_s:g}: {PROBE_INTERVAL_S[0]:g} to {PROBE_INTERVAL_S[1]:g}")
         if not 1 <= self.commit_log <= COMMIT_LOG_MAX:

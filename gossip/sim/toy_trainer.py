@@ -22,6 +22,7 @@ from gossip.core.messages import DIGEST_BYTES, PeerId
 Vector = NDArray[np.float32]
 STEP_SIZE = 0.1
 NOISE = 0.05
+PREPARE_S = 0.001
 
 Values = Sequence[float]
 """A vector to reckon with. For eight numbers Python is several times as fast as numpy."""
@@ -137,6 +138,7 @@ class ToyTrainer:
         samples_total: of an epoch; when given, the trainer reads its data through the core.
         step: how the rule is run where the shards decide together.
         rounds: that its script trains for; then it comes to its end.
+        prepare_s: from its start until it has built its model.
     """
 
     def __init__(
@@ -158,12 +160,13 @@ class ToyTrainer:
         samples_total: int | None = None,
         initial: int | None = None,
         rounds: int | None = None,
+        prepare_s: float = PREPARE_S,
     ) -> None:
         self.peer, self.seed, self.sizes, self.batch = peer, seed, sizes, batch
         self.compute_s, self.rule_s = compute_s, rule_s
         self.slowness, self.step_size, self.noise = slowness, step_size, noise
         self.lie, self.reducer, self.samples_total, self.rounds = lie, reducer, samples_total, rounds
-        self.step = step
+        self.step, self.prepare_s = step, prepare_s
         self.rng = random.Random(f"toy/{seed}/{peer}/{incarnation}")
         elements = sum(sizes)
         self.target = target_of(seed, elements)
@@ -203,9 +206,9 @@ class ToyTrainer:
     def on_start(self, now: float) -> list[tuple[float, Event]]:
         self.changed_at = now
         layout = hashlib.blake2b(repr(self.sizes).encode(), digest_size=DIGEST_BYTES).digest()
-        answers: list[tuple[float, Event]] = [(0.001, events.Prepared(layout, self.digest, self.sizes))]
+        answers: list[tuple[float, Event]] = [(self.prepare_s, events.Prepared(layout, self.digest, self.sizes))]
         if self.samples_total is not None:
-            answers.append((0.001, events.Sharded(self.samples_total, self.batch)))
+            answers.append((self.prepare_s, events.Sharded(self.samples_total, self.batch)))
         return answers
 
     def progress(self, now: float) -> events.TrainerProgress:

@@ -21,6 +21,7 @@ from gossip.faults import Fault, FaultPlan
 from gossip.sim.campaign import ENOUGH, Question, Tally, search
 from gossip.sim.chart import Chart, Line
 from gossip.sim.checkers import Violation
+from gossip.sim.checkers.base import peer_core
 from gossip.sim.checkers.disturbances import Disturbances
 from gossip.sim.driver import Swarm
 from gossip.sim.generate import generate
@@ -221,6 +222,25 @@ def test_who_waits_for_want_of_updates_goes_on_when_somebody_is_back() -> None:
     assert outcome.reports["paused"] >= 3
     assert outcome.reports["resumed"] >= 3
     assert outcome.reports["restored"] == 2
+
+
+def test_nobody_waits_for_one_that_is_back_before_it_has_a_state() -> None:
+    """It was away for less than it takes to agree on a death, so it still is of the roster, and its node answers every probe."""
+    schedule = replace(WORLD, peers=5, faults=(Restart(3, None, 0.05, 2.0),), active_s=8.0, duration_s=8.0, prepare_s=1.5)
+    swarm, _ = played(schedule, seconds=2.0)
+    rounds = peer_core(swarm, 0).rounds  # type: ignore[union-attr]
+    usual = rounds.round_id / 2.0
+    swarm.run_for(0.2)
+    assert swarm.hosts[3].running
+    before = rounds.round_id
+    swarm.run_for(1.2)
+    assert rounds.round_id - before >= 0.8 * 1.2 * usual
+    assert not [told for told in swarm.reports(0, "attempt") if "no commit from 3 in time" in told.fields["reason"]]
+    swarm.run_for(1.0)
+    core = peer_core(swarm, 3)
+    assert core is not None
+    assert core.rounds.round_id >= rounds.round_id - 1, "it takes part again"
+    assert not rounds.skip_reason(3)  # type: ignore[union-attr]
 
 
 def test_a_fault_that_finds_nothing_to_strike_is_not_counted() -> None:

@@ -69,7 +69,7 @@ def lively(swarm: Swarm[Peer]) -> None:
     swarm.run_for(4.0)
     swarm.restart(1)
     swarm.run_for(1.0)
-    swarm.pause_for(2, 1.5)
+    swarm.pause_for(2, 2.0)
     swarm.run_for(2.0)
     swarm.network.partition({3}, {0, 1, 2, 4})
     swarm.run_for(4.0)

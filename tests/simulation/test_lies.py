@@ -188,13 +188,11 @@ def test_seed_1232_peers_that_leave_their_branches_for_each_others_all_at_once_k
     faults = (
         Restart(5, None, 0.01, 5.3),
         Restart(1, None, 0.11, 5.172),
-        Liar("zero", (4,), 1.0),
         NodeLie("broken_results", (3,)),
     )
     schedule = Schedule(
         0,
         peers=6,
-        aggregator="median",
         faults=faults,
         active_s=5.41,
         duration_s=17.41,
@@ -204,7 +202,7 @@ def test_seed_1232_peers_that_leave_their_branches_for_each_others_all_at_once_k
         shards=(4, 4, 4),
         stable_addresses=True,
     )
-    for seed in range(1446, 1476):  # a few in a hundred come to that; which, changes with whatever changes the order of messages
+    for seed in range(1460, 1500):  # a few in a hundred come to that; which, changes with whatever changes the order of messages
         outcome = run(replace(schedule, seed=seed))
         assert outcome.violation is None, outcome.violation
         if outcome.reports.get("kept_own_state", 0) >= 2:
