@@ -183,7 +183,7 @@ class Exchange:
             if samples:
                 self._layout.flatten_gradients(self._updates[go.slot])
                 if self._sender:
-                    self._transform(self._sender, self._updates[go.slot])
+                    self._transform(self._sender, self._updates[go.slot][: self._layout.trained])
             if before_send is not None:
                 before_send()
             self._offer(go, go.slot, samples, loss)
