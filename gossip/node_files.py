@@ -78,6 +78,7 @@ class Journal:
             "rejected": [{"peer": r.peer, "reason": r.reason} for r in commit.rejected],
             "roster": commit.roster,
             "loss": commit.loss,
+            "rates": commit.rates,
             "reason": commit.reason,
             "trust": committed.trust,
             "epoch": committed.epoch,

@@ -203,7 +203,7 @@ class TrainerLink:
             result[:] = 0.0  # nothing but a mix
         if effect.mix is not None:
             np.copyto(self._arena.mixes[slot], effect.mix.data)
-        return control.Apply(effect.round_id, slot, effect.mix_scale if effect.mix is not None else 0.0)
+        return control.Apply(effect.round_id, slot, effect.mix_scale if effect.mix is not None else 0.0, effect.rates)
 
     def _place_go(self, effect: events.Go) -> control.Go | None:
         slot = self._slot_for(effect.round_id)
@@ -301,6 +301,7 @@ class TrainerLink:
         self.learning_rate = said.learning_rate
         # A message carries finite numbers only, and a loss that is none tells the others nothing.
         loss = said.loss if said.loss is not None and math.isfinite(said.loss) else None
+        rates = said.rates if all(math.isfinite(rate) for rate in said.rates) else ()
         if said.samples == 0 and not said.parameters:
             self._emit(events.Contributed(round_id, 0, (), loss))
             return
@@ -324,7 +325,9 @@ class TrainerLink:
         if not self._own_apart:
             own = own_parameters = None
         self._emit(
-            events.Contributed(round_id, said.samples, payloads, loss, parameters, digest, own=own, own_parameters=own_parameters)
+            events.Contributed(
+                round_id, said.samples, payloads, loss, parameters, digest, own=own, own_parameters=own_parameters, rates=rates
+            )
         )
 
     def _told(self, truth: np.ndarray, round_id: int, what: str, copy: bool) -> tuple[np.ndarray, Payload | None]:

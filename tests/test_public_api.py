@@ -22,7 +22,7 @@ def test_the_public_names_are_these():
 
 def test_a_session_offers_this_and_no_more():
     public = {name for name, _ in inspect.getmembers(Session) if not name.startswith("_")}
-    of_the_user = {"prepare", "shard", "log", "keep", "epochs", "close"}
+    of_the_user = {"prepare", "shard", "log", "keep", "epochs", "no_sync", "close"}
     facts = {"id", "round", "peers", "alive", "run_dir", "finished"}
     of_the_loader = {"next_round", "pass_round", "hand_out", "unused"}
     assert public == of_the_user | facts | of_the_loader
@@ -30,8 +30,9 @@ def test_a_session_offers_this_and_no_more():
 
 def test_signatures_that_users_rely_on():
     assert [*inspect.signature(Session.prepare).parameters] == ["self", "model", "optimizer", "judge"]
-    assert [*inspect.signature(Session.shard).parameters] == ["self", "data", "batch_size", "classes", "options"]
+    assert [*inspect.signature(Session.shard).parameters] == ["self", "data", "batch_size", "classes", "accumulate", "options"]
     assert inspect.signature(Session.shard).parameters["classes"].default is None
+    assert inspect.signature(Session.shard).parameters["accumulate"].default == 1
     assert next(iter(inspect.signature(gossip.init).parameters.values())).kind is inspect.Parameter.VAR_KEYWORD
 
 

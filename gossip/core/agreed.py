@@ -15,6 +15,7 @@ from .events import Apply, Committed, Effect, Payload, Report, Slice
 from .foresight import AHEAD_MAX, Foresight
 from .lineage import Lineage
 from .messages import Commit, PeerId
+from .rates import are_sound
 from .settings import CoreSettings
 from .trust import TrustTable
 
@@ -90,7 +91,7 @@ class Agreed:
         scores = self._scores()
         effects += [Committed(commit, chain, made, trust=scores, **data) for commit, made in zip(commits, made_here, strict=True)]
         if lost is None:
-            effects.append(Apply(round_id, tuple(payload for _, payload in held if payload is not None)))
+            effects.append(Apply(round_id, tuple(payload for _, payload in held if payload is not None), rates=commits[0].rates))
         else:
             effects.append(Apply(round_id, ()))
             if lost.rejected or any(self._slices.values()) or not self.cursor.configured:
@@ -114,11 +115,11 @@ class Agreed:
         return bool(peers) and ascending and set(peers) <= set(self.settings.peers)
 
     def is_sound(self, commit: Commit, payload: Payload | None) -> bool:
-        """Whether it can be a commit of this round: for a roster of the run, of contributors who are in this one, and with
-        a payload that is finite and what the digest says."""
+        """Whether it can be a commit of this round: for a roster of the run, of contributors who are in this one, with rates to
+        step with, and with a payload that is finite and what the digest says."""
         if commit.roster != self.roster.peers and not self.is_roster(commit.roster):
             return False
-        if not self.may_have_contributed(commit):
+        if not self.may_have_contributed(commit) or not are_sound(commit.rates):
             return False
         return commit.digest == (payload.digest if payload is not None else b"") and (payload is None or payload.finite)
 

@@ -109,6 +109,7 @@ class Contributed:
     sketch: bytes = b""
     own: Payload | None = None  # a liar's true update, which it keeps for itself in gossip rounds; None: payloads[0]
     own_parameters: Payload | None = None  # likewise
+    rates: tuple[float, ...] = ()  # what the trainer would step with
 
 
 @record
@@ -302,13 +303,15 @@ class Slice:
 class Apply:
     """Give the trainer the aggregate of a round, a payload a shard. No payloads: the round changes nothing.
 
-    ``mix`` is a parameter difference to add before the step (gossip rounds), ``mix_scale`` its factor.
+    ``mix`` is a parameter difference to add before the step (gossip rounds), ``mix_scale`` its factor. ``rates`` are those that
+    all step with; none in gossip rounds, where each steps with its own.
     """
 
     round_id: int
     payloads: tuple[Payload, ...]
     mix: Payload | None = None
     mix_scale: float = 0.0
+    rates: tuple[float, ...] = ()
 
 
 @record

@@ -55,7 +55,7 @@ def header_bytes(commit: Commit) -> bytes:
     count = len(commit.roster)
     parts.append(struct.pack(f">{count + 1}q", count, *commit.roster))
     parts.append(b"\0" if commit.loss is None else b"\1" + _REAL.pack(_real(commit.loss)))
-    parts.append(_text(commit.reason))
+    parts += [_text(commit.reason), _COUNT.pack(len(commit.rates)), *[_REAL.pack(_real(rate)) for rate in commit.rates]]
     if commit.decision or commit.measured:
         parts += [_COUNT.pack(len(commit.decision)), *[_REAL.pack(_real(weight)) for weight in commit.decision]]
         parts += [_blob(digest) for digest in commit.measured]

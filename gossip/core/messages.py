@@ -102,6 +102,7 @@ class Update:
     parent: bytes  # H of the round before: a mismatch is a fork
     samples: int
     loss: float | None
+    rates: tuple[float, ...] = ()  # what its trainer would step with; of the first shard only
 
 
 @record
@@ -158,6 +159,7 @@ class Commit:
     # the others combine; and digests of what was measured of each shard, in order: of no other updates is this the decision.
     decision: tuple[float, ...] = ()
     measured: tuple[bytes, ...] = ()
+    rates: tuple[float, ...] = ()  # what all step with; of the first shard only
 
 
 @record

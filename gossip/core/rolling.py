@@ -370,7 +370,7 @@ class RollingRounds:
             return effects
         payload = own.payloads[shard.index] if own.samples else None
         where = (self.round_id, shard.index, shard.attempt)
-        update = Update(self.settings.lineage, *where, self.chain, own.samples, own.loss)
+        update = Update(self.settings.lineage, *where, self.chain, own.samples, own.loss, () if shard.index else own.rates)
         effects += self.server.give_time(shard, now) if self.joint.is_timed(shard) else []
         server = shard.server(shard.attempt)
         if server == self.local:

@@ -9,6 +9,7 @@ from typing import Literal
 
 from .events import Aggregated, Payload, Row, Token
 from .messages import Commit, Contribution, PeerId, Rejection, Update
+from .rates import agree
 
 REASON_CHARACTERS = 200  # of why nothing could be aggregated; a longer text would not fit a message
 
@@ -123,6 +124,7 @@ class ShardRound:
             reason=(together.why or result.reason)[:REASON_CHARACTERS] if result.payload is None else "",
             decision=result.decision if decides else (),
             measured=together.measured if decides else (),
+            rates=agree(self.answers[row.peer][0].rates for row in together.rows),
         )
 
     def _mean_loss(self, rows: tuple[Row, ...]) -> float | None:

@@ -64,6 +64,7 @@ class Contribute:
     learning_rate: float
     parameters: bool
     finite: bool = False  # all of the update, looked at while it was in the cache; False: nobody has looked, or it is not
+    rates: tuple[float, ...] = ()  # what the optimizer would step with
 
 
 @record
@@ -138,6 +139,7 @@ class Apply:
     round_id: int
     slot: int
     mix_scale: float
+    rates: tuple[float, ...] = ()  # what all step with; none: each with its own
 
 
 @record

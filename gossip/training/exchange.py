@@ -27,6 +27,7 @@ from .channel import Channel, ChannelClosed, clip
 from .judging import Bench
 from .layout import Layout
 from .outbox import Outbox
+from .rates import rates_of, stepping_with
 from .spawn import NodeHandle, StartNode, connect
 from .state import pack_state, state_digest, unpack_state
 
@@ -183,7 +184,7 @@ class Exchange:
             if samples:
                 self._layout.flatten_gradients(self._updates[go.slot])
                 if self._sender:
-                    self._transform(self._sender, self._updates[go.slot])
+                    self._transform(self._sender, self._updates[go.slot][: self._layout.trained])
             if before_send is not None:
                 before_send()
             self._offer(go, go.slot, samples, loss)
@@ -209,8 +210,9 @@ class Exchange:
         self.go = None
         self._arena.note_progress(self.round_id)
         loss = loss if loss is not None and math.isfinite(loss) else None
+        rates = rates_of(self._optimizer.param_groups) if samples else ()
         finite = samples > 0 and bool(np.isfinite(self._arena.updates[go.slot]).all())
-        self._say(control.Contribute(go.round_id, go.slot, samples, loss, self.learning_rate, go.want_parameters, finite))
+        self._say(control.Contribute(go.round_id, go.slot, samples, loss, self.learning_rate, go.want_parameters, finite, rates))
         self._flush()
 
     def _settle(self, go: control.Go, samples: int, loss: float | None) -> None:
@@ -294,7 +296,8 @@ class Exchange:
                 for parameter in self._layout.parameters:
                     parameter.grad = None
             self._layout.scatter_gradients(self._results[message.slot])
-            self._inner_step()
+            with stepping_with(self._optimizer.param_groups, message.rates):
+                self._inner_step()
             if kept is not None:
                 for parameter, gradient in zip(self._layout.parameters, kept, strict=True):
                     parameter.grad = gradient

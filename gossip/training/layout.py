@@ -1,4 +1,9 @@
-"""One flat float32 vector for all trainable parameters: their order, and how gradients and parameters get in and out."""
+"""One flat float32 vector for all trainable parameters: their order, and how gradients and parameters get in and out.
+
+Behind the parameters' elements comes one more for each parameter: in an update, whether it has a gradient at all. An optimizer
+leaves a parameter without one alone, and moves one whose gradient is zero (momentum, weight decay); a mean of several peers'
+zeros cannot tell which it is. So a parameter that has no gradient on any contributor has none in the aggregate either.
+"""
 
 from __future__ import annotations
 
@@ -21,16 +26,19 @@ SHARD_ALIGNMENT = 16  # elements: 64 bytes
 SKETCH_SIZE = 128
 _SKETCH_CHUNK = 2**18
 _MOVABLE = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+PRESENT = 2.0**-40
+"""Says in an update that a parameter has a gradient. So small that no distance or norm of updates changes by it."""
 
 
 class Layout:
     """The order of a model's trainable parameters in the flat vector, fixed when it is made.
 
-    Trainable is what requires a gradient and belongs to the optimizer. Shared (tied) parameters appear once, frozen ones not
-    at all. Half-precision parameters are exchanged in float32.
+    Trainable is what requires a gradient and belongs to the optimizer. Shared (tied) parameters appear once, those that are
+    frozen by then not at all. Half-precision parameters are exchanged in float32.
 
     Attributes:
         parameters: In the order of ``model.named_parameters()``.
+        trained: Elements of all parameters together: with them the flat vector begins.
         elements: Length of the flat vector.
         digest: 16 bytes over names, shapes and dtypes; peers whose digests differ cannot train together.
     """
@@ -57,12 +65,14 @@ class Layout:
             raise UnsupportedModel(
                 f"the parameters are on several devices: {', '.join(sorted(devices))}", "gossip trains one device a peer"
             )
+        self._left_out = [(name, p) for name, p in model.named_parameters() if not p.requires_grad and id(p) in owned]
         self.names = tuple(name for name, _ in named)
         self.parameters = tuple(parameter for _, parameter in named)
         self._sizes = [parameter.numel() for parameter in self.parameters]
-        self.elements = sum(self._sizes)
+        self.trained = sum(self._sizes)
+        self.elements = self.trained + len(named)
         self.device = self.parameters[0].device
-        if self.elements == 0:
+        if self.trained == 0:
             raise UnsupportedModel("all trainable parameters are empty")
         text = "\n".join(f"{name} {tuple(p.shape)} {p.dtype}" for name, p in named)
         self.digest = blake2b(text.encode(), digest_size=DIGEST_BYTES).digest()
@@ -74,8 +84,14 @@ class Layout:
     def gradients(self) -> list[Tensor]:
         """One gradient a parameter, in order, without its own history; zeros where there is none.
 
-        Raises: UnsupportedModel: A gradient is sparse.
+        Raises: UnsupportedModel: A gradient is sparse, or of a parameter that was frozen when the order was fixed.
         """
+        for name, parameter in self._left_out:
+            if parameter.grad is not None:
+                raise UnsupportedModel(
+                    f"{name} has a gradient, but was frozen when the model was prepared: it is not exchanged",
+                    "let it require gradients when you call peer.prepare, and freeze it after that for as long as you like",
+                )
         found: list[Tensor] = []
         for parameter in self.parameters:
             gradient = parameter.grad
@@ -88,26 +104,44 @@ class Layout:
         return found
 
     def flatten_gradients(self, out: Tensor) -> None:
-        """Copies all gradients into ``out``, ``(elements,)`` float32 on the CPU; missing ones become zeros."""
-        self._gather(self.gradients(), out)
+        """Copies all gradients into ``out``, ``(elements,)`` float32 on the CPU; missing ones become zeros, and are marked."""
+        gradients = self.gradients()
+        self._gather(gradients, out)
+        marks = out[self.trained :]
+        marks.fill_(PRESENT)
+        for at, parameter in enumerate(self.parameters):
+            if parameter.grad is None:
+                marks[at] = 0.0
 
     def scatter_gradients(self, flat: Tensor) -> None:
-        """Copies ``flat``, ``(elements,)`` float32, into the parameters' ``.grad``; nothing keeps pointing to ``flat``."""
-        into = []
-        for parameter in self.parameters:
+        """Copies ``flat``, ``(elements,)`` float32, into the parameters' ``.grad``; nothing keeps pointing to ``flat``.
+
+        What is marked as missing becomes None.
+        """
+        pieces = self._pieces(self._arrive(flat))
+        marks = flat[self.trained :]
+        missing = not bool(marks.all())
+        into, values = [], []
+        for at, parameter in enumerate(self.parameters):
+            if missing and not marks[at]:
+                parameter.grad = None
+                continue
             gradient = parameter.grad
             if gradient is None or gradient.requires_grad:
                 gradient = parameter.grad = torch.empty_like(parameter, requires_grad=False)
             into.append(gradient)
-        _copy_all(into, self._pieces(self._arrive(flat)))
+            values.append(pieces[at])
+        if into:
+            _copy_all(into, values)
 
     def flatten(self, tensors: Sequence[Tensor | None]) -> Tensor:
-        """A new ``(elements,)`` float32 vector on the CPU from one tensor (or None: zeros) a parameter."""
+        """A new ``(elements,)`` float32 vector on the CPU from one gradient (or None: it is missing) a parameter."""
         out = torch.zeros(self.elements)
-        pieces = torch.split(out, self._sizes)
+        pieces = torch.split(out[: self.trained], self._sizes)
         for piece, tensor in zip(pieces, tensors, strict=True):
             if tensor is not None:
                 piece.copy_(tensor.detach().reshape(-1))
+        out[self.trained :] = torch.tensor([0.0 if tensor is None else PRESENT for tensor in tensors])
         return out
 
     # --- parameters ------------------------------------------------------------------------------------------------------
@@ -116,6 +150,7 @@ class Layout:
         """Copies all parameters into ``out``, ``(elements,)`` float32 on the CPU."""
         with torch.no_grad():
             self._gather(self.parameters, out)
+        out[self.trained :] = 0.0
 
     def add_to_parameters(self, delta: Tensor, scale: float) -> None:
         """``parameters += scale * delta``, ``delta`` ``(elements,)`` float32 in the order of this layout."""
@@ -147,7 +182,7 @@ class Layout:
             _copy_all(self._pieces(out), tensors)
         else:
             # One transfer instead of one a parameter.
-            out.copy_(torch.cat([tensor.reshape(-1).to(torch.float32) for tensor in tensors]))
+            out[: self.trained].copy_(torch.cat([tensor.reshape(-1).to(torch.float32) for tensor in tensors]))
 
     def _arrive(self, flat: Tensor) -> Tensor:
         assert flat.shape == (self.elements,)
@@ -158,7 +193,8 @@ class Layout:
         known = self._cut.get(id(flat))
         if known is not None:
             return known[1]  # The id is still that of the same vector, because we hold on to it.
-        pieces = [piece.view(p.shape) for piece, p in zip(torch.split(flat, self._sizes), self.parameters, strict=True)]
+        parts = torch.split(flat[: self.trained], self._sizes)
+        pieces = [piece.view(p.shape) for piece, p in zip(parts, self.parameters, strict=True)]
         if self._direct:
             if len(self._cut) >= 64:
                 self._cut.clear()

@@ -22,6 +22,7 @@ from gossip.core.data_cursor import EpochReport
 from gossip.errors import ConfigError
 from gossip.topologies.base import draw
 
+from .batches import pieces_of
 from .control import Go
 from .fetching import Fetcher, Key
 
@@ -46,8 +47,8 @@ class Rounds(Protocol):
     def pass_round(self) -> None:
         """Takes part in the current round without an update."""
 
-    def hand_out(self, samples: int) -> None:
-        """The next step is on that many samples."""
+    def hand_out(self, samples: int, batch: int = 0) -> None:
+        """Batch number ``batch`` of the round goes to the loop: a step that follows is on ``samples`` samples."""
 
     @property
     def unused(self) -> bool:
@@ -62,15 +63,18 @@ class ShardedLoader:
     is a permutation drawn from the run's seed, whatever the given loader's ``shuffle`` and ``drop_last`` say. All else that it
     says holds, of workers, collating and pinned memory: workers fetch what this peer will probably read next.
 
-    One batch belongs to one ``optimizer.step()``. A batch that no step follows is given back to the swarm when the next is asked
-    for, and its round passes without us.
+    One batch belongs to one ``optimizer.step()``, or ``accumulate`` of them: then a round's slice is so many times as long, and
+    comes in so many batches. A slice that no step follows is given back to the swarm when the next is asked for, and its round
+    passes without us.
 
     Attributes:
         report: How often the samples of the last completed epoch were used, by all peers together; None before there is one,
             and with topologies that have no commits.
     """
 
-    def __init__(self, loader: DataLoader[Any], rounds: Rounds, seed: int, flip_labels: bool, classes: int | None) -> None:
+    def __init__(
+        self, loader: DataLoader[Any], rounds: Rounds, seed: int, flip_labels: bool, classes: int | None, accumulate: int = 1
+    ) -> None:
         """Raises: ConfigError: The loader reads its data in a way that cannot be split, and what to do."""
         _check(loader)
         note_ignored(loader)
@@ -78,7 +82,7 @@ class ShardedLoader:
         dataset: Any = loader.dataset
         self.dataset = dataset
         self.batch_size = loader.batch_size
-        self._rounds, self._seed = rounds, seed
+        self._rounds, self._seed, self._accumulate = rounds, seed, accumulate
         self._chosen: Tensor | None = None
         if isinstance(loader.sampler, SubsetRandomSampler):
             self._chosen = torch.tensor([int(at) for at in loader.sampler.indices], dtype=torch.int64)
@@ -92,8 +96,8 @@ class ShardedLoader:
         self.report: EpochReport | None = None
 
     def __len__(self) -> int:
-        """Rounds an epoch, with the peers there are now."""
-        return -(-self.samples_total // (self.batch_size * max(1, self._rounds.peers)))
+        """Batches an epoch, with the peers there are now."""
+        return self._accumulate * -(-self.samples_total // (self.batch_size * self._accumulate * max(1, self._rounds.peers)))
 
     def __iter__(self) -> Iterator[Any]:
         """The rest of the current epoch."""
@@ -107,14 +111,21 @@ class ShardedLoader:
                 if samples == 0:
                     self._rounds.pass_round()
                 else:
-                    batch = self._fetcher.fetch((go.epoch, go.ranges), go.coming)
-                    self._rounds.hand_out(samples)
-                    yield batch if self._flip is None else self._flip(batch)
+                    keys = self._keys(go)
+                    for at in range(self._accumulate):
+                        batch = self._fetcher.fetch(keys[at], keys[at + 1 :])
+                        self._rounds.hand_out(samples, at)
+                        yield batch if self._flip is None else self._flip(batch)
                     if self._rounds.unused:
                         self._rounds.pass_round()  # no step followed
                 go = self._next_round()
         finally:
             self._fetcher.rest()
+
+    def _keys(self, go: Go) -> list[Key]:
+        """Of the round's batches, and of those that are expected to follow."""
+        slices = [(go.epoch, go.ranges), *go.coming]
+        return [(epoch, piece) for epoch, ranges in slices for piece in pieces_of(ranges, self._accumulate)]
 
     def _next_round(self) -> Go | None:
         go = self._rounds.next_round()

@@ -8,7 +8,8 @@ import math
 import numbers
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -21,14 +22,16 @@ from gossip.aggregators.senders import load as load_sender
 from gossip.errors import ConfigError, GossipError
 from gossip.faults import Slow
 
+from .batches import Batches, check_accumulate
 from .channel import METRICS_MAX, Channel
 from .control import Go
 from .exchange import Exchange
 from .judging import Bench
 from .layout import Layout
 from .loader import ShardedLoader, loader_of
+from .several import as_one
 from .spawn import NodeHandle, Place, StartNode
-from .stepping import check_optimizer, replace_step
+from .stepping import Steps, check_optimizers
 from .streaming import ShardedStream
 from .watch import ExceptHook, Termination, watch_launcher, write_error
 
@@ -39,7 +42,7 @@ TEXT_MAX = 200
 EXIT_SIGTERM = 143
 
 Model = TypeVar("Model", bound=torch.nn.Module)
-Optimizer = TypeVar("Optimizer", bound=torch.optim.Optimizer)
+Optimizers = TypeVar("Optimizers", bound=torch.optim.Optimizer | Sequence[torch.optim.Optimizer])
 
 
 class Session:
@@ -56,12 +59,12 @@ class Session:
         self._closed = False
         self._model: torch.nn.Module | None = None
         self._loader: ShardedLoader | ShardedStream | None = None
-        self._handed = 0  # samples of the batch that no step has followed yet
+        self._batches = Batches()  # of the loader, that no step has followed yet
         self._loss: float | None = None
         self._computing_since = time.monotonic()
         self._kept: dict[str, Any] = {}
         self._kept_states: dict[str, Any] = {}
-        self._optimizer: torch.optim.Optimizer | None = None
+        self._optimizer: torch.optim.Optimizer | None = None  # or what stands for several
         self._group_settings: list[dict[str, Any]] = []  # as they came with a state
         self._in_round = False
         plan = self._config.plan.for_peer(place.peer)
@@ -81,8 +84,10 @@ class Session:
 
     # --- the five lines --------------------------------------------------------------------------------------------------
 
-    def prepare(self, model: Model, optimizer: Optimizer, judge: Callable[[], Tensor] | None = None) -> tuple[Model, Optimizer]:
+    def prepare(self, model: Model, optimizer: Optimizers, judge: Callable[[], Tensor] | None = None) -> tuple[Model, Optimizers]:
         """Takes model and optimizer into the swarm, and returns them: the same objects, with ``optimizer.step()`` exchanging.
+
+        With a list of optimizers a round is one step of each: when the last of them is asked to step, all do.
 
         Waits until enough peers are there. If the swarm is ahead, or began with other weights, the model, its buffers and the
         optimizer take over its state.
@@ -97,8 +102,13 @@ class Session:
         """
         self._check_open()
         if self._model is not None:
-            raise ConfigError("prepare was called twice", "a peer trains one model with one optimizer")
-        layout = Layout(model, check_optimizer(optimizer))
+            raise ConfigError(
+                "prepare was called twice",
+                "call it once: peer.prepare(model, [one, other]) for several optimizers, nn.ModuleList for several models",
+            )
+        optimizers = check_optimizers(optimizer)
+        together = as_one(optimizers)
+        layout = Layout(model, together)
         from gossip.aggregators.registry import load  # Late: a rule may be registered in the script, before this call.
 
         rule = load(self._config.aggregator)
@@ -107,12 +117,13 @@ class Session:
                 f"the rule {rule.name} needs the loss", "write peer.prepare(model, optimizer, judge=...), see its docstring"
             )
         seed = f"{self._config.seed}/{self.id}".encode()
-        self._optimizer = optimizer
+        self._optimizer = together
+        self._batches.watch(layout.parameters[-1])
         bench = Bench(model, layout, judge, seed) if judge is not None else None
         self._exchange.prepare(
             model,
-            optimizer,
-            replace_step(optimizer, self._step),
+            together,
+            Steps(optimizers, self._step).inner,
             layout,
             bench,
             rule if bench is not None else None,
@@ -124,7 +135,7 @@ class Session:
         return model, optimizer
 
     def shard(
-        self, data: Any, *, batch_size: int | None = None, classes: int | None = None, **options: Any
+        self, data: Any, *, batch_size: int | None = None, classes: int | None = None, accumulate: int = 1, **options: Any
     ) -> ShardedLoader | ShardedStream:
         """A loader that reads this peer's share of the data, one epoch an iteration; what it promises is in docs/data.md.
 
@@ -134,6 +145,7 @@ class Session:
                 says. Of an iterable one each peer reads every n-th element, which promises less: see ``ShardedStream``.
             batch_size: Of a data set; samples of one peer in one round.
             classes: Number of classes, for the label_flip fault; otherwise it is read off the targets.
+            accumulate: Batches to each step of the optimizer, the same on every peer. They are all counted with that step.
             options: More for the DataLoader of a data set: ``num_workers``, ``collate_fn`` and so on.
         Raises: ConfigError: It was called twice, or the data cannot be split.
         """
@@ -141,15 +153,26 @@ class Session:
         if self._loader is not None:
             raise ConfigError("shard was called twice", "shard the training data only; every peer may read all of the test data")
         loader = loader_of(data, batch_size, options)
-        how = (self, self._config.seed, self._flips_labels, classes)
+        check_accumulate(accumulate)
+        how = (self, self._config.seed, self._flips_labels, classes, accumulate)
+        self._batches.expected = accumulate
         if isinstance(loader.dataset, IterableDataset):
             self._loader = ShardedStream(loader, *how)
             return self._loader
         self._loader = sharded = ShardedLoader(loader, *how)
-        self._exchange.shard(sharded.samples_total, sharded.batch_size, sharded.ahead)
+        self._exchange.shard(sharded.samples_total, sharded.batch_size * accumulate, sharded.ahead)
         return sharded
 
     # --- optional --------------------------------------------------------------------------------------------------------
+
+    def no_sync(self) -> AbstractContextManager[None]:
+        """For backward passes whose gradients are accumulated for a later step, as with DDP.
+
+        Nothing is exchanged before ``optimizer.step()``, so it saves nothing here. It says what is meant: a step inside is
+        refused, and so is going on to samples of another round (``shard(loader, accumulate=k)`` puts k batches in one).
+        """
+        self._check_open()
+        return self._batches.no_sync()
 
     def log(self, **metrics: Any) -> None:
         """A line for this peer's ``metrics.jsonl`` and the launcher's display. ``loss`` also travels with the next update.
@@ -268,19 +291,16 @@ class Session:
 
     # --- a step ----------------------------------------------------------------------------------------------------------
 
-    def _step(self, loss: float | None) -> None:
-        """In place of ``optimizer.step()``."""
+    def _step(self, loss: float | None, overflow: bool) -> None:
+        """In place of ``optimizer.step()``. With ``overflow`` this peer only takes part: its gradients are no numbers."""
         self._check_open()
+        self._batches.check_step()
         if self.finished:
             raise SystemExit(0)
-        samples = 1
-        if self._loader is not None:
-            samples, self._handed = self._handed, 0
-            if not samples:
-                raise ConfigError(
-                    "optimizer.step() was called without a fresh batch of the sharded loader",
-                    "one batch, one step: step once a batch",
-                )
+        samples = self._batches.take() if self._loader is not None else 1
+        if overflow:
+            samples = 0
+            self._exchange.log(json.dumps({"round": self.round, "skipped": "overflow"}))
         if loss is None:
             loss = self._loss
         self._loss = None
@@ -320,22 +340,22 @@ class Session:
         return None if self._out_of_rounds else go
 
     def pass_round(self) -> None:
-        """Takes part in the current round without an update."""
-        self._handed = 0
+        """Takes part in the current round without an update: what was handed out of it goes back to the swarm."""
+        self._batches.give_back()
         self._in_round = True
         try:
             self._exchange.contribute(0, None)
         finally:
             self._in_round = False
 
-    def hand_out(self, samples: int) -> None:
-        """The next step is on that many samples."""
-        self._handed = samples
+    def hand_out(self, samples: int, batch: int = 0) -> None:
+        """Batch number ``batch`` of the round goes to the loop: a step that follows is on ``samples`` samples."""
+        self._batches.hand_out(samples, batch)
 
     @property
     def unused(self) -> bool:
         """Samples were handed out, and no step has followed."""
-        return self._handed > 0
+        return self._batches.unused
 
     # --- state beside the model ------------------------------------------------------------------------------------------
 

@@ -38,11 +38,13 @@ class ShardedStream:
 
     ahead = 0  # nothing is guessed: a stream has but one next batch
 
-    def __init__(self, loader: DataLoader[Any], rounds: Rounds, seed: int, flip_labels: bool, classes: int | None) -> None:
+    def __init__(
+        self, loader: DataLoader[Any], rounds: Rounds, seed: int, flip_labels: bool, classes: int | None, accumulate: int = 1
+    ) -> None:
         self.dataset: Any = loader.dataset
         self.batch_size = loader.batch_size
         self.share: tuple[int, int] | None = None
-        self._given, self._rounds = loader, rounds
+        self._given, self._rounds, self._accumulate = loader, rounds, accumulate
         self._generator = torch.Generator().manual_seed(draw("workers", seed, rounds.id) % 2**63)
         self._flip = Flip(self.dataset, classes) if flip_labels else None
         self._own: DataLoader[Any] | None = None
@@ -52,24 +54,28 @@ class ShardedStream:
         return -(-len(self.dataset) // ((self.batch_size or 1) * max(1, self._rounds.peers)))
 
     def __iter__(self) -> Iterator[Any]:
-        """One pass. Ends with the stream, or with the run."""
+        """One pass. Ends with the stream, or with the run. What is not enough for a step is left out at its end."""
         go = self._rounds.next_round()
         if go is None:
             return
         share = (go.rank % go.peers, go.peers)
         if self._own is None or share != self.share or not self._given.persistent_workers:
             self.share, self._own = share, self._make(share)
-        read = False
+        read, at, total = False, 0, 0
         try:
             for samples, batch in self._own:
-                read = True
-                self._rounds.hand_out(samples)
+                read, total = True, total + samples
+                self._rounds.hand_out(total, at)
                 yield batch if self._flip is None else self._flip(batch)
+                at += 1
+                if at < self._accumulate:
+                    continue
+                at = total = 0
                 if self._rounds.unused:
                     self._rounds.pass_round()  # no step followed
                 if self._rounds.next_round() is None:
                     return
-            if not read:
+            if not read or at:
                 self._rounds.pass_round()  # or a loop over an empty part would keep the others waiting
         finally:
             if not self._given.persistent_workers:

@@ -25,6 +25,7 @@ def checked_swarm(
     compute_s: float = 0.1,
     f: int = 0,
     reducer: Reducer = weighted_mean,
+    sizes: tuple[int, ...] = (8,),
 ) -> Swarm[Peer]:
     """``reducer`` is the rule, which bears ``f`` liars; quarantine lasts 12 rounds."""
     rounds = RoundSettings(round_timeout_s=2.0, drain_timeout_s=1.0)
@@ -38,7 +39,8 @@ def checked_swarm(
 
     def make_trainer(peer: PeerId, incarnation: int) -> ToyTrainer:
         bounds = (compute_s, 1.2 * compute_s)
-        return ToyTrainer(peer, seed, incarnation=incarnation, samples_total=SAMPLES, compute_s=bounds, reducer=reducer)
+        options: dict[str, Any] = {"compute_s": bounds, "reducer": reducer, "sizes": sizes}
+        return ToyTrainer(peer, seed, incarnation=incarnation, samples_total=SAMPLES, **options)
 
     swarm = Swarm(make_core, n, seed, make_trainer=make_trainer)
     swarm.hooks.extend(observers)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gossip.errors import UnsupportedModel
-from gossip.training.layout import Layout, shard_sizes, sketch, sketch_distance
+from gossip.training.layout import PRESENT, Layout, shard_sizes, sketch, sketch_distance
 
 
 def mlp() -> torch.nn.Module:
@@ -23,6 +23,11 @@ def reference(tensors) -> torch.Tensor:
     return torch.cat([tensor.detach().float().reshape(-1) for tensor in tensors])
 
 
+def with_marks(gradients: torch.Tensor) -> torch.Tensor:
+    """An update of the four parameters of ``mlp`` or the two of a convolution, all of which have gradients."""
+    return torch.cat([gradients, torch.full((2 if len(gradients) == 140 else 4,), PRESENT)])
+
+
 def test_gradients_go_flat_and_back_without_losing_a_bit():
     model = mlp()
     layout = Layout(model, sgd(model))
@@ -30,19 +35,50 @@ def test_gradients_go_flat_and_back_without_losing_a_bit():
     expected = reference(p.grad for p in model.parameters())
     flat = torch.full((layout.elements,), 9.0)
     layout.flatten_gradients(flat)
-    assert torch.equal(flat, expected)
+    assert torch.equal(flat, with_marks(expected))
     layout.scatter_gradients(flat * 2)
     assert torch.equal(reference(p.grad for p in model.parameters()), expected * 2)
 
 
-def test_missing_gradients_are_zeros():
+def test_missing_gradients_are_zeros_and_marked():
     model = mlp()
     layout = Layout(model, sgd(model))
     flat = torch.full((layout.elements,), 9.0)
     layout.flatten_gradients(flat)
     assert not flat.any()
-    layout.scatter_gradients(torch.arange(float(layout.elements)))
-    assert torch.equal(reference(p.grad for p in model.parameters()), torch.arange(float(layout.elements)))
+    layout.scatter_gradients(with_marks(torch.arange(float(layout.trained))))
+    assert torch.equal(reference(p.grad for p in model.parameters()), torch.arange(float(layout.trained)))
+
+
+def test_a_parameter_without_a_gradient_on_every_peer_has_none_in_the_aggregate():
+    model, other = mlp(), mlp()
+    layout = Layout(model, sgd(model))
+    updates = torch.zeros(2, layout.elements)
+    for at, one in enumerate((model, other)):
+        one(torch.ones(3, 6)).sum().backward()
+        one[0].bias.grad = None
+        if at == 1:
+            one[2].bias.grad = None
+        Layout(one, sgd(one)).flatten_gradients(updates[at])
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    layout.scatter_gradients(updates.mean(dim=0))
+    assert model[0].bias.grad is None
+    assert torch.equal(model[2].bias.grad, torch.full((4,), 1.5)), "one of two peers had 3.0 of it"
+    assert torch.equal(model[0].weight.grad, other[0].weight.grad)
+
+
+def test_a_gradient_of_a_parameter_that_was_frozen_at_first_is_refused():
+    model = mlp()
+    model[0].requires_grad_(False)
+    layout = Layout(model, sgd(model))
+    model(torch.randn(3, 6)).sum().backward()
+    layout.flatten_gradients(torch.zeros(layout.elements))
+    model[0].requires_grad_(True)
+    model(torch.randn(3, 6)).sum().backward()
+    with pytest.raises(UnsupportedModel, match=r"0\.weight has a gradient, but was frozen") as caught:
+        layout.flatten_gradients(torch.zeros(layout.elements))
+    assert "freeze it after that" in str(caught.value.hint)
 
 
 def test_scattered_gradients_do_not_point_into_the_arena():
@@ -63,7 +99,7 @@ def test_a_gradient_that_is_not_contiguous_is_flattened_in_order():
     model(torch.randn(2, 3, 8, 8).to(memory_format=torch.channels_last)).sum().backward()
     flat = torch.zeros(layout.elements)
     layout.flatten_gradients(flat)
-    assert torch.equal(flat, reference(p.grad for p in model.parameters()))
+    assert torch.equal(flat, with_marks(reference(p.grad for p in model.parameters())))
 
 
 def test_tied_parameters_count_once_and_frozen_ones_not_at_all():
@@ -72,7 +108,7 @@ def test_tied_parameters_count_once_and_frozen_ones_not_at_all():
     model[2].requires_grad_(False)
     layout = Layout(model, sgd(model))
     assert layout.names == ("0.weight", "0.bias", "1.bias")
-    assert layout.elements == 16 + 4 + 4
+    assert layout.trained == 16 + 4 + 4
 
 
 def test_parameters_that_the_optimizer_does_not_train_are_left_out():
@@ -90,7 +126,7 @@ def test_other_precisions_are_exchanged_in_float32(dtype):
     expected = reference(p.grad for p in model.parameters())
     flat = torch.zeros(layout.elements)
     layout.flatten_gradients(flat)
-    assert torch.equal(flat, expected)
+    assert torch.equal(flat, with_marks(expected))
     layout.scatter_gradients(flat)
     assert all(p.grad.dtype == dtype for p in model.parameters())
     assert torch.equal(reference(p.grad for p in model.parameters()), expected.to(dtype).float())
@@ -102,7 +138,8 @@ def test_parameters_are_flattened_moved_and_put_back_bit_for_bit():
     before, kept = reference(model.parameters()), layout.copy_parameters()
     flat = torch.zeros(layout.elements)
     layout.flatten_parameters(flat)
-    assert torch.equal(flat, before)
+    assert torch.equal(flat[: layout.trained], before)
+    assert not flat[layout.trained :].any()
     layout.add_to_parameters(torch.randn(layout.elements), 0.3)
     assert not torch.equal(reference(model.parameters()), before)
     layout.set_parameters(kept)
@@ -117,7 +154,7 @@ def test_views_are_never_those_of_another_vector():
     for _ in range(200):  # addresses and ids are used again
         flat = torch.zeros(layout.elements)
         layout.flatten_gradients(flat)
-        assert torch.equal(flat, expected)
+        assert torch.equal(flat, with_marks(expected))
         del flat
 
 

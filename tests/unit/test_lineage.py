@@ -46,12 +46,18 @@ OTHERS = {
     "reason": "no quorum",
     "decision": (0.5, 0.5),
     "measured": (b"m" * 16,),
+    "rates": (0.1,),
 }
 
 
 @pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(Commit) if field.name != "attempt"])
 def test_every_field_but_the_attempt_changes_the_header(field: str) -> None:
     assert header_bytes(commit(**{field: OTHERS[field]})) != header_bytes(commit())
+
+
+def test_every_rate_changes_the_header() -> None:
+    headers = {header_bytes(commit(rates=rates)) for rates in ((), (0.1,), (0.2,), (0.1, 0.9), (0.1, 0.8), (0.9, 0.1))}
+    assert len(headers) == 6
 
 
 @pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(Contribution)])

@@ -48,7 +48,7 @@ class Script:
         self.passed.append(self.at)
         self.at, self.handed = self.at + 1, 0
 
-    def hand_out(self, samples: int) -> None:
+    def hand_out(self, samples: int, batch: int = 0) -> None:
         self.handed = samples
 
     @property

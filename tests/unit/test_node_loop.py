@@ -580,6 +580,7 @@ def test_a_commit_made_here_becomes_a_line_and_another_does_not(tmp_path: Any) -
         "rejected": [{"peer": 3, "reason": "non_finite"}],
         "roster": [0, 2],
         "loss": 0.25,
+        "rates": [],
         "reason": "",
         "trust": {"0": 1.0, "2": 0.5},
         "epoch": 3,

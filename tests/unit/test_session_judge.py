@@ -60,6 +60,11 @@ def bench() -> tuple[torch.nn.Module, Data, Bench, Layout]:
     return model, judge, Bench(model, layout, judge, b"seed"), layout
 
 
+def in_rows(layout: Layout, *updates: torch.Tensor) -> torch.Tensor:
+    """As they travel: with a place for what is said of each parameter."""
+    return torch.nn.functional.pad(torch.stack(updates), (0, layout.elements - layout.trained))
+
+
 def question(rows: int, own: int = -1, mix: bool = False, f: int = 1) -> control.Judge:
     return control.Judge(1, rows, 0, f, own, mix)
 
@@ -123,8 +128,8 @@ def test_evaluate_is_the_loss_at_x_minus_the_step():
     x = flat_parameters(model)
     on_bench.explain(load("zeno"), question(2), rows.numpy(), 0.25)
     assert torch.equal(seen[0], x)
-    assert torch.allclose(seen[1], x - 0.25 * rows[0])
-    assert torch.allclose(seen[2], x - 0.25 * rows[1])
+    assert torch.allclose(seen[1], x - 0.25 * rows[0, : len(x)])
+    assert torch.allclose(seen[2], x - 0.25 * rows[1, : len(x)])
 
 
 def test_parameters_that_are_mixed_are_rated_as_moves_towards_them():
@@ -136,12 +141,12 @@ def test_parameters_that_are_mixed_are_rated_as_moves_towards_them():
         return (flat_parameters(model) ** 2).sum()
 
     x = flat_parameters(model)
-    rows = torch.stack([x * 0.5, x, x * 3, torch.zeros_like(x)])
+    rows = in_rows(layout, x * 0.5, x, x * 3, torch.zeros_like(x))
     verdict = Bench(model, layout, look, b"").explain(load("zeno"), question(3, own=1, mix=True), rows.numpy(), 0.25)
     assert torch.allclose(seen[1], x * 0.5, atol=1e-6)
     assert torch.allclose(seen[3], x * 3, atol=1e-6)
     assert verdict.weights.tolist() == [0.5, 0.5, 0.0]  # going to 3 x triples the norm
-    assert torch.allclose(verdict.aggregate, -0.25 * x, atol=1e-6)
+    assert torch.allclose(verdict.aggregate[: len(x)], -0.25 * x, atol=1e-6)
 
 
 def test_a_rule_that_needs_the_gradient_gets_that_of_the_judges_loss():
@@ -151,7 +156,7 @@ def test_a_rule_that_needs_the_gradient_gets_that_of_the_judges_loss():
         return sum((p**2).sum() for p in model.parameters()) / 2
 
     x = flat_parameters(model)
-    rows = torch.stack([x, -x, 2 * x, torch.zeros_like(x)])
+    rows = in_rows(layout, x, -x, 2 * x, torch.zeros_like(x))
     verdict = Bench(model, layout, loss, b"").explain(load("zeno_pp"), question(3), rows.numpy(), 0.1)
     assert verdict.weights.tolist() == [0.5, 0.0, 0.5]  # x agrees with the gradient x, -x does not
     assert all(p.grad is None for p in model.parameters())

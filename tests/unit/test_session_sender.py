@@ -10,6 +10,7 @@ from trainer_fakes import FakeNode, Swarm, backward, echo, same_bits, small_mode
 from gossip.aggregators import senders
 from gossip.config import RunConfig
 from gossip.training import control
+from gossip.training.layout import PRESENT
 
 
 def gradient_of(model: torch.nn.Module) -> torch.Tensor:
@@ -60,9 +61,10 @@ def test_a_node_that_dies_in_a_round_is_offered_the_same_update_again_and_the_me
         raw = gradient_of(model)
         optimizer.step()
         assert np.array_equal(*seen)
-        assert np.allclose(seen[0], 0.1 * raw.numpy(), rtol=1e-6)
+        assert np.allclose(seen[0][: len(raw)], 0.1 * raw.numpy(), rtol=1e-6)
+        assert (seen[0][len(raw) :] == PRESENT).all(), "the sender is given nothing but gradients"
         (memory,) = swarm.session._exchange.sender_memory  # type: ignore[misc]
-        assert np.array_equal(memory.numpy(), seen[0])  # type: ignore[union-attr]
+        assert np.array_equal(memory.numpy(), seen[0][: len(raw)])  # type: ignore[union-attr]
 
 
 def test_a_sender_that_nobody_knows_is_refused_with_the_settings() -> None:

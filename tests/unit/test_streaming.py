@@ -43,7 +43,7 @@ class Rounds:
     def next_round(self) -> Go | None:
         return Go(self.at, 0, False, 0, (), False, self.peers, self.peers, self.rank) if self.at < self.rounds else None
 
-    def hand_out(self, samples: int) -> None:
+    def hand_out(self, samples: int, batch: int = 0) -> None:
         self.handed = samples
 
     def pass_round(self) -> None:
@@ -191,3 +191,11 @@ def test_a_part_of_a_stream_survives_the_way_to_a_worker() -> None:
     assert list(again) == [1, 5]
     again.stop = 5
     assert (list(again), again.start) == ([1], 0)
+
+
+def test_of_a_stream_several_batches_make_one_step_and_what_is_left_of_it_is_left_out() -> None:
+    rounds = Rounds()
+    for at, _ in enumerate(ShardedStream(DataLoader(Count(21), batch_size=2), rounds, 7, False, None, accumulate=4)):
+        if at % 4 == 3:
+            rounds.step()
+    assert (rounds.steps, rounds.passed) == ([8, 8], [2])

@@ -15,6 +15,7 @@ from gossip.config import RunConfig
 from gossip.training import control
 from gossip.training.arena import Arena, allocate_bytes
 from gossip.training.channel import Channel, ChannelClosed
+from gossip.training.layout import PRESENT
 from gossip.training.session import Session
 from gossip.training.spawn import Place, connect
 from gossip.training.watch import Termination
@@ -99,8 +100,10 @@ class FakeNode:
         self.send(control.Go(round_id, slot, ranges is not None, epoch, tuple(ranges or ()), want_parameters, 1, 1))
 
     def put(self, slot: int, vector: np.ndarray) -> None:
+        """``vector``: of all parameters, which then all have a gradient, or as long as an update is."""
         assert self.arena is not None
-        self.arena.results[slot][:] = vector
+        self.arena.results[slot][: len(vector)] = vector
+        self.arena.results[slot][len(vector) :] = PRESENT
 
     def apply(self, round_id: int, slot: int, vector: np.ndarray) -> None:
         self.put(slot, vector)

@@ -1,0 +1,133 @@
+"""Which batches of a round were handed to the user's loop, and whether a step may follow: one batch or several, one step."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from torch import Tensor
+
+from gossip.core.data_cursor import Ranges
+from gossip.errors import ConfigError
+
+
+def check_accumulate(accumulate: object) -> None:
+    """Raises ConfigError: It is no number of batches."""
+    if not isinstance(accumulate, int) or accumulate < 1:
+        raise ConfigError(f"accumulate is {accumulate!r}, not a number of batches", "1: a step follows each batch")
+
+
+def pieces_of(ranges: Ranges, pieces: int) -> list[Ranges]:
+    """Cuts a round's slice in as many batches, so that a loop which counts them stays in step to the end of an epoch.
+
+    They are as equal as can be, because a loop weighs the mean of each alike. When there are fewer samples than batches, each is
+    the whole slice: the mean of those means is that over the slice, and each sample counts as once used.
+    """
+    total = sum([stop - start for start, stop in ranges])
+    if pieces == 1 or total < pieces:
+        return [ranges] * pieces
+    found, left = [], list(ranges)
+    for at in range(pieces):
+        wanted = total // pieces + (at < total % pieces)
+        piece = []
+        while wanted:
+            start, stop = left.pop(0)
+            taken = min(wanted, stop - start)
+            piece.append((start, start + taken))
+            wanted -= taken
+            if start + taken < stop:
+                left.insert(0, (start + taken, stop))
+        found.append(tuple(piece))
+    return found
+
+
+class Batches:
+    """What the loop has in hand.
+
+    Attributes:
+        expected: Batches that a step follows.
+    """
+
+    def __init__(self) -> None:
+        self.expected = 1
+        self._samples = 0  # of the round
+        self._handed = 0  # batches of it
+        self._accumulating = self._kept = False
+        self._witness: Tensor | None = None
+        self._before: tuple[int, int] | None = None
+        self._warned = False
+
+    def watch(self, parameter: Tensor) -> None:
+        """A parameter by whose gradient one sees that a loss was propagated."""
+        self._witness = parameter
+
+    def hand_out(self, samples: int, batch: int = 0) -> None:
+        """The round's batch number ``batch`` goes to the loop. ``samples``: that a step is on."""
+        self._samples, self._handed = samples, batch + 1
+        if batch == 0:
+            self._kept, self._before = False, self._gradient()
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        before, self._accumulating = self._accumulating, True
+        try:
+            yield
+            self._kept = True
+        finally:
+            self._accumulating = before
+
+    def check_step(self) -> None:
+        if self._accumulating:
+            raise ConfigError(
+                "optimizer.step() was called inside peer.no_sync()", "step outside of it, after the last of the backward passes"
+            )
+
+    def take(self) -> int:
+        """A step follows: the samples it is on. Raises ConfigError when it is too soon."""
+        if not self._samples:
+            raise ConfigError(
+                "optimizer.step() was called without a fresh batch of the sharded loader",
+                "one batch, one step; with peer.shard(loader, accumulate=k), k batches, one step",
+            )
+        if self._handed < self.expected:
+            raise ConfigError(
+                f"optimizer.step() came after {self._handed} of {self.expected} batches of its round",
+                f"peer.shard(loader, accumulate={self.expected}) makes every {self.expected} batches one step",
+            )
+        samples = self._samples
+        self.drop()
+        return samples
+
+    def drop(self) -> None:
+        self._samples = self._handed = 0
+
+    @property
+    def unused(self) -> bool:
+        """Samples were handed out, and no step has followed."""
+        return self._samples > 0
+
+    def give_back(self) -> None:
+        """A round passes without a step. Raises ConfigError when the loop has said that it keeps the gradients of what it had."""
+        if not self.unused:
+            return
+        hint = "with peer.shard(loader, accumulate=k), k batches belong to one step and are counted with it"
+        if self._kept and self._handed >= self.expected:
+            raise ConfigError(
+                f"gradients were accumulated over more than the {self.expected} batch(es) that a step is on"
+                " (peer.no_sync() without a step after it)",
+                hint,
+            )
+        now = self._gradient()
+        if now is not None and now != self._before and not self._warned:
+            self._warned = True
+            warnings.warn(
+                "no optimizer.step() followed a batch whose loss was propagated: its samples go back to the swarm, and are used"
+                f" again if you keep its gradients; {hint}",
+                stacklevel=4,
+            )
+        self.drop()
+
+    def _gradient(self) -> tuple[int, int] | None:
+        gradient = self._witness.grad if self._witness is not None else None
+        return None if gradient is None else (id(gradient), gradient._version)

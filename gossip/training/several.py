@@ -1,0 +1,70 @@
+"""Several optimizers of one model, packed and taken over as if they were one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+from typing import Any, cast
+
+import torch
+
+
+def as_one(optimizers: Sequence[torch.optim.Optimizer]) -> torch.optim.Optimizer:
+    """The optimizer itself, or what stands for several: it has their groups and their state, and cannot step."""
+    return optimizers[0] if len(optimizers) == 1 else cast(torch.optim.Optimizer, _Several(optimizers))
+
+
+class _Several:
+    """Parameters are numbered through, in the order of the optimizers."""
+
+    def __init__(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        self._optimizers = list(optimizers)
+        first = set(optimizers[0].defaults)
+        # What all have: the groups of each are checked by itself when it takes its part.
+        self.defaults = dict.fromkeys(first.intersection(*[each.defaults for each in optimizers]))
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        return [group for each in self._optimizers for group in each.param_groups]
+
+    @param_groups.setter
+    def param_groups(self, groups: list[dict[str, Any]]) -> None:
+        bounds = accumulate([len(each.param_groups) for each in self._optimizers], initial=0)
+        for each, (start, stop) in zip(self._optimizers, pairwise(bounds), strict=True):
+            each.param_groups = groups[start:stop]
+
+    @property
+    def state(self) -> list[Any]:
+        return [each.state for each in self._optimizers]
+
+    @state.setter
+    def state(self, states: list[Any]) -> None:
+        for each, state in zip(self._optimizers, states, strict=True):
+            each.state = state
+
+    def state_dict(self) -> dict[str, Any]:
+        state: dict[int, Any] = {}
+        groups: list[dict[str, Any]] = []
+        first = 0
+        for each in self._optimizers:
+            part = each.state_dict()
+            state |= {first + at: entries for at, entries in part["state"].items()}
+            groups += [{**group, "params": [first + at for at in group["params"]]} for group in part["param_groups"]]
+            first += _count(part["param_groups"])
+        return {"state": state, "param_groups": groups}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Each takes its part. Whoever calls puts ``state`` and ``param_groups`` back when one of them refuses."""
+        first, groups = 0, list(state["param_groups"])
+        for each in self._optimizers:
+            own, groups = groups[: len(each.param_groups)], groups[len(each.param_groups) :]
+            count = _count(own)
+            entries = {at - first: entry for at, entry in state["state"].items() if first <= at < first + count}
+            each.load_state_dict(
+                {"state": entries, "param_groups": [{**g, "params": [at - first for at in g["params"]]} for g in own]}
+            )
+            first += count
+
+
+def _count(groups: list[dict[str, Any]]) -> int:
+    return sum(len(group["params"]) for group in groups)

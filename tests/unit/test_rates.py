@@ -1,0 +1,118 @@
+"""What a round is stepped with: agreed from what everybody would step with, told with the commit, set for the step."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from trainer_fakes import FakeNode, Swarm, backward, same_bits, small_model
+
+from gossip.core.rates import RATES_MAX, agree, are_sound
+from gossip.training import control
+from gossip.training.rates import rates_of, stepping_with
+
+
+def test_what_is_agreed_was_told_by_somebody_for_each_place() -> None:
+    assert agree([]) == agree([(), ()]) == ()
+    assert agree([(0.1, 0.9), (0.1, 0.9)]) == (0.1, 0.9)
+    assert agree([(0.1, 0.9), (0.3, 0.9), (0.2, 0.5)]) == (0.2, 0.9)
+    assert agree([(0.1,), (0.4,)]) == (0.1,), "the lower of two, and not their mean"
+
+
+def test_a_minority_of_liars_decides_nothing() -> None:
+    honest = (0.1, 0.9)
+    lies = [(1e9, 1e9), (0.0, 0.0), (-1.0, 0.5), (math.nan, 0.5), (math.inf, 0.5), (1.0,), (1.0,) * 500, ()]
+    for lie in lies:
+        assert agree([honest, lie, honest]) == honest
+        assert agree([lie, honest, honest]) == honest
+    assert agree([(-1.0,)]) == ()
+
+
+def test_rates_that_nobody_can_step_with_are_not_sound() -> None:
+    assert are_sound(())
+    assert are_sound((0.0, 0.1))
+    assert are_sound((1.0,) * RATES_MAX)
+    for wrong in ((-0.1,), (math.nan,), (math.inf,), (0.1,) * (RATES_MAX + 1)):
+        assert not are_sound(wrong)
+
+
+def groups() -> list[dict]:
+    return [{"lr": 0.1, "momentum": 0.9, "nesterov": True}, {"lr": torch.tensor(0.5), "betas": (0.8, 0.99)}]
+
+
+def test_the_numbers_that_schedulers_turn_are_told() -> None:
+    assert rates_of(groups()) == (0.1, 0.9, 0.5, 0.8, 0.99)
+    assert len(rates_of(groups() * 100)) == RATES_MAX
+
+
+def test_a_step_is_with_the_swarms_numbers_and_they_are_put_back() -> None:
+    mine = groups()
+    lr = mine[1]["lr"]
+    with stepping_with(mine, (0.2, 0.8, 0.25, 0.7, 0.9)):
+        assert mine[0] == {"lr": 0.2, "momentum": 0.8, "nesterov": True}
+        assert mine[1]["lr"] is lr, "a compiled optimizer looks at this tensor"
+        assert (float(lr), mine[1]["betas"]) == (0.25, (0.7, 0.9))
+    assert rates_of(mine) == rates_of(groups())
+    assert mine[1]["lr"] is lr
+    with stepping_with(mine, (0.2,)):  # of fewer, those
+        assert rates_of(mine) == (0.2, 0.9, 0.5, 0.8, 0.99)
+    with pytest.raises(RuntimeError), stepping_with(mine, (0.2,)):
+        raise RuntimeError
+    assert rates_of(mine) == rates_of(groups())
+    with stepping_with(mine, ()):
+        assert rates_of(mine) == rates_of(groups())
+
+
+def test_a_peer_whose_scheduler_is_behind_steps_as_the_others_do_and_its_scheduler_goes_on_by_itself() -> None:
+    model, optimizer = small_model()
+    twin, twin_optimizer = small_model()
+    result = np.random.default_rng(0).standard_normal(66).astype(np.float32)
+
+    def node(n: FakeNode) -> None:
+        n.prepared()
+        n.go(0)
+        assert n.expect(control.Contribute).rates == (0.1, 0.9)
+        n.put(1, result)
+        n.put(2, result)
+        n.send(control.Apply(0, 1, 0.0, (0.025, 0.5)))
+        n.send(control.Apply(1, 2, 0.0))  # of a swarm in which nobody told
+        n.expect(control.Applied)
+        n.expect(control.Applied)
+        n.go(2)
+        n.halt()
+
+    with Swarm(node) as swarm:
+        swarm.session.prepare(model, optimizer)
+        scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+        backward(model, 0)
+        optimizer.step()
+        scheduler.step()
+        assert optimizer.param_groups[0]["lr"] == 0.05
+    for lr, momentum in ((0.025, 0.5), (0.1, 0.9)):
+        twin_optimizer.param_groups[0].update(lr=lr, momentum=momentum)
+        pieces = torch.from_numpy(result).split([p.numel() for p in twin.parameters()])
+        for parameter, piece in zip(twin.parameters(), pieces, strict=True):
+            parameter.grad = piece.view_as(parameter).clone()
+        twin_optimizer.step()
+    assert same_bits(model, twin)
+
+
+def test_who_contributes_nothing_tells_no_rates() -> None:
+    model, optimizer = small_model()
+    said = []
+
+    def node(n: FakeNode) -> None:
+        n.prepared()
+        n.go(0)
+        said.append(n.expect(control.Contribute))
+        n.send(control.Apply(0, -1, 0.0))
+        n.expect(control.Applied)
+        n.go(1)
+        n.halt()
+
+    with Swarm(node) as swarm:
+        swarm.session.prepare(model, optimizer)
+        swarm.session.pass_round()
+    assert said[0].rates == ()

@@ -1,0 +1,519 @@
+"""What users write around a step: accumulation, gradient scalers, clipping, several optimizers, parameters that come and go."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+from trainer_fakes import FakeNode, Swarm, backward, echo, flat_parameters, same_bits, small_model
+
+from gossip.errors import ConfigError, UnsupportedModel
+from gossip.training import control
+from gossip.training.batches import pieces_of
+
+
+def contributions(swarm: Swarm) -> list[control.Contribute]:
+    return [message for message in swarm.nodes[0].heard if isinstance(message, control.Contribute)]
+
+
+def data(samples: int = 24, batch: int = 2) -> DataLoader:
+    torch.manual_seed(1)
+    return DataLoader(TensorDataset(torch.randn(samples, 5), torch.arange(samples)), batch_size=batch, shuffle=True)
+
+
+def slices(*ranges: tuple[int, int]) -> Any:
+    """A node that deals out these slices, one a round, and gives every update back."""
+
+    def node(n: FakeNode) -> None:
+        n.prepared()
+        n.go(0)
+        n.expect(control.Shard)
+        for at, pair in enumerate(ranges):
+            n.go(at, slot=at % 4, ranges=[pair])
+            said = n.next()
+            if isinstance(said, control.Close):
+                n.send(control.Halted(said.reason, 0))
+                return
+            assert isinstance(said, control.Contribute)
+            if said.samples:
+                n.apply(at, at % 4, n.arena.updates[said.slot])
+            else:
+                n.send(control.Apply(at, -1, 0.0))
+            n.expect(control.Applied)
+        n.go(len(ranges), ranges=[(0, 1)], epoch=1)
+        n.halt()
+
+    return node
+
+
+# --- accumulation ---------------------------------------------------------------------------------------------------------
+
+
+def test_several_batches_make_one_step_and_are_all_counted_with_it():
+    model, optimizer = small_model()
+    twin, twin_optimizer = small_model()
+    loader = data()
+    x_all = loader.dataset.tensors[0]
+    with Swarm(slices((0, 8), (8, 16), (16, 24))) as swarm:
+        swarm.session.prepare(model, optimizer)
+        sharded = swarm.session.shard(loader, accumulate=4)
+        assert len(sharded) == 12
+        seen, of_round = [], []
+        for i, (x, y) in enumerate(sharded):
+            last = (i + 1) % 4 == 0
+            seen.append(y.tolist())
+            of_round += y.tolist()
+            if last:
+                (model(x).square().mean() / 4).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                twin(x_all[of_round]).square().mean().backward()
+                twin_optimizer.step()
+                twin_optimizer.zero_grad()
+                of_round = []
+            else:
+                with swarm.session.no_sync():
+                    (model(x).square().mean() / 4).backward()
+        assert sorted(index for batch in seen for index in batch) == list(range(24))
+        assert {len(batch) for batch in seen} == {2}
+    assert [said for said in swarm.nodes[0].heard if isinstance(said, control.Shard)] == [control.Shard(24, 8)]
+    assert [said.samples for said in contributions(swarm)] == [8, 8, 8]
+    assert torch.allclose(flat_parameters(model), flat_parameters(twin), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("ranges", "pieces"),
+    [
+        ([(0, 8)], [[(0, 2)], [(2, 4)], [(4, 6)], [(6, 8)]]),
+        ([(0, 3), (5, 6), (7, 10)], [[(0, 2)], [(2, 3), (5, 6)], [(7, 9)], [(9, 10)]]),
+        ([(0, 5)], [[(0, 2)], [(2, 3)], [(3, 4)], [(4, 5)]]),
+        ([(0, 2), (9, 10)], [[(0, 2), (9, 10)]] * 4),
+        ([(4, 5)], [[(4, 5)]] * 4),
+    ],
+)
+def test_a_short_slice_comes_in_as_many_batches(ranges, pieces):
+    """So that a loop which counts batches stays in step, and the mean of the batches' means is that of the slice."""
+    assert pieces_of(tuple(ranges), 4) == [tuple(piece) for piece in pieces]
+    assert pieces_of(tuple(ranges), 1) == [tuple(ranges)]
+
+
+def test_a_short_slice_is_counted_as_what_it_is():
+    model, optimizer = small_model()
+    with Swarm(slices((0, 8), (8, 11))) as swarm:
+        swarm.session.prepare(model, optimizer)
+        for i, (x, _) in enumerate(swarm.session.shard(data(), accumulate=4)):
+            (model(x).square().mean() / 4).backward()
+            if (i + 1) % 4 == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+    assert [said.samples for said in contributions(swarm)] == [8, 3]
+
+
+def test_a_step_before_the_last_batch_of_its_round_is_refused():
+    model, optimizer = small_model()
+    with Swarm(slices((0, 8))) as swarm:
+        swarm.session.prepare(model, optimizer)
+        batches = iter(swarm.session.shard(data(), accumulate=4))
+        for count in range(1, 4):
+            next(batches)
+            backward(model, 0)
+            with pytest.raises(ConfigError, match=f"after {count} of 4 batches"):
+                optimizer.step()
+        next(batches)
+        optimizer.step()
+
+
+def test_a_step_inside_no_sync_is_refused():
+    model, optimizer = small_model()
+    with Swarm(echo) as swarm:
+        swarm.session.prepare(model, optimizer)
+        backward(model, 0)
+        with pytest.raises(ConfigError, match=r"inside peer\.no_sync"), swarm.session.no_sync():
+            optimizer.step()
+        assert not contributions(swarm)
+        optimizer.step()
+    assert len(contributions(swarm)) == 1
+
+
+def test_accumulating_over_rounds_is_refused_because_those_samples_would_be_used_again():
+    model, optimizer = small_model()
+    with Swarm(slices((0, 2), (2, 4))) as swarm:
+        swarm.session.prepare(model, optimizer)
+        batches = iter(swarm.session.shard(data()))
+        next(batches)
+        with swarm.session.no_sync():
+            backward(model, 0)
+        with pytest.raises(ConfigError, match="accumulated over more than the 1 batch") as caught:
+            next(batches)
+        assert "accumulate=k" in str(caught.value.hint)
+        assert not contributions(swarm)
+
+
+def gives_back(propagate: bool, clear: bool) -> list[str]:
+    model, optimizer = small_model()
+    with Swarm(slices((0, 2), (2, 4), (4, 6))) as swarm:
+        swarm.session.prepare(model, optimizer)
+        batches = iter(swarm.session.shard(data()))
+        next(batches)
+        backward(model, 0)
+        optimizer.step()  # whose result stays in .grad
+        next(batches)
+        if propagate:
+            backward(model, 1)
+        if clear:
+            optimizer.zero_grad()
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            next(batches)
+        backward(model, 2)
+        optimizer.step()
+    assert [said.samples for said in contributions(swarm)] == [2, 0, 2]
+    return [str(each.message) for each in told]
+
+
+def test_a_batch_that_is_left_out_goes_back_and_one_whose_gradient_is_kept_is_warned_about():
+    assert gives_back(propagate=False, clear=False) == []
+    assert gives_back(propagate=True, clear=True) == []
+    (told,) = gives_back(propagate=True, clear=False)
+    assert "go back to the swarm" in told
+    assert "accumulate=k" in told
+
+
+@pytest.mark.parametrize("accumulate", [0, -1, 2.0])
+def test_a_number_of_batches_is_a_number(accumulate):
+    with Swarm(lambda n: n.halt()) as swarm, pytest.raises(ConfigError, match="accumulate is"):
+        swarm.session.shard(data(), accumulate=accumulate)
+
+
+# --- GradScaler -----------------------------------------------------------------------------------------------------------
+
+
+def scaled(model: torch.nn.Module, scaler: torch.amp.GradScaler, seed: int, bad: bool = False) -> None:
+    model.zero_grad()
+    torch.manual_seed(seed)
+    loss = model(torch.randn(4, 5)).square().mean()
+    scaler.scale(loss * float("inf") if bad else loss).backward()
+
+
+@pytest.mark.parametrize("clip", [False, True])
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW])
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_gradient_scaler_does_what_it_does_without_us(kind, fused, clip):
+    """Bit for bit, whether the optimizer unscales by itself (fused), or the user has done it to clip, or the scaler does."""
+    (model, _), (twin, _) = small_model(), small_model()
+    optimizer, twin_optimizer = (kind(m.parameters(), lr=0.1, fused=fused) for m in (model, twin))
+    first_scale = 1024.0 if fused else 1000.0  # a fused optimizer divides by the scale, which is the same for a power of two
+    scaler, twin_scaler = (torch.amp.GradScaler("cpu", init_scale=first_scale, growth_interval=3) for _ in range(2))
+    with Swarm(echo) as swarm:
+        swarm.session.prepare(model, optimizer)
+        for seed in range(8):
+            for m, o, s in ((model, optimizer, scaler), (twin, twin_optimizer, twin_scaler)):
+                scaled(m, s, seed, bad=seed in (0, 4))
+                if clip:
+                    s.unscale_(o)
+                    torch.nn.utils.clip_grad_norm_(m.parameters(), 0.1)
+                s.step(o)
+                s.update()
+            assert same_bits(model, twin)
+            assert scaler.get_scale() == twin_scaler.get_scale()
+            assert (scaler.get_scale() < first_scale) == (seed in (0, 1, 2, 4, 5, 6))
+
+
+def test_an_overflow_contributes_nothing_and_is_told():
+    model, optimizer = small_model()
+    before = flat_parameters(model)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    with Swarm(echo) as swarm:
+        swarm.session.prepare(model, optimizer)
+        scaled(model, scaler, 0, bad=True)
+        scaler.step(optimizer)
+        scaler.update()
+        assert torch.equal(flat_parameters(model), before)
+        assert swarm.session.round == 1, "it takes part: nobody waits for it"
+        assert scaler.get_scale() == 512.0
+        scaled(model, scaler, 1)
+        scaler.step(optimizer)
+        scaler.update()
+    assert [said.samples for said in contributions(swarm)] == [0, 1]
+    assert [json.loads(line) for line in swarm.nodes[0].logs] == [{"round": 0, "skipped": "overflow"}]
+
+
+def test_the_samples_of_a_batch_that_overflowed_go_back():
+    model, optimizer = small_model()
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    with Swarm(slices((0, 2), (2, 4))) as swarm:
+        swarm.session.prepare(model, optimizer)
+        for at, _ in enumerate(swarm.session.shard(data())):
+            scaled(model, scaler, at, bad=at == 0)
+            scaler.step(optimizer)
+            scaler.update()
+    assert [said.samples for said in contributions(swarm)] == [0, 2]
+
+
+def test_what_the_swarm_made_of_a_round_is_applied_by_a_peer_that_overflowed():
+    model, optimizer = small_model()
+    twin, twin_optimizer = small_model()
+    result = np.random.default_rng(0).standard_normal(66).astype(np.float32)
+
+    def node(n: FakeNode) -> None:
+        n.prepared()
+        n.go(0)
+        assert n.expect(control.Contribute).samples == 0
+        n.apply(0, 1, result)
+        n.expect(control.Applied)
+        n.go(1)
+        n.halt()
+
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    with Swarm(node) as swarm:
+        swarm.session.prepare(model, optimizer)
+        scaled(model, scaler, 0, bad=True)
+        scaler.step(optimizer)
+        scaler.update()
+    pieces = torch.from_numpy(result).split([p.numel() for p in twin.parameters()])
+    for parameter, piece in zip(twin.parameters(), pieces, strict=True):
+        parameter.grad = piece.view_as(parameter).clone()
+    twin_optimizer.step()
+    assert same_bits(model, twin)
+
+
+# --- clipping -------------------------------------------------------------------------------------------------------------
+
+
+def test_clipping_between_backward_and_step_is_of_the_own_gradient_and_a_hook_clips_the_aggregate():
+    model, optimizer = small_model()
+    sent: list[float] = []
+
+    def node(n: FakeNode) -> None:
+        n.prepared()
+        n.go(0)
+        n.expect(control.Contribute)
+        sent.append(float(np.linalg.norm(n.arena.updates[0][:66])))
+        n.apply(0, 1, np.full(66, 10.0, np.float32))
+        n.expect(control.Applied)
+        n.apply(1, 2, np.full(66, 10.0, np.float32))  # a round without us
+        n.expect(control.Applied)
+        n.go(2)
+        n.halt()
+
+    def clip(*_: object) -> None:
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+
+    optimizer.param_groups[0].update(lr=1.0, momentum=0.0)
+    before = flat_parameters(model)
+    with Swarm(node) as swarm:
+        swarm.session.prepare(model, optimizer)
+        optimizer.register_step_pre_hook(clip)
+        backward(model, 0)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.25)
+        optimizer.step()
+        while swarm.session.round < 2:
+            swarm.session._exchange._serve(lambda: swarm.session.round == 2)
+        assert sent == [pytest.approx(0.25, rel=1e-3)]
+        assert float((flat_parameters(model) - before).norm()) == pytest.approx(1.0, rel=1e-3), "0.5 in each of two rounds"
+
+
+# --- several optimizers ---------------------------------------------------------------------------------------------------
+
+
+def two_optimizers(model: torch.nn.Module) -> list[torch.optim.Optimizer]:
+    return [
+        torch.optim.SGD(model[0].parameters(), lr=0.1, momentum=0.9),
+        torch.optim.AdamW([{"params": [model[2].weight]}, {"params": [model[2].bias], "lr": 0.5}], lr=0.01),
+    ]
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_two_optimizers_do_in_a_swarm_of_one_what_they_do_alone(order):
+    (model, _), (twin, _) = small_model(), small_model()
+    both, alone = two_optimizers(model), two_optimizers(twin)
+    with Swarm(echo) as swarm:
+        assert swarm.session.prepare(model, both)[1] is both
+        for seed in range(6):
+            backward(model, seed)
+            backward(twin, seed)
+            for at in order:
+                both[at].step()
+                alone[at].step()
+            assert same_bits(model, twin)
+        assert swarm.session.round == 6, "one round for both"
+
+
+def test_two_optimizers_that_both_use_a_scaler_contribute_both_or_nothing():
+    model, _ = small_model()
+    both = two_optimizers(model)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    with Swarm(echo) as swarm:
+        swarm.session.prepare(model, both)
+        for at in range(2):
+            scaled(model, scaler, at)
+            if at == 0:
+                model[0].bias.grad[0] = float("inf")  # the first one's alone
+            for optimizer in both:
+                scaler.step(optimizer)
+            scaler.update()
+    assert [said.samples for said in contributions(swarm)] == [0, 1]
+
+
+def test_a_loss_that_is_propagated_between_the_steps_does_not_change_what_the_first_was_asked_for():
+    """As two networks that play against each other do: the second's loss goes through the first, too."""
+    model, _ = small_model()
+    both = two_optimizers(model)
+    sent: list[np.ndarray] = []
+
+    def node(n: FakeNode) -> None:
+        n.prepared()
+        n.go(0)
+        n.expect(control.Contribute)
+        sent.append(n.arena.updates[0][:66].copy())
+        n.apply(0, 1, n.arena.updates[0])
+        n.expect(control.Applied)
+        n.go(1)
+        n.halt()
+
+    with Swarm(node) as swarm:
+        swarm.session.prepare(model, both)
+        backward(model, 0)
+        first = model[0].weight.grad.clone()
+        both[0].step()
+        both[1].zero_grad()
+        model(torch.ones(2, 5)).square().mean().backward()
+        second = model[2].weight.grad.clone()
+        with pytest.warns(UserWarning, match="a loss was propagated after optimizer 0"):
+            both[1].step()
+    assert np.array_equal(sent[0][:35], first.reshape(-1).numpy())
+    assert np.array_equal(sent[0][42:63], second.reshape(-1).numpy())
+
+
+def test_one_of_two_optimizers_cannot_run_ahead():
+    model, _ = small_model()
+    both = two_optimizers(model)
+    with Swarm(echo) as swarm:
+        swarm.session.prepare(model, both)
+        backward(model, 0)
+        both[0].step()
+        with pytest.raises(ConfigError, match="optimizer 0 of 2 was stepped twice"):
+            both[0].step()
+        both[1].step()
+    assert len(contributions(swarm)) == 1
+
+
+def test_the_state_of_two_optimizers_is_handed_over_and_a_wrong_one_changes_neither():
+    from gossip.training.several import as_one
+    from gossip.training.state import StateMismatch, pack_state, unpack_state
+
+    (model, _), (other, _) = small_model(), small_model(seed=3)
+    both, theirs = two_optimizers(model), two_optimizers(other)
+    for seed in range(3):
+        backward(other, seed)
+        for optimizer in theirs:
+            optimizer.step()
+    packed = pack_state(other, as_one(theirs), {})
+
+    wrong = as_one([both[0], torch.optim.SGD(model[2].parameters(), lr=0.1)])
+    with pytest.raises(StateMismatch):
+        unpack_state(packed, model, wrong)
+    assert not both[0].state
+
+    unpack_state(packed, model, as_one(both))
+    assert pack_state(model, as_one(both), {}) == packed
+    for seed in range(3, 6):
+        for m, optimizers in ((model, both), (other, theirs)):
+            backward(m, seed)
+            for optimizer in optimizers:
+                optimizer.step()
+        assert same_bits(model, other)
+
+
+def test_what_is_no_list_of_optimizers_is_refused():
+    model, optimizer = small_model()
+    with Swarm(lambda n: n.halt()) as swarm:
+        for wrong, words in (
+            ([], "no optimizer"),
+            ([optimizer, "sgd"], "got str"),
+            ([optimizer, optimizer], "same optimizer twice"),
+        ):
+            with pytest.raises(ConfigError, match=words):
+                swarm.session.prepare(model, wrong)
+
+
+# --- parameters -----------------------------------------------------------------------------------------------------------
+
+
+def decaying(model: torch.nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=0.1)
+
+
+def test_parameters_that_are_frozen_after_prepare_stay_where_they_are_and_may_be_trained_again():
+    (model, _), (twin, _) = small_model(), small_model()
+    optimizer, twin_optimizer = decaying(model), decaying(twin)
+    with Swarm(echo) as swarm:
+        swarm.session.prepare(model, optimizer)
+        for seed in range(9):
+            for m, o in ((model, optimizer), (twin, twin_optimizer)):
+                m[0].requires_grad_(not 3 <= seed < 6)
+                before = m[0].weight.detach().clone()
+                backward(m, seed)
+                o.step()
+                assert torch.equal(m[0].weight, before) == (3 <= seed < 6)
+            assert same_bits(model, twin)
+
+
+def test_a_parameter_without_a_gradient_in_some_steps_is_left_alone_in_those():
+    (model, _), (twin, _) = small_model(), small_model()
+    optimizer, twin_optimizer = decaying(model), decaying(twin)
+    with Swarm(echo) as swarm:
+        swarm.session.prepare(model, optimizer)
+        for seed in range(6):
+            for m, o in ((model, optimizer), (twin, twin_optimizer)):
+                backward(m, seed)
+                if seed % 2:
+                    m[2].bias.grad = None
+                if seed == 3:
+                    m[0].weight.grad.zero_()  # that is a gradient: momentum goes on
+                o.step()
+            assert same_bits(model, twin)
+
+
+def test_training_what_was_frozen_at_prepare_is_refused_at_the_step():
+    model, _ = small_model()
+    model[0].requires_grad_(False)
+    optimizer = decaying(model)
+    with Swarm(echo) as swarm:
+        swarm.session.prepare(model, optimizer)
+        backward(model, 0)
+        optimizer.step()
+        model[0].requires_grad_(True)
+        backward(model, 1)
+        with pytest.raises(UnsupportedModel, match="was frozen when the model was prepared"):
+            optimizer.step()
+
+
+def test_a_closure_is_evaluated_without_a_warning_and_may_return_a_number():
+    model, optimizer = small_model()
+
+    def closures() -> Iterator[Any]:
+        for kind in (lambda loss: loss, lambda loss: float(loss.detach()), lambda _: None):
+
+            def closure(kind: Any = kind) -> Any:
+                optimizer.zero_grad()
+                loss = model(torch.ones(2, 5)).square().mean()
+                loss.backward()
+                return kind(loss)
+
+            yield closure
+
+    with Swarm(echo) as swarm, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        swarm.session.prepare(model, optimizer)
+        for closure in closures():
+            optimizer.step(closure)
+    told = [said.loss for said in contributions(swarm)]
+    assert told[0] > told[1] > 0
+    assert told[2] is None
