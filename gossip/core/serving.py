@@ -44,9 +44,10 @@ class Server:
         timers: Timers[Any],
         deadline: Deadline,
         skip_reason: Callable[[PeerId], str],
+        is_gone: Callable[[PeerId], bool],
     ) -> None:
         self.local, self.settings, self.timers, self.deadline = local, settings, timers, deadline
-        self.skip_reason = skip_reason
+        self.skip_reason, self.is_gone = skip_reason, is_gone
         self.round_id = 0
         self.roster = Roster(())
         self.locked: frozenset[PeerId] = frozenset()
@@ -79,7 +80,11 @@ class Server:
 
     def quorum(self) -> int:
         """Answers without which a round is not closed, by the size of the last committed roster."""
-        return quorum_of(self.settings, len(self.roster))
+        need = quorum_of(self.settings, len(self.roster))
+        if self.settings.rounds.on_minority == "continue":
+            left = sum([peer == self.local or not self.is_gone(peer) for peer in self.roster])
+            need = min(need, quorum_of(self.settings, left))
+        return need
 
     def expected(self) -> list[PeerId]:
         """Whose updates this round can still bring."""
@@ -161,10 +166,14 @@ class Server:
 
     def _close(self, shard: ShardRound, now: float) -> list[Effect]:
         shard.close(self.locked)
+        effects: list[Effect] = []
+        if shard.index == 0 and len(shard.answers) < quorum_of(self.settings, len(self.roster)):
+            alone = {"alive": sorted(shard.answers), "of": len(self.roster), "round": self.round_id}
+            effects.append(Report("alone", alone))
         if not self.joint:
-            return self.ask_rule(shard, shard.rows)
+            return effects + self.ask_rule(shard, shard.rows)
         shard.together = Together()
-        return self.ask_rule(shard, shard.rows, step="measure")
+        return effects + self.ask_rule(shard, shard.rows, step="measure")
 
     def ask_rule(self, shard: ShardRound, rows: tuple[Row, ...], **step: Any) -> list[Effect]:
         """The rule is asked for the aggregate of ``rows``, or for a step to it: other fields of ``Aggregate``."""
