@@ -146,7 +146,7 @@ class Astray:
         ours = self.lineage.head
         if peer == self.local:
             return False
-        if self.sides.parted(peer):
+        if self.sides.may_differ:
             apart = not self.sides.heard(peer, self.lineage.next_round, parent)
             self._weigh()
             return apart

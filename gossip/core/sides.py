@@ -79,7 +79,8 @@ class Sides:
         ours = (self._contributors() | {self.local}) - self._elsewhere
         best, first = ours, self.local
         for peer in sorted(self._elsewhere):
-            side = {peer} | (self._said.get(peer, frozenset()) & self._elsewhere)
+            # Who has said nothing yet was of our branch until lately, and so were those who left it with it.
+            side = {peer} | (self._said.get(peer, frozenset(self._elsewhere)) & self._elsewhere)
             if (len(side), -min(side)) > (len(best), -min(best)):
                 best, first = frozenset(side), peer
         if best == ours:
