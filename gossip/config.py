@@ -52,6 +52,9 @@ class RunConfig(BaseModel):
     run_dir: str = Field(default="", description="folder of the run; runs/NAME when empty")
     faults: tuple[str, ...] = Field(default=(), description="faults to inject, as for --fault")
     quorum: Literal["majority", "available"] = Field(default="majority", description="how many peers a round needs")
+    on_minority: Literal["pause", "continue"] = Field(
+        default="pause", description="what a part without a quorum does once the others are dead for it"
+    )
     round_timeout_s: Seconds = Field(default=10.0, description="how long a round may wait at most")
     start_timeout_s: Seconds = Field(default=60.0, description="how long peers wait for each other at the start")
     quorum_timeout_s: Seconds = Field(default=60.0, description="how long a run without quorum waits for peers to come back")
@@ -128,6 +131,7 @@ class RunConfig(BaseModel):
             membership=MembershipSettings(probe_interval_s=self.probe_interval_s, probe_timeout_s=self.probe_timeout_s),
             rounds=RoundSettings(
                 quorum=self.quorum,
+                on_minority=self.on_minority,
                 round_timeout_s=self.round_timeout_s,
                 start_timeout_s=self.start_timeout_s,
                 quorum_timeout_s=self.quorum_timeout_s,

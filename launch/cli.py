@@ -44,6 +44,10 @@ Seed = Annotated[int | None, typer.Option(help="Of servers, data order and attac
 RunDir = Annotated[Path | None, typer.Option(help="Folder of the run; runs/NAME by default.", show_default=False)]
 Name = Annotated[str | None, typer.Option(help="Name of the run.", show_default=False)]
 Quorum = Annotated[str | None, typer.Option(help="majority, or available: any number of peers.", show_default=False)]
+OnMinority = Annotated[
+    str | None,
+    typer.Option(help="pause, or continue: a part without a quorum goes on when the rest is dead for it.", show_default=False),
+]
 StartTimeout = Annotated[float | None, typer.Option(help="Seconds that peers wait for each other.", show_default=False)]
 RoundTimeout = Annotated[float | None, typer.Option(help="Seconds that a round may wait at most.", show_default=False)]
 Record = Annotated[
@@ -87,6 +91,7 @@ def run(
     run_dir: RunDir = None,
     name: Name = None,
     quorum: Quorum = None,
+    on_minority: OnMinority = None,
     start_timeout: StartTimeout = None,
     round_timeout: RoundTimeout = None,
     record: Record = False,
@@ -103,7 +108,7 @@ def run(
     from .supervisor import script_command
 
     flags = _flags(peers, topology, aggregator, byzantine, fault, faults, rounds, seed, run_dir, name, quorum)
-    flags["sender"] = sender
+    flags.update(sender=sender, on_minority=on_minority)
     flags.update(start_timeout_s=start_timeout, round_timeout_s=round_timeout, record=record or None)
     resolved = resolve(flags, config)
     if show:

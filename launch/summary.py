@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from gossip.config import RunConfig
 from gossip.telemetry import JsonLines, read_json, read_lines, write_json
 
+from . import history
 from .view import RunView
 
 SCHEMA = "gossip.summary/1"
@@ -56,9 +55,11 @@ def build(folder: Path, exit_code: int, wall_s: float) -> dict[str, Any]:
     view = RunView(config.peers, plan)
     for event in events:
         view.feed(event)
-    commits = true_chain(read_lines(folder / "commits.jsonl"))
+    past = history.read(read_lines(folder / "commits.jsonl"))
+    commits = past.true
     done = Counter(int(row["round"]) for row in commits if isinstance(row.get("round"), int))
-    last = max([*done, view.round], default=-1)
+    # A side that was given up may have been ahead.
+    last = max([*done, *(() if past.given_up else (view.round,))], default=-1)
     # With commits a round that has none was lost; topologies without commits report what they lose.
     lost = set(view.lost_rounds) | ({number for number in range(last + 1) if number not in done} if done else set())
     if exit_code == 0 and lost and last + 1 == len(lost):
@@ -111,6 +112,7 @@ def build(folder: Path, exit_code: int, wall_s: float) -> dict[str, Any]:
             }
             for rejoin in view.rejoins
         ],
+        "partitions": partitions(view, past),
         "suspected": sorted(view.suspicions),
         "quarantined": sorted(view.quarantines),
         "suspicion": {str(peer): why for peer, why in sorted(view.suspicions.items())},
@@ -133,50 +135,46 @@ def write(folder: Path, exit_code: int, wall_s: float) -> dict[str, Any]:
     return summary
 
 
-def true_chain(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """One commit for each (round, shard): a server that died before it could send its own leaves one that nobody applied.
-
-    The next round names the chain that it builds on. Where none does, the later attempt counts: it was made because the earlier
-    was not heard of.
-    """
-    candidates: dict[tuple[int, int], list[Mapping[str, Any]]] = defaultdict(list)
-    parents: set[Any] = set()
-    for row in rows:
-        if isinstance(row.get("round"), int):
-            candidates[row["round"], int(row.get("shard") or 0)].append(row)
-            parents.add(row.get("parent"))
-    return [
-        max(found, key=lambda row: (row.get("chain") in parents, int(row.get("made_at") or 0)))
-        for _, found in sorted(candidates.items())
+def partitions(view: RunView, past: history.History) -> list[dict[str, Any]]:
+    """What befell the network, and what became of those who were apart. A fork that no injected fault explains is told, too."""
+    found: list[dict[str, Any]] = [
+        {
+            "fault": outage.fault,
+            "round": outage.round,
+            "for_s": round(outage.over_at - outage.at, 3) if outage.over_at is not None else None,
+            "paused": sorted(outage.paused),
+            "alone": sorted(outage.alone),
+            "given_up": [],
+        }
+        for outage in view.outages
     ]
+    for branch in past.given_up:
+        fields = {"peers": branch.peers, "first_round": branch.first, "rounds": branch.rounds, **history.cost(branch, past.true)}
+        number = view.outage_at(branch.t)
+        if number is None:
+            found.append({"fault": None, "round": branch.first, "for_s": None, "paused": [], "alone": [], "given_up": [fields]})
+        else:
+            found[number]["given_up"].append(fields)
+    return found
 
 
 def epochs(commits: Iterable[Mapping[str, Any]]) -> list[dict[str, int]] | None:
     """Of each completed epoch, how often its samples were used: once, twice or more, never. None: no data was sharded."""
-    found: dict[int, list[Mapping[str, Any]]] = defaultdict(list)
-    for row in commits:
-        if isinstance(row.get("epoch"), int) and row.get("samples_total") and not row.get("shard"):
-            found[row["epoch"]].append(row)
-    if not found:
+    rows = list(commits)
+    used = history.used(rows)
+    if not used:
         return None
+    rounds: dict[int, set[int]] = defaultdict(set)
+    for row in rows:
+        if isinstance(row.get("epoch"), int) and isinstance(row.get("round"), int):
+            rounds[row["epoch"]].add(row["round"])
     counted = []
-    for epoch in sorted(found):
-        rows = found[epoch]
-        total = int(rows[0]["samples_total"])
-        begun = np.zeros(total + 1, np.int64)  # how many more slices hold a position than hold the one before
-        for row in rows:
-            contributed = {int(c["peer"]) for c in row.get("contributors") or ()}
-            for peer, ranges in (row.get("slices") or {}).items():
-                if int(peer) in contributed:
-                    for start, stop in ranges:
-                        begun[min(max(0, start), total)] += 1
-                        begun[min(max(0, stop), total)] -= 1
-        used = begun.cumsum()[:total]
-        never, once = int((used == 0).sum()), int((used == 1).sum())
-        if epoch == max(found) and never:
+    for epoch, count in sorted(used.items()):
+        never, once = int((count == 0).sum()), int((count == 1).sum())
+        if epoch == max(used) and never:
             continue  # the last one was not over
-        counts = {"once": once, "twice": total - once - never, "never": never}
-        counted.append({"epoch": epoch, **counts, "rounds": len({row["round"] for row in rows})})
+        counts = {"once": once, "twice": len(count) - once - never, "never": never}
+        counted.append({"epoch": epoch, **counts, "rounds": len(rounds[epoch])})
     return counted
 
 
@@ -217,7 +215,7 @@ def _identical(view: RunView, survivors: list[int], evaluation: Mapping[str, Any
     return len({digest for _, digest in ends}) == 1
 
 
-def _rate(commits: list[Mapping[str, Any]], events: list[dict[str, Any]]) -> float | None:
+def _rate(commits: Sequence[Mapping[str, Any]], events: list[dict[str, Any]]) -> float | None:
     """Rounds a second, from the first commit to the last; start and end of the processes are not in it."""
     times = [(int(row["round"]), float(row["t"])) for row in commits if row.get("t") is not None]
     if not times:

@@ -83,6 +83,18 @@ class Rejoin:
     after_s: float | None = None
 
 
+@dataclass(slots=True)
+class Outage:
+    """Links that were cut, or made worse, and who was apart meanwhile. Times are monotonic seconds."""
+
+    fault: str
+    round: int
+    at: float
+    over_at: float | None = None
+    paused: set[int] = field(default_factory=set)
+    alone: set[int] = field(default_factory=set)
+
+
 class RunView:
     """State of a whole run. ``feed`` takes the rows in the order in which they arrive."""
 
@@ -99,6 +111,7 @@ class RunView:
         self.ready: set[int] = set()
         self.blows: list[Blow] = []
         self.rejoins: list[Rejoin] = []
+        self.outages: list[Outage] = []
         self.suspicions: dict[int, dict[str, Any]] = {}  # peer -> when it first fell under the threshold, and why
         self.quarantines: set[int] = set()
         self.restarts: dict[int, float] = {}  # peer -> seconds after which to start it again
@@ -148,6 +161,9 @@ class RunView:
             case "fault":
                 return self._fault(row, event, t)
             case "fault_over":
+                for outage in self.outages:
+                    if outage.fault == event.get("fault") and outage.over_at is None:
+                        outage.over_at = t
                 return [f"* over: {event.get('fault')} at round {event.get('round')}"]
             case "skip" | "dead" if subject is not None:
                 return self._noticed(str(name), row, subject, event, t)
@@ -159,14 +175,27 @@ class RunView:
                     return [f"~ {subject.peer} is back"]
             case "left" if subject is not None:
                 subject.left = True
-            case "paused" if self._fresh("paused", -1, t):
-                why = f" {event['why']}" if event.get("why") else ""
-                need = f"a round needs {event.get('need')}{why}"
-                return [f"|| paused at round {event.get('round')}: alive are {event.get('alive')}, {need}"]
             case "tolerates_less" if self._fresh("tolerates_less", -1, t):
                 return [
                     f"! {event.get('updates')} updates in round {event.get('round')}: f={event.get('f')} of {event.get('wanted')}"
                 ]
+            case "paused":
+                if (number := self.outage_at(t)) is not None:
+                    self.outages[number].paused.add(row.peer)
+                if not self._fresh("paused", -1, t):
+                    return []
+                why = f" {event['why']}" if event.get("why") else ""
+                need = f"a round needs {event.get('need')}{why}"
+                return [f"|| paused at round {event.get('round')}: alive are {event.get('alive')}, {need}"]
+            case "alone":
+                if (number := self.outage_at(t)) is not None:
+                    self.outages[number].alone.update(event.get("alive") or ())
+                alone = ", ".join(map(str, event.get("alive") or ()))
+                return [
+                    f"! {alone} of {event.get('of')} go on alone from round {event.get('round')}: the others are dead for them"
+                ]
+            case "recovering" if "branch" in str(event.get("reason")):
+                return [f"~ {row.peer} changes sides: {event.get('reason')}"]
             case "resumed" if self._fresh("resumed", -1, t):
                 return [f"~ going on: alive are {event.get('alive')}"]
             case "suspected" if subject is not None:
@@ -272,8 +301,14 @@ class RunView:
             serving = ", which serves it" if str(event.get("fault", "")).startswith("crash:server") else ""
             return [f"* injected: SIGKILL peer {row.peer}{serving} at round {at}"]
         if kind in LINK_KINDS:
+            self.outages.append(Outage(str(event.get("fault")), at, t))
             return [f"* injected: {event.get('fault')} at round {at}"]
         return [f"* injected: {kind} by peer {row.peer}"]
+
+    def outage_at(self, t: float) -> int | None:
+        """The last that was on at a moment, or over since not long."""
+        on = [i for i, o in enumerate(self.outages) if o.at - SLACK_S <= t <= (t if o.over_at is None else o.over_at + WAKING_S)]
+        return on[-1] if on else None
 
     def blow(self, peer: int) -> Blow | None:
         """The last that hit this peer."""

@@ -7,16 +7,17 @@ the state itself).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from .events import Effect, Send
-from .lineage import Lineage
-from .messages import Commit, CommitRequest, NotMe, PeerId
+from .lineage import Lineage, Stance
+from .messages import Commit, CommitRequest, Hello, NotMe, PeerId
 from .quorum import quorum_of
 from .record import record
 from .settings import CoreSettings
 from .shard import ShardRound
+from .sides import Sides
 from .timers import Timers
 
 ASK_AGAIN_S = 0.5
@@ -39,6 +40,7 @@ class Astray:
 
     def __init__(self, local: PeerId, settings: CoreSettings, lineage: Lineage, timers: Timers[Any]) -> None:
         self.local, self.settings, self.lineage, self.timers = local, settings, lineage, timers
+        self.sides = Sides(local, settings, lineage)
         self.lost_track: tuple[PeerId, str] | None = None
         self.shards: Sequence[ShardRound] = ()  # of the present round
         self.began_at = 0.0  # when the present round did
@@ -54,22 +56,30 @@ class Astray:
         here = self.lineage.next_round
         self._ahead = {peer: ahead for peer, ahead in self._ahead.items() if ahead > here} if self._ahead else self._ahead
 
-    def restart(self, same_round: bool) -> None:
+    def restart(self, same_round: bool, roster: Iterable[PeerId]) -> None:
         """The state of another peer was taken over. Who was seen on which branch of the round still holds: who forgets that goes
         back to the smaller one with the first word from there, and to and fro."""
         if not same_round:
             self._branches.clear()
+        self.sides.restart(roster)
         self._asked = -1
         self._open = None
 
     def behind(self, peer: PeerId, round_id: int, now: float) -> list[Effect]:
         """``peer`` is in a later round. The commits between may be on their way; if not, it is asked for them."""
-        if peer not in self.settings.peers:
+        if peer not in self.settings.peers or self.sides.is_elsewhere(peer):
             return []
         here = self.lineage.next_round
         self._ahead[peer] = max(round_id, self._ahead.get(peer, 0))
+        if self.sides.parted(peer):
+            # The one that is ahead may be of the lighter side: its answer shows. Rounds may be too short for the timer.
+            if now < self._not_before:
+                return []
+            self._not_before, self._open = now + ASK_AGAIN_S, (peer, here)
+            return [self.request(peer)]
+        # Where two sides may go on, what a peer says of its progress may be of a branch that it has left.
         far = here + self.settings.rounds.commit_log
-        if round_id > far and self.is_believed(self._beyond(far), now):
+        if round_id > far and not self.sides.may_differ and self.is_believed(self._beyond(far), now):
             self.lost_track = (peer, f"round {round_id} is under way, this peer is in round {here}")
             return []
         if self._asked == here:
@@ -98,6 +108,9 @@ class Astray:
         would lead to nothing, so its state is asked for. (An update that is late gets the same answer, under its own attempt.)
         """
         here, round_id = self.lineage.next_round, notice.round_id
+        if self._shows(peer, notice):
+            self._weigh()
+            return []
         if self._open != (peer, here) or notice.asked_round != here or notice.attempt or notice.shard:
             return self.behind(peer, round_id, now)
         self._open = None
@@ -123,12 +136,32 @@ class Astray:
         """
         if not self.is_elsewhere(peer, commit.parent, now):
             return False
+        if self.sides.may_differ:
+            return True
         if self._open == (peer, commit.round_id) and quorum_of(self.settings, len(self.settings.peers)) > 1:
             self._ahead.setdefault(peer, commit.round_id + 1)
             if not self.is_believed(self._beyond(commit.round_id), now):
                 return True
             self.lost_track = (peer, f"round {commit.round_id} was committed on another branch")
         return True
+
+    def greeted(self, peer: PeerId, hello: Hello, stance: Stance) -> list[Effect]:
+        """``peer`` has said where it is. If that is on another branch and behind us, it cannot know, and is told."""
+        self._weigh()
+        if stance != "fork":
+            return []
+        where = (self.settings.lineage, hello.round_id, 0, 0)
+        return [Send(peer, NotMe(*where, self.lineage.next_round, self.lineage.before(hello.round_id)))]
+
+    def _shows(self, peer: PeerId, notice: NotMe) -> bool:
+        """Whether this answer of one that is ahead shows that it is on another branch. Who has forgotten its history is taken
+        to be, unless it has contributed to ours lately."""
+        tells = self.sides.may_differ and (notice.chain or self.sides.parted(peer))
+        return bool(tells) and not self.sides.heard(peer, notice.asked_round, notice.chain)
+
+    def _weigh(self) -> None:
+        if self.sides.may_differ and (heavier := self.sides.heavier()) is not None:
+            self.lost_track = heavier
 
     def is_elsewhere(self, peer: PeerId, parent: bytes, now: float) -> bool:
         """Whether ``peer``, whose last round has the hash ``parent``, is on another branch.
@@ -138,6 +171,10 @@ class Astray:
         ours = self.lineage.head
         if peer == self.local:
             return False
+        if self.sides.may_differ:
+            apart = not self.sides.heard(peer, self.lineage.next_round, parent)
+            self._weigh()
+            return apart
         self._branches[peer] = parent
         if parent == ours:
             return False

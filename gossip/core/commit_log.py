@@ -47,7 +47,11 @@ class CommitLog:
         return [held for round_id, held in self._rounds.items() if round_id >= first]
 
     def catch_up(self, peer: PeerId, request: CommitRequest, round_id: int, chain: bytes) -> list[Effect]:
-        """One that is behind asks: send what we have, or say where we are when it is too far behind for that."""
+        """One that is behind asks: send what we have, or say where we are when it is too far behind for that.
+
+        Args:
+            chain: H of the round before the one that is asked for, or b"".
+        """
         rounds = self.since(request.first)
         if not rounds and request.first < round_id:
             return [Send(peer, NotMe(request.lineage, request.first, 0, 0, round_id, chain))]
@@ -58,7 +62,8 @@ class CommitLog:
     def answer_late(
         self, peer: PeerId, message: Update | Query | Commit | Partial | Overdue, round_id: int, chain: bytes
     ) -> list[Effect]:
-        """A message of a round that is over here. Most often it crossed the commit on the way, and needs no answer."""
+        """A message of a round that is over here, and H of the round before. Most often it crossed the commit on the way, and
+        needs no answer."""
         if isinstance(message, Commit | Partial | Overdue):
             return []
         held = self.get(message.round_id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from .events import Effect, Prepared, Send
@@ -28,6 +29,8 @@ class Greeting:
         self.layout = b""
         self.state = b""
         self.stage: Stage = "ready"
+        self.branch: Callable[[], tuple[bytes, tuple[PeerId, ...]]] = lambda: (b"", ())
+        """H of the last round, and who has contributed lately: where branches may live side by side."""
         self._answered: dict[PeerId, tuple[int, float]] = {}  # which life of a peer, and when
 
     def prepare(self, event: Prepared) -> None:
@@ -35,6 +38,7 @@ class Greeting:
         self.layout, self.state = event.layout, event.state
 
     def hello(self) -> Hello:
+        chain, side = self.branch()
         return Hello(
             lineage=self.settings.lineage,
             layout=self.layout,
@@ -43,6 +47,8 @@ class Greeting:
             stage=self.stage,
             address=self.address[0],
             bulk=self.address[1],
+            chain=chain,
+            side=side,
         )
 
     def to(self, peer: PeerId) -> Send:

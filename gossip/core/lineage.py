@@ -113,6 +113,10 @@ class Lineage:
         """H of a round (-1: the genesis), or None when it is not known (any more)."""
         return self._history.get(round_id)
 
+    def before(self, round_id: int) -> bytes:
+        """H of the round before; empty when it is not known (any more)."""
+        return self._history.get(round_id - 1, b"")
+
     def stance(self, round_id: int, parent: bytes) -> Stance:
         """How somebody stands to us who names ``parent`` as H of the round before ``round_id``."""
         ours = self.at(round_id - 1)

@@ -164,7 +164,10 @@ class Commit:
 
 @record
 class NotMe:
-    """I do not serve that attempt, or my round is another. ``round_id`` is where I am, ``chain`` the H of the round before."""
+    """I do not serve that attempt, or my round is another. ``round_id`` is where I am.
+
+    ``chain``: my H of the round before that, or before ``asked_round`` where that is the earlier; empty when I have forgotten it.
+    """
 
     lineage: bytes
     asked_round: int
@@ -246,6 +249,8 @@ class Hello:
     stage: Stage  # ready: wants to be in the roster; completed: its script has had all its rounds, the last before ``round_id``
     address: str
     bulk: str
+    chain: bytes = b""  # H of the round before; empty where no two branches can live side by side
+    side: tuple[PeerId, ...] = ()  # contributors of the last commits there
 
 
 @record

@@ -15,9 +15,9 @@ class Others:
         self._turn = 0
 
     def donors(self) -> tuple[PeerId, ...]:
-        """Who may have the state, those who are furthest first: alive and not skipped."""
+        """Who may have the state: alive and not skipped. Those of the side that we want to be on first, then the furthest."""
         usable = [p for p in self.membership.alive() if p != self.local and not self.membership.skip_reason(p)]
-        return tuple(sorted(usable, key=lambda peer: (-self._round_of(peer), peer)))
+        return tuple(sorted(usable, key=lambda peer: (not self._wanted(peer), -self._round_of(peer), peer)))
 
     def next_donor(self) -> PeerId | None:
         """Another donor each time, so that none is asked for everything. None: there is none."""
@@ -26,6 +26,14 @@ class Others:
             return None
         self._turn += 1
         return donors[self._turn % len(donors)]
+
+    def is_elsewhere(self, peer: PeerId) -> bool:
+        """Whether it has shown to be on another branch of history."""
+        return isinstance(self.rounds, RollingRounds) and self.rounds.astray.sides.is_elsewhere(peer)
+
+    def _wanted(self, peer: PeerId) -> bool:
+        """Not of the side that we are about to leave, if there is another."""
+        return not isinstance(self.rounds, RollingRounds) or self.rounds.astray.sides.prefers(peer)
 
     def _round_of(self, peer: PeerId) -> int:
         hello = self.gathering.hellos.get(peer)

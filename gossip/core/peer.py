@@ -346,8 +346,8 @@ class Peer:
             self.gathering.hear(sender, hello)
             return effects + ([self.greeting.to(sender)] if new else []) + self._decide(now)
         effects += self.rounds.on_hello(sender, hello, now)
-        if hello.round_id == 0 or hello.layout != self.greeting.layout:
-            effects += self.greeting.answer(sender, incarnation, now)  # it has just come: tell it where we are
+        if hello.round_id == 0 or hello.layout != self.greeting.layout or self.others.is_elsewhere(sender):
+            effects += self.greeting.answer(sender, incarnation, now)  # it has just come, or from afar: tell it where we are
         return effects
 
     # --- data -------------------------------------------------------------------------------------------------------------

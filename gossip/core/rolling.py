@@ -54,7 +54,7 @@ class RollingRounds:
         self.deadline = Deadline(rounds.grace_mads, rounds.grace_floor_s, rounds.round_timeout_s)
         self.log = CommitLog(rounds.commit_log, rounds.commit_log_bytes)
         self.joining: set[PeerId] = set()  # ready to be in the roster
-        self.server = Server(local, settings, timers, self.deadline, self.skip_reason, self.joining)
+        self.server = Server(local, settings, timers, self.deadline, self.skip_reason, self.joining, view.is_gone)
         self.joint = Joint(local, settings, self.server, timers, self._advance)
         self.elsewhere = Elsewhere()
         self.mode: Mode = "off"
@@ -111,7 +111,7 @@ class RollingRounds:
         self.agreed.adopt(round_id, chain, snapshot)
         self.log.clear()
         self.elsewhere.clear()
-        self.astray.restart(round_id == self.round_id)
+        self.astray.restart(round_id == self.round_id, self.roster)
         self.round_id, self._go_round = round_id, -1
 
     def snapshot(self, round_id: int) -> tuple[bytes, tuple[Any, ...]] | None:
@@ -172,14 +172,14 @@ class RollingRounds:
         if message.lineage != self.settings.lineage:
             return []
         if isinstance(message, CommitRequest):
-            return self.log.catch_up(sender, message, self.round_id, self.chain)
+            return self.log.catch_up(sender, message, self.round_id, self.agreed.lineage.before(message.first))
         self.elsewhere.heard(sender, message.round_id, isinstance(message, Update))
         if isinstance(message, NotMe):
             return self._on_not_me(sender, message, now)
         if message.round_id > self.round_id or not self._shards:
             return self._on_ahead(event, message, now)
         if message.round_id < self.round_id:
-            return self.log.answer_late(sender, message, self.round_id, self.chain)
+            return self.log.answer_late(sender, message, self.round_id, self.agreed.lineage.before(message.round_id))
         if message.shard >= len(self._shards):
             return []
         shard = self._shards[message.shard]
@@ -202,11 +202,11 @@ class RollingRounds:
             self.joining.discard(sender)
             self.finished.add(sender)
             return self.on_view_change(now)  # what it serves is handed on
-        elif sender not in self.roster and close:
+        if (stance := self.astray.sides.greeted(sender, hello)) == "same" and sender not in self.roster and close:
             self.finished.discard(sender)
             self.joining.add(sender)
             return self.on_view_change(now)  # a round may be closed to let it in
-        return []
+        return self.astray.greeted(sender, hello, stance)
 
     def on_progress(self, peer: PeerId, step: int, now: float) -> list[Effect]:
         """An ack tells how many rounds a peer's trainer has applied: more than we know of means that we have missed some."""
@@ -417,6 +417,7 @@ class RollingRounds:
         alive = sum([peer == self.local or not self.skip_reason(peer) for peer in held[0][0].roster])
         effects = self.agreed.append(held, [shard.made_here for shard in self._shards], alive)
         self.deadline.observe_round(now - self.astray.began_at)
+        self.astray.sides.committed([c.peer for c in held[0][0].contributors])
         self.joining.difference_update(self.roster)
         if self._own is not None and self._applied == self.round_id - 1:
             self._applied = self.round_id  # it will have, before it reads the Go behind it
@@ -433,9 +434,8 @@ class RollingRounds:
         if self.mode == "off" and message.round_id > 0 and isinstance(message, Update):
             return [Send(event.sender, self._not_me(message))]  # not kept: it would be outdated when we are back
         self.elsewhere.stash(self.round_id, message.round_id, event, message.shard)
-        if message.round_id <= self.round_id or self.mode == "off":
-            return []
-        return self.astray.behind(event.sender, message.round_id, now)
+        here = message.round_id <= self.round_id or self.mode == "off"
+        return [] if here else self.astray.behind(event.sender, message.round_id, now)
 
     def skip_reason(self, peer: PeerId) -> str:
         if peer in self.finished:

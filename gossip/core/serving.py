@@ -50,9 +50,10 @@ class Server:
         deadline: Deadline,
         skip_reason: Callable[[PeerId], str],
         joining: Collection[PeerId],
+        is_gone: Callable[[PeerId], bool],
     ) -> None:
         self.local, self.settings, self.timers, self.deadline = local, settings, timers, deadline
-        self.skip_reason, self.joining = skip_reason, joining
+        self.skip_reason, self.joining, self.is_gone = skip_reason, joining, is_gone
         self.round_id = 0
         self.roster = Roster(())
         self.locked: frozenset[PeerId] = frozenset()
@@ -91,6 +92,9 @@ class Server:
         as fast as peers can speak, and the training be over before anybody is back.
         """
         quorum = quorum_of(self.settings, len(self.roster))
+        if self.settings.rounds.on_minority == "continue":
+            left = sum([peer == self.local or not self.is_gone(peer) for peer in self.roster])
+            quorum = min(quorum, quorum_of(self.settings, left))
         if any(peer not in self.roster and not self.skip_reason(peer) for peer in self.joining):
             return quorum
         return max(quorum, needed_by_rule(self.settings, len(self.locked.intersection(self.roster))))
@@ -175,10 +179,14 @@ class Server:
 
     def _close(self, shard: ShardRound, now: float) -> list[Effect]:
         shard.close(self.locked)
+        effects: list[Effect] = []
+        if shard.index == 0 and len(shard.answers) < quorum_of(self.settings, len(self.roster)):
+            alone = {"alive": sorted(shard.answers), "of": len(self.roster), "round": self.round_id}
+            effects.append(Report("alone", alone))
         if not self.joint:
-            return self.ask_rule(shard, shard.rows)
+            return effects + self.ask_rule(shard, shard.rows)
         shard.together = Together()
-        return self.ask_rule(shard, shard.rows, step="measure")
+        return effects + self.ask_rule(shard, shard.rows, step="measure")
 
     def ask_rule(self, shard: ShardRound, rows: tuple[Row, ...], **step: Any) -> list[Effect]:
         """The rule is asked for the aggregate of ``rows``, or for a step to it: other fields of ``Aggregate``."""

@@ -31,6 +31,7 @@ class MembershipSettings:
 @dataclass(frozen=True, slots=True)
 class RoundSettings:
     quorum: Literal["majority", "available"] = "majority"  # with fewer than 3 peers: available
+    on_minority: Literal["pause", "continue"] = "pause"  # continue: as if available, once the others are dead for it
     round_timeout_s: float = 10.0  # the one knob: how long a round may wait at most; adapts downwards from measured rounds
     start_timeout_s: float = 60.0
     quorum_timeout_s: float = 60.0

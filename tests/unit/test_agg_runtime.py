@@ -94,9 +94,10 @@ def test_rules_that_need_the_loss_run_on_the_trainers_bench(spec: str) -> None:
     torch.manual_seed(0)
     model = torch.nn.Linear(5, 3)
     x = torch.randn(64, 5)
-    bench = Bench(model, Layout(model, torch.optim.SGD(model.parameters(), 0.1)), lambda: model(x).square().mean(), b"seed")
-    gradient = torch.cat([part.flatten() for part in torch.autograd.grad(model(x).square().mean(), [*model.parameters()])])
-    rows = torch.cat([-10 * gradient.repeat(2, 1), gradient.repeat(4, 1), torch.zeros(1, 18)]).numpy()
+    layout = Layout(model, torch.optim.SGD(model.parameters(), 0.1))
+    bench = Bench(model, layout, lambda: model(x).square().mean(), b"seed")
+    gradient = layout.flatten(torch.autograd.grad(model(x).square().mean(), [*model.parameters()]))
+    rows = torch.cat([-10 * gradient.repeat(2, 1), gradient.repeat(4, 1), torch.zeros(1, layout.elements)]).numpy()
     said = bench.answer(load(spec), control.Judge(1, 6, 0, 2, -1, False), rows, 0.1)
     assert said.reason == ""
     assert float(torch.from_numpy(rows[6]) @ gradient) > 0, "the aggregate descends"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gossip.config import resolve
-from gossip.launch import summary
+from gossip.launch import history, summary
 from gossip.telemetry import JsonLines, to_json, write_json
 
 
@@ -52,7 +52,7 @@ def test_it_has_every_field_that_is_promised(tmp_path: Path) -> None:
     run = folder(tmp_path, [halted(0)], {0: [commit(0)]})
     promised = (
         "schema status peers topology aggregator rounds accuracy loss replicas_identical deaths rejoins suspected quarantined "
-        "rounds_lost samples epochs rounds_per_s bytes_sent wall_s seed exit_code faults"
+        "rounds_lost samples epochs rounds_per_s bytes_sent wall_s seed exit_code faults partitions"
     )
     made = summary.write(run, 0, 1.5)
     assert set(promised.split()) <= set(made)
@@ -79,15 +79,65 @@ def test_a_round_without_a_commit_is_lost(tmp_path: Path) -> None:
 def test_a_commit_that_its_dying_server_never_sent_does_not_count() -> None:
     unsent = commit(1, 0, chain="unsent")
     real = commit(1, 2, made_at=1)
-    rows = summary.true_chain([commit(0), unsent, real, commit(2)])
+    rows = history.read([commit(0), unsent, real, commit(2)]).true
     assert [row["server"] for row in rows if row["round"] == 1] == [2]
-    assert [row["made_at"] for row in summary.true_chain([commit(0), unsent, real])] == [0, 1], "the last round has no successor"
+    assert [row["made_at"] for row in history.read([commit(0), unsent, real]).true] == [0, 1], "the last round has no successor"
 
 
 def test_the_commit_that_the_next_round_builds_on_counts_even_if_a_later_attempt_made_another() -> None:
     unheard = commit(1, 2, made_at=1, chain="unheard")
-    rows = summary.true_chain([commit(0), commit(1, 0), unheard, commit(2)])
+    rows = history.read([commit(0), commit(1, 0), unheard, commit(2)]).true
     assert [row["server"] for row in rows if row["round"] == 1] == [0]
+
+
+def branch(rounds: range, mark: str, peers: tuple[int, ...], **fields: Any) -> list[dict[str, Any]]:
+    """Commits of one side of a partition, which began after round ``rounds.start - 1``."""
+    chains = {number: f"{mark}{number}" for number in rounds} | {rounds.start - 1: f"h{rounds.start - 1}"}
+    who = [{"peer": peer, "samples": 1} for peer in peers]
+    return [
+        commit(at, peers[0], chain=chains[at], parent=chains[at - 1], digest=f"{mark}{at}", contributors=who, **fields)
+        for at in rounds
+    ]
+
+
+def test_a_branch_that_was_given_up_does_not_count_though_it_was_ahead_and_was_made_later() -> None:
+    light = branch(range(2, 30), "light", (5, 6, 7), made_at=3)
+    heavy = branch(range(2, 12), "heavy", (0, 1, 2, 3, 4))
+    after = branch(range(12, 20), "x", tuple(range(8)))
+    after[0]["parent"] = "heavy11"
+    past = history.read([*light, *after, commit(0), commit(1), *heavy])
+    assert [row["round"] for row in past.true] == list(range(20))
+    assert {row["chain"][:5] for row in past.true[2:12]} == {"heavy"}
+    (given_up,) = past.given_up
+    assert (given_up.first, given_up.rounds, given_up.peers) == (2, 28, [5, 6, 7])
+
+
+def test_where_a_run_ends_apart_the_heavier_side_counts() -> None:
+    light, heavy = branch(range(2, 30), "light", (5, 6, 7)), branch(range(2, 12), "heavy", (0, 1, 2, 3, 4))
+    assert history.read([commit(0), commit(1), *light, *heavy]).true[-1]["chain"] == "heavy11"
+
+
+def test_a_partition_is_told_with_who_paused_who_went_on_alone_and_what_was_given_up(tmp_path: Path) -> None:
+    word = "partition:0-4|5-7@2s+3s"
+    slices = {str(peer): [[peer * 2, peer * 2 + 2]] for peer in range(8)}
+    common = {"epoch": 0, "samples_total": 100, "slices": slices}
+    heavy = branch(range(2, 12), "heavy", (0, 1, 2, 3, 4), **common)
+    light = branch(range(2, 4), "light", (5, 6, 7), **{**common, "slices": {"5": [[0, 2]], "6": [[40, 42]], "7": [[50, 52]]}})
+    events = [
+        {"t": 101.9, "peer": 0, "event": "fault", "kind": "partition", "round": 2, "fault": word, "seconds": 3.0},
+        {"t": 102.1, "peer": 5, "event": "paused", "alive": [5, 6, 7], "need": 5, "round": 2},
+        {"t": 102.0, "peer": 6, "event": "alone", "alive": [5, 6, 7], "of": 8, "round": 2},
+        {"t": 104.9, "peer": 1, "event": "fault_over", "kind": "partition", "round": 5, "fault": word},
+    ]
+    run = folder(tmp_path, events, {0: [commit(0), commit(1), *heavy], 5: light}, peers=8)
+    (told,) = summary.write(run, 0, 1.0)["partitions"]
+    assert (told["fault"], told["round"], told["for_s"]) == (word, 2, 3.0)
+    assert (told["paused"], told["alone"]) == ([5], [5, 6, 7])
+    assert told["given_up"] == [
+        {"peers": [5, 6, 7], "first_round": 2, "rounds": 2, "samples_given_back": 12, "samples_read_twice": 2}
+    ]
+    made = json.loads((run / "summary.json").read_text())
+    assert (made["rounds"], made["rounds_lost"]) == (12, 0)
 
 
 def test_samples_are_counted_over_completed_epochs_and_only_for_contributors(tmp_path: Path) -> None:

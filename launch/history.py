@@ -1,0 +1,161 @@
+"""Which of the commits in a run's files are its history, and which were given up: of the branches of a fork one counts."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Row: TypeAlias = Mapping[str, Any]
+RECENT_ROUNDS = 8  # as the core weighs a branch
+BRANCH_ROUNDS = 2  # a commit that nothing was built on may have been applied by nobody: its maker died before it sent it
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """Rounds that were given up, first to last."""
+
+    rows: tuple[Row, ...]
+
+    @property
+    def first(self) -> int:
+        return int(self.rows[0]["round"])
+
+    @property
+    def rounds(self) -> int:
+        return len({row["round"] for row in self.rows})
+
+    @property
+    def t(self) -> float:
+        """When its first commit was made; monotonic seconds."""
+        return float(self.rows[0].get("t") or 0.0)
+
+    @property
+    def peers(self) -> list[int]:
+        """Who contributed to its last rounds: the first few may still have had the others' updates."""
+        last = int(self.rows[-1]["round"])
+        recent = [row for row in self.rows if int(row["round"]) > last - RECENT_ROUNDS]
+        return sorted({int(c["peer"]) for row in recent for c in row.get("contributors") or ()})
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """``true``: one commit for each (round, shard), in order. ``given_up``: branches of at least ``BRANCH_ROUNDS`` rounds."""
+
+    true: tuple[Row, ...]
+    given_up: tuple[Branch, ...]
+
+
+class _Round:
+    """The commits of one round on one branch."""
+
+    def __init__(self) -> None:
+        self.rows: dict[int, Row] = {}  # by shard
+
+    def add(self, row: Row) -> None:
+        shard = int(row.get("shard") or 0)
+        known = self.rows.get(shard)
+        if known is None or int(row.get("made_at") or 0) > int(known.get("made_at") or 0):
+            self.rows[shard] = row
+
+    @property
+    def made_at(self) -> int:
+        return max(int(row.get("made_at") or 0) for row in self.rows.values())
+
+    @property
+    def parent(self) -> Any:
+        return next(iter(self.rows.values())).get("parent")
+
+    @property
+    def contributors(self) -> set[int]:
+        return {int(c["peer"]) for row in self.rows.values() for c in row.get("contributors") or ()}
+
+
+Key: TypeAlias = tuple[int, Any]  # round, chain
+
+
+def read(rows: Iterable[Row]) -> History:
+    """The history that the commits in ``rows`` make, in whatever order they come.
+
+    The next round names the chain that it builds on. Where a run ends on several branches, or a commit is missing because its
+    maker was killed before it could write it down, the branch with the most contributors in its last rounds counts, then the
+    longest, then the one whose last commit was made at the latest attempt: it was made because the earlier was not heard of.
+    """
+    rounds: dict[Key, _Round] = defaultdict(_Round)
+    for row in rows:
+        if isinstance(row.get("round"), int):
+            rounds[int(row["round"]), row.get("chain")].add(row)
+    children = Counter((number - 1, found.parent) for (number, _), found in rounds.items())
+    heads = set(rounds) - set(children)
+    true: dict[int, Key] = {}
+    below = max((number for number, _ in rounds), default=-1)
+    while heads:
+        candidates = [key for key in heads if key[0] <= below]
+        if not candidates:
+            break
+        # After a gap: the nearest that there is.
+        if true:
+            nearest = max(number for number, _ in candidates)
+            candidates = [key for key in candidates if key[0] == nearest]
+        key: Key | None = max(candidates, key=lambda key: (_weight(rounds, key, children), key[0], rounds[key].made_at))
+        while key in rounds:
+            assert key is not None
+            true[key[0]] = key
+            heads.discard(key)
+            below = key[0] - 1
+            key = (key[0] - 1, rounds[key].parent)
+    chosen = set(true.values())
+    branches = [Branch(tuple(_path(rounds, head, chosen))) for head in heads]
+    given_up = sorted((branch for branch in branches if branch.rounds >= BRANCH_ROUNDS), key=lambda branch: branch.t)
+    ordered = tuple(row for number in sorted(true) for _, row in sorted(rounds[true[number]].rows.items()))
+    return History(ordered, tuple(given_up))
+
+
+def _path(rounds: Mapping[Key, _Round], head: Key, chosen: set[Key]) -> list[Row]:
+    """The rows from where it left the true chain to its head."""
+    path: list[Row] = []
+    key = head
+    while key in rounds and key not in chosen:
+        path[:0] = [row for _, row in sorted(rounds[key].rows.items())]
+        key = (key[0] - 1, rounds[key].parent)
+    return path
+
+
+def _weight(rounds: Mapping[Key, _Round], head: Key, children: Mapping[Key, int]) -> int:
+    """Distinct contributors of the last rounds up to ``head``, as far as they are not those of another branch, too."""
+    seen: set[int] = set()
+    key = head
+    for _ in range(RECENT_ROUNDS):
+        if key not in rounds or children.get(key, 0) > 1:
+            break
+        seen |= rounds[key].contributors
+        key = (key[0] - 1, rounds[key].parent)
+    return len(seen)
+
+
+def used(rows: Iterable[Row]) -> dict[int, NDArray[np.int64]]:
+    """By epoch: how often each sample went into a commit of ``rows``."""
+    counts: dict[int, NDArray[np.int64]] = {}
+    for row in rows:
+        if not isinstance(row.get("epoch"), int) or not row.get("samples_total") or row.get("shard"):
+            continue
+        total = int(row["samples_total"])
+        count = counts.setdefault(row["epoch"], np.zeros(total, np.int64))
+        contributed = {int(c["peer"]) for c in row.get("contributors") or ()}
+        for peer, ranges in (row.get("slices") or {}).items():
+            if int(peer) in contributed:
+                for start, stop in ranges:
+                    count[max(0, start) : min(stop, total)] += 1
+    return counts
+
+
+def cost(branch: Branch, true: Sequence[Row]) -> dict[str, int]:
+    """What it cost to give up a branch: samples that were given back, and how many of them the others read, too."""
+    ours, theirs = used(true), used(branch.rows)
+    given_back = sum(int(count.sum()) for count in theirs.values())
+    both = sum(int(((count > 0) & (ours[epoch] > 0)).sum()) for epoch, count in theirs.items() if epoch in ours)
+    return {"samples_given_back": given_back, "samples_read_twice": both}

@@ -1,0 +1,70 @@
+"""A partition of real processes, under each policy: one lineage afterwards, equal replicas, and no sample counted twice."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from effort import effort
+
+SCRIPT = """
+import time
+import torch
+import gossip
+
+peer = gossip.init()
+data = torch.utils.data.TensorDataset(torch.randn(1000, 4, generator=torch.Generator().manual_seed(1)), torch.zeros(1000, 2))
+model = torch.nn.Linear(4, 2)
+model, optimizer = peer.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+loader = peer.shard(torch.utils.data.DataLoader(data, batch_size=4, shuffle=True))
+while peer.round < 300:
+    for x, y in loader:
+        optimizer.zero_grad()
+        (model(x) - y).square().mean().backward()
+        time.sleep(0.025)
+        optimizer.step()
+        if peer.round >= 300:
+            break
+peer.close()
+"""
+FAULT = "partition:0-2|3,4@1s+4s"
+POLICIES = {
+    "pause": (),
+    "continue": ("--on-minority", "continue"),
+    "available": ("--quorum", "available"),
+}
+
+
+def run(folder: Path, *words: str) -> dict[str, Any]:
+    (folder / "train.py").write_text(SCRIPT)
+    command = [sys.executable, "-m", "gossip.launch.cli", "run", "-n", "5", "--aggregator", "mean", "--run-dir", "out", "--json"]
+    done = subprocess.run([*command, *words, "train.py"], cwd=folder, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr
+    summary: dict[str, Any] = json.loads(done.stdout)
+    return summary
+
+
+@pytest.mark.parametrize("policy", effort(["continue"], list(POLICIES)))
+def test_after_a_partition_there_is_one_lineage_and_nothing_is_counted_twice(policy: str, tmp_path: Path) -> None:
+    summary = run(tmp_path, "--fault", FAULT, *POLICIES[policy])
+    assert (summary["rounds"], summary["rounds_lost"], summary["finished"]) == (300, 0, [0, 1, 2, 3, 4])
+    assert summary["replicas_identical"] is True
+    assert summary["deaths"] == []
+    assert summary["samples"]["once"] > 0
+    assert (summary["samples"]["twice"], summary["samples"]["never"]) == (0, 0)
+    told = summary["partitions"][0]
+    assert told["fault"] == FAULT
+    assert 3.0 < told["for_s"] < 6.0
+    assert set(told["paused"]) <= (set() if policy == "available" else {3, 4})
+    assert policy != "pause" or told["paused"] == [3, 4]
+    assert told["alone"] == ([3, 4] if policy == "continue" else [])
+    given_up = [branch for told in summary["partitions"] for branch in told["given_up"]]
+    assert [branch["peers"] for branch in given_up] == ([] if policy == "pause" else [[3, 4]])
+    for branch in given_up:
+        assert branch["samples_given_back"] > 0
+    events = [json.loads(line) for line in (tmp_path / "out" / "events.jsonl").read_text().splitlines()]
+    assert [event["fault"] for event in events if event.get("event") in ("fault", "fault_over")] == [FAULT, FAULT]
