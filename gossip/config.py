@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from gossip import faults as fault_plans
 from gossip.aggregators import senders
-from gossip.core.settings import CoreSettings, GossipSettings, MembershipSettings, RoundSettings, TrustSettings
+from gossip.core.settings import BatchPolicy, CoreSettings, GossipSettings, MembershipSettings, RoundSettings, TrustSettings
 from gossip.errors import ConfigError, UnknownName
 from gossip.faults import FaultPlan
 
@@ -52,6 +52,9 @@ class RunConfig(BaseModel):
     run_dir: str = Field(default="", description="folder of the run; runs/NAME when empty")
     faults: tuple[str, ...] = Field(default=(), description="faults to inject, as for --fault")
     quorum: Literal["majority", "available"] = Field(default="majority", description="how many peers a round needs")
+    batch_policy: BatchPolicy = Field(
+        default="fixed_local", description="what stays when peers come and go: each peer's batch, or all peers' together"
+    )
     round_timeout_s: Seconds = Field(default=10.0, description="how long a round may wait at most")
     start_timeout_s: Seconds = Field(default=60.0, description="how long peers wait for each other at the start")
     quorum_timeout_s: Seconds = Field(default=60.0, description="how long a run without quorum waits for peers to come back")
@@ -126,6 +129,7 @@ class RunConfig(BaseModel):
             peers=tuple(range(self.peers)),
             f=self.f,
             membership=MembershipSettings(probe_interval_s=self.probe_interval_s, probe_timeout_s=self.probe_timeout_s),
+            batch_policy=self.batch_policy,
             rounds=RoundSettings(
                 quorum=self.quorum,
                 round_timeout_s=self.round_timeout_s,

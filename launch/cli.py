@@ -44,6 +44,12 @@ Seed = Annotated[int | None, typer.Option(help="Of servers, data order and attac
 RunDir = Annotated[Path | None, typer.Option(help="Folder of the run; runs/NAME by default.", show_default=False)]
 Name = Annotated[str | None, typer.Option(help="Name of the run.", show_default=False)]
 Quorum = Annotated[str | None, typer.Option(help="majority, or available: any number of peers.", show_default=False)]
+BatchPolicy = Annotated[
+    str | None,
+    typer.Option(
+        help="When peers come and go stays: fixed_local, each peer's batch; fixed_global, all of a round.", show_default=False
+    ),
+]
 StartTimeout = Annotated[float | None, typer.Option(help="Seconds that peers wait for each other.", show_default=False)]
 RoundTimeout = Annotated[float | None, typer.Option(help="Seconds that a round may wait at most.", show_default=False)]
 Record = Annotated[
@@ -87,6 +93,7 @@ def run(
     run_dir: RunDir = None,
     name: Name = None,
     quorum: Quorum = None,
+    batch_policy: BatchPolicy = None,
     start_timeout: StartTimeout = None,
     round_timeout: RoundTimeout = None,
     record: Record = False,
@@ -103,7 +110,7 @@ def run(
     from .supervisor import script_command
 
     flags = _flags(peers, topology, aggregator, byzantine, fault, faults, rounds, seed, run_dir, name, quorum)
-    flags["sender"] = sender
+    flags.update(sender=sender, batch_policy=batch_policy)
     flags.update(start_timeout_s=start_timeout, round_timeout_s=round_timeout, record=record or None)
     resolved = resolve(flags, config)
     if show:
@@ -143,6 +150,7 @@ def demo(
     run_dir: RunDir = None,
     name: Name = None,
     quorum: Quorum = None,
+    batch_policy: BatchPolicy = None,
     config: Config = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the curves into this PNG.", show_default=False)] = None,
     only: Annotated[
@@ -155,7 +163,7 @@ def demo(
     from .demo import Demo
 
     flags = _flags(peers, topology, aggregator, byzantine, fault, faults, rounds, seed, run_dir, name, quorum)
-    flags["sender"] = sender
+    flags.update(sender=sender, batch_policy=batch_policy)
     prepared = Demo.prepare(flags, config, plot=plot, compare=not only, as_json=as_json)
     if show:
         prepared.show_config()

@@ -38,14 +38,16 @@ class DataCursor:
 
     Args:
         samples_total: Samples in an epoch, 0 while unknown.
-        batch: Samples that each peer gets in a round.
+        batch: Samples that each peer gets in a round; see ``batches``.
         at_least: Peers that must get samples in a round for its rule to work. With 1 every epoch is exact. With more, an epoch
             ends when fewer than that many positions are left over (by failures in its last rounds): a robust rule could
             never aggregate so few updates, and they would come back for ever. They are reported as never used.
+        batches: A round's samples: so many batches, however many peers share them (the same for all cursors of a run). 0: one for
+            each peer.
     """
 
-    def __init__(self, samples_total: int = 0, batch: int = 0, at_least: int = 1) -> None:
-        self.at_least = at_least
+    def __init__(self, samples_total: int = 0, batch: int = 0, at_least: int = 1, batches: int = 0) -> None:
+        self.at_least, self.batches = at_least, batches
         self.samples_total = self.batch = 0
         self.epoch = 0
         self._position = 0  # first position that was never given out in this epoch
@@ -91,10 +93,14 @@ class DataCursor:
         for roster, contributors in pending:
             self.commit(roster, contributors)
 
+    def round_samples(self, n: int) -> int:
+        """How many samples a round of n peers gives out while there are enough."""
+        return self.batch * (self.batches or n)
+
     def assign(self, roster: Sequence[PeerId]) -> dict[PeerId, Ranges]:
         """Everybody's slice in the next round: returned positions first, then fresh ones.
 
-        Each gets ``batch``; at the end of an epoch what is left is split evenly, and some may get nothing: those first who did
+        All get alike; at the end of an epoch what is left is split evenly, and some may get nothing: those first who did
         not contribute to the last round, since one that has crashed stays in the roster for a while. The order is the
         roster's, beginning one later every round. Nobody gets anything while the size of the data is unknown.
         """
@@ -165,7 +171,7 @@ class DataCursor:
         """Who gets samples in the next round, if there are enough, in their order."""
         first = self._turn % len(roster)
         sharers = [*roster[first:], *roster[:first]]
-        if self.remaining < self.batch * len(roster):
+        if self.remaining < self.round_samples(len(roster)):
             present = [peer for peer in sharers if peer in self._recent]
             sharers = present if len(present) >= min(self.at_least, len(roster)) else sharers
         return sharers
@@ -173,7 +179,7 @@ class DataCursor:
     def _shares(self, n: int) -> list[int]:
         """How many positions each of n peers gets, the earlier ones not fewer."""
         remaining = self.remaining
-        give = min(remaining, self.batch * n)
+        give = min(remaining, self.round_samples(n))
         enough = min(self.at_least, n)
         if 0 < remaining - give < enough and remaining - enough >= enough:
             give = remaining - enough  # so that the round after this one has enough for its rule
@@ -214,7 +220,7 @@ class DataCursor:
         numbers, counts, returned, last, pending, recent = _fields(packed)
         if numbers[0] == 0 and self.configured:
             # The donor has not been told yet; what it saw counts as soon as it is known how much there is, which we do know.
-            fresh = DataCursor(at_least=numbers[2])
+            fresh = DataCursor(at_least=numbers[2], batches=self.batches)
             fresh._pending = pending
             try:
                 fresh.configure(self.samples_total, self.batch)

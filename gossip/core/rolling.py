@@ -119,8 +119,8 @@ class RollingRounds:
         return self.agreed.snapshot(round_id)
 
     def configure_data(self, samples_total: int, batch: int, ahead: int = 0) -> list[Effect]:
-        self.agreed.configure_data(samples_total, batch, ahead)
-        return [self._go()] if self._go_round == self.round_id and self._own is None else []
+        told = self.agreed.configure_data(samples_total, batch, ahead)
+        return [*told, self._go()] if self._go_round == self.round_id and self._own is None else told
 
     # --- the trainer --------------------------------------------------------------------------------------------------------
 

@@ -15,23 +15,28 @@ from gossip.core.data_cursor import DataCursor
     batch=st.integers(1, 40),
     most=st.integers(1, 12),
     reliability=st.floats(0.2, 1.0),
+    batches=st.sampled_from([0, 0, 1, 5, 12]),
 )
 @settings(max_examples=effort(50, 150), deadline=None)
 def test_every_position_of_a_completed_epoch_is_used_once(
-    seed: int, samples_total: int, batch: int, most: int, reliability: float
+    seed: int, samples_total: int, batch: int, most: int, reliability: float, batches: int
 ) -> None:
-    random, cursor = Random(seed), DataCursor(samples_total, batch)
+    random, cursor = Random(seed), DataCursor(samples_total, batch, batches=batches)
     used: dict[int, list[int]] = {}
     for _ in range(200):
         roster = tuple(sorted(random.sample(range(20), random.randint(1, most))))
         contributors = tuple(peer for peer in roster if random.random() < reliability)
         slices, epoch = cursor.assign(roster), cursor.epoch
         given_out = [at for ranges in slices.values() for start, stop in ranges for at in range(start, stop)]
-        most_of_it = min(cursor.remaining, batch * len(roster))
+        whole = batch * (batches or len(roster))
+        most_of_it = min(cursor.remaining, whole)
         assert 0 < len(given_out) == len(set(given_out)) <= most_of_it
-        if cursor.remaining >= batch * len(roster):  # the tail is for those who contributed last
+        if cursor.remaining >= whole:  # the tail is for those who contributed last
             assert len(given_out) == most_of_it
-        assert all(sum(stop - start for start, stop in ranges) <= batch for ranges in slices.values())
+            sizes = [sum(stop - start for start, stop in ranges) for ranges in slices.values()]
+            assert max(sizes) - min(sizes) <= 1
+        elif batches == 0:
+            assert all(sum(stop - start for start, stop in ranges) <= batch for ranges in slices.values())
         for peer in contributors:
             used.setdefault(epoch, []).extend(at for start, stop in slices[peer] for at in range(start, stop))
         report = cursor.commit(roster, contributors)
@@ -39,7 +44,7 @@ def test_every_position_of_a_completed_epoch_is_used_once(
         if report is not None:
             assert sorted(used[epoch]) == list(range(samples_total))
             assert (report.epoch, report.once, report.twice, report.never) == (epoch, samples_total, 0, 0)
-        assert len(cursor.pack()[2]) <= batch * most
+        assert len(cursor.pack()[2]) <= batch * max(most, batches)
 
 
 @given(
@@ -71,10 +76,10 @@ def test_rounds_have_enough_for_the_rule_and_few_positions_are_given_up(
             used = 0
 
 
-@given(seed=st.integers(0, 2**32), split=st.integers(0, 40))
+@given(seed=st.integers(0, 2**32), split=st.integers(0, 40), batches=st.sampled_from([0, 4]))
 @settings(deadline=None)
-def test_a_cursor_handed_over_goes_on_exactly_as_its_original(seed: int, split: int) -> None:
-    random, original, taken_over = Random(seed), DataCursor(97, 7, 2), DataCursor()
+def test_a_cursor_handed_over_goes_on_exactly_as_its_original(seed: int, split: int, batches: int) -> None:
+    random, original, taken_over = Random(seed), DataCursor(97, 7, 2, batches), DataCursor(batches=batches)
     for round_id in range(80):
         if round_id == split:
             taken_over.unpack(original.pack())

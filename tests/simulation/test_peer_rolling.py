@@ -12,7 +12,7 @@ from effort import effort
 from gossip.core.events import Aggregate, Committed, Effect, Go, Received, Restore, Send
 from gossip.core.messages import Commit, Hello, PeerId
 from gossip.core.peer import Peer
-from gossip.core.settings import CoreSettings, MembershipSettings, RoundSettings
+from gossip.core.settings import BatchPolicy, CoreSettings, MembershipSettings, RoundSettings
 from gossip.sim.checkers import Panel, every_checker
 from gossip.sim.driver import Swarm, address
 from gossip.sim.observer import OnEffect
@@ -21,7 +21,14 @@ from gossip.topologies import load
 
 
 def rolling_swarm(
-    n: int, seed: int, *, rounds: RoundSettings | None = None, f: int = 0, probe_interval_s: float = 0.2, **trainer: Any
+    n: int,
+    seed: int,
+    *,
+    rounds: RoundSettings | None = None,
+    f: int = 0,
+    probe_interval_s: float = 0.2,
+    batch_policy: BatchPolicy = "fixed_local",
+    **trainer: Any,
 ) -> Swarm[Peer]:
     settings = CoreSettings(
         b"run-id!!",
@@ -29,6 +36,7 @@ def rolling_swarm(
         seed=seed,
         peers=tuple(range(n)),
         f=f,
+        batch_policy=batch_policy,
         rounds=rounds or RoundSettings(),
         membership=MembershipSettings(probe_interval_s=probe_interval_s),
     )
@@ -89,6 +97,19 @@ def test_a_quiet_swarm_uses_every_sample_once_and_stays_identical() -> None:
         ]
         assert len(told) == swarm.hosts[peer].core.rounds.agreed.cursor.epoch
     assert not [r for peer in swarm.up for r in swarm.reports(peer, "attempt") + swarm.reports(peer, "lost_round")]
+
+
+@pytest.mark.parametrize(("policy", "then"), [("fixed_local", 12), ("fixed_global", 16)])
+def test_what_a_round_gives_out_is_told_when_the_roster_changes_size(policy: BatchPolicy, then: int) -> None:
+    swarm = rolling_swarm(4, seed=2, batch_policy=policy, batch=4)
+    swarm.run_for(2.0)
+    swarm.crash(3)
+    swarm.run_for(5.0)
+    for peer in swarm.up:
+        told = [r.fields for r in swarm.reports(peer, "batch")]
+        assert [(each["peers"], each["samples"], each["policy"]) for each in told] == [(4, 16, policy), (3, then, policy)]
+    taken = [c.commit.contributors for _, c in swarm.hosts[0].commits]
+    assert {sum(each.samples for each in contributors) for contributors in taken[-20:]} == {then}
 
 
 def test_a_long_first_round_does_not_fill_the_network_with_hellos() -> None:

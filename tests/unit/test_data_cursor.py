@@ -169,3 +169,14 @@ def test_a_disorderly_state_is_refused_and_changes_nothing(change: dict[int, obj
     with pytest.raises(ValueError, match="data"):
         taker.unpack(tuple(fields))
     assert taker.pack() == before
+
+
+def test_a_fixed_global_batch_is_shared_by_however_many_there_are() -> None:
+    cursor = DataCursor(1000, 10, batches=4)
+    assert cursor.assign((0, 1, 2, 3)) == {0: ((0, 10),), 1: ((10, 20),), 2: ((20, 30),), 3: ((30, 40),)}
+    assert [stop - start for ((start, stop),) in cursor.assign(ABC).values()] == [14, 13, 13]
+    assert cursor.assign((2,)) == {2: ((0, 40),)}
+    late = DataCursor(batches=4)
+    late.configure(1000, 10)
+    late.unpack(DataCursor(batches=4).pack())  # of a donor that does not know the size yet
+    assert late.round_samples(1) == 40
