@@ -50,6 +50,10 @@ BatchPolicy = Annotated[
         help="When peers come and go stays: fixed_local, each peer's batch; fixed_global, all of a round.", show_default=False
     ),
 ]
+Slices = Annotated[
+    str | None,
+    typer.Option(help="speed: smaller batches for peers that are much slower than most; or equal.", show_default=False),
+]
 StartTimeout = Annotated[float | None, typer.Option(help="Seconds that peers wait for each other.", show_default=False)]
 RoundTimeout = Annotated[float | None, typer.Option(help="Seconds that a round may wait at most.", show_default=False)]
 Record = Annotated[
@@ -94,6 +98,7 @@ def run(
     name: Name = None,
     quorum: Quorum = None,
     batch_policy: BatchPolicy = None,
+    slices: Slices = None,
     start_timeout: StartTimeout = None,
     round_timeout: RoundTimeout = None,
     record: Record = False,
@@ -110,7 +115,7 @@ def run(
     from .supervisor import script_command
 
     flags = _flags(peers, topology, aggregator, byzantine, fault, faults, rounds, seed, run_dir, name, quorum)
-    flags.update(sender=sender, batch_policy=batch_policy)
+    flags.update(sender=sender, batch_policy=batch_policy, slices=slices)
     flags.update(start_timeout_s=start_timeout, round_timeout_s=round_timeout, record=record or None)
     resolved = resolve(flags, config)
     if show:
@@ -151,6 +156,7 @@ def demo(
     name: Name = None,
     quorum: Quorum = None,
     batch_policy: BatchPolicy = None,
+    slices: Slices = None,
     config: Config = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the curves into this PNG.", show_default=False)] = None,
     only: Annotated[
@@ -163,7 +169,7 @@ def demo(
     from .demo import Demo
 
     flags = _flags(peers, topology, aggregator, byzantine, fault, faults, rounds, seed, run_dir, name, quorum)
-    flags.update(sender=sender, batch_policy=batch_policy)
+    flags.update(sender=sender, batch_policy=batch_policy, slices=slices)
     prepared = Demo.prepare(flags, config, plot=plot, compare=not only, as_json=as_json)
     if show:
         prepared.show_config()

@@ -31,7 +31,7 @@ class Agreed:
         self.lineage = Lineage(settings.run, settings.lineage)
         self.trust = TrustTable(settings.trust, settings.f)
         batches = len(settings.peers) if settings.batch_policy == "fixed_global" else 0
-        self.cursor = DataCursor(at_least=settings.updates_min, batches=batches)
+        self.cursor = DataCursor(at_least=settings.updates_min, batches=batches, paced=settings.slices == "speed")
         self.foresight = Foresight()
         self.roster = Roster(settings.peers, settings.lineage)
         self._snapshots: OrderedDict[int, tuple[Any, ...]] = OrderedDict()  # roster, trust and cursor before each recent round
@@ -66,6 +66,14 @@ class Agreed:
         self._told, samples = n, self.cursor.round_samples(n)
         fields = {"policy": self.settings.batch_policy, "peers": n, "local": -(-samples // n), "samples": samples}
         return [Report("batch", {"round": self.lineage.next_round, **fields})]
+
+    def _tell_shares(self, round_id: int, before: dict[PeerId, int]) -> list[Effect]:
+        """Says whose share of a round is another than it was."""
+        after = self.cursor.pace.levels()
+        if after == before:
+            return []
+        moved = [peer for peer in self._sharers if before.get(peer, 0) != after.get(peer, 0)]
+        return [Report("share", {"subject": peer, "share": 0.5 ** after.get(peer, 0), "round": round_id}) for peer in moved]
 
     def slice_of(self, peer: PeerId) -> Slice | None:
         """A peer's samples of this round; None while nobody has said how many there are."""
@@ -109,9 +117,11 @@ class Agreed:
             effects.append(Apply(round_id, ()))
             if lost.rejected or any(self._slices.values()) or not self.cursor.configured:
                 effects.append(Report("lost_round", {"round": round_id, "reason": lost.reason}))
-        if (epoch := self.cursor.commit(self._sharers, used)) is not None:
+        before, took_us = self.cursor.pace.levels(), {c.peer: c.took_us for c in commits[0].contributors}
+        if (epoch := self.cursor.commit(self._sharers, used, took_us)) is not None:
             effects.append(Report("epoch", {"round": round_id, **asdict(epoch)}))
         self.roster = Roster(commits[0].roster, self.roster.lineage)
+        effects += self._tell_shares(round_id, before)
         effects += self._tell_batch(len(self._next_sharers(self.trust.quarantined())))
         effects.append(_report(commits[0], alive, scores))
         return effects

@@ -71,6 +71,10 @@ With fixed_global the steps of those who remain take longer and need more memory
 """
 
 
+Slices: TypeAlias = Literal["speed", "equal"]
+"""Whether who is much slower than most gets smaller slices (``pace``), or all get alike."""
+
+
 @dataclass(frozen=True, slots=True)
 class CoreSettings:
     run: bytes
@@ -80,6 +84,7 @@ class CoreSettings:
     f: int = 0  # Byzantine peers to tolerate
     updates_for: tuple[int, ...] = (1,)  # what the rule needs to tolerate 0, 1, ... f
     batch_policy: BatchPolicy = "fixed_local"
+    slices: Slices = "speed"
     joint: bool = False  # the shards of a round decide together, on what their servers have measured
     membership: MembershipSettings = field(default_factory=MembershipSettings)
     rounds: RoundSettings = field(default_factory=RoundSettings)

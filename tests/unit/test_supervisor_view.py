@@ -171,6 +171,22 @@ def test_the_batch_policy_is_told_at_the_start_and_when_the_roster_changes_size(
     assert line.startswith("= batch from round 12 on: 3 peers, at most 34 samples each, 100 a round")
 
 
+def test_whose_batches_change_is_told_once() -> None:
+    view = RunView(4)
+    lines = told(
+        view,
+        *(event("share", peer, subject=3, share=0.5, round=20) for peer in (0, 1, 2)),
+        *(event("share", peer, subject=3, share=0.25, round=36) for peer in (0, 1)),
+        event("share", 2, subject=3, share=0.5, round=20),
+        event("share", 2, subject=3, share=0.5, round=90),
+    )
+    assert lines == [
+        "= 3 gets half batches from round 21 on: it is slower than most",
+        "= 3 gets quarter batches from round 37 on: it is slower than most",
+        "= 3 gets half batches from round 91 on: it is quick enough for that",
+    ]
+
+
 def test_an_epoch_is_told_once_and_short_ones_share_a_line() -> None:
     def ended(epoch: int, peer: int, t: float, never: int = 0) -> dict[str, Any]:
         return event("epoch", peer, t, epoch=epoch, once=100 - never, twice=0, never=never, rounds=4)
