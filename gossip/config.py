@@ -21,7 +21,15 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from gossip import faults as fault_plans
 from gossip.aggregators import senders
-from gossip.core.settings import CoreSettings, GossipSettings, MembershipSettings, RoundSettings, TrustSettings
+from gossip.core.settings import (
+    BatchPolicy,
+    CoreSettings,
+    GossipSettings,
+    MembershipSettings,
+    RoundSettings,
+    Slices,
+    TrustSettings,
+)
 from gossip.errors import ConfigError, UnknownName
 from gossip.faults import FaultPlan
 
@@ -55,6 +63,10 @@ class RunConfig(BaseModel):
     on_minority: Literal["pause", "continue"] = Field(
         default="pause", description="what a part without a quorum does once the others are dead for it"
     )
+    batch_policy: BatchPolicy = Field(
+        default="fixed_local", description="what stays when peers come and go: each peer's batch, or all peers' together"
+    )
+    slices: Slices = Field(default="speed", description="smaller batches for peers that are much slower than most, or equal ones")
     round_timeout_s: Seconds = Field(default=10.0, description="how long a round may wait at most")
     start_timeout_s: Seconds = Field(default=60.0, description="how long peers wait for each other at the start")
     quorum_timeout_s: Seconds = Field(default=60.0, description="how long a run without quorum waits for peers to come back")
@@ -129,6 +141,8 @@ class RunConfig(BaseModel):
             peers=tuple(range(self.peers)),
             f=self.f,
             membership=MembershipSettings(probe_interval_s=self.probe_interval_s, probe_timeout_s=self.probe_timeout_s),
+            batch_policy=self.batch_policy,
+            slices=self.slices,
             rounds=RoundSettings(
                 quorum=self.quorum,
                 on_minority=self.on_minority,

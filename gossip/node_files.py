@@ -72,7 +72,13 @@ class Journal:
             "digest": commit.digest.hex(),
             "chain": committed.chain.hex(),
             "contributors": [
-                {"peer": c.peer, "samples": c.samples, "weight": c.weight, "outlyingness": c.outlyingness}
+                {
+                    "peer": c.peer,
+                    "samples": c.samples,
+                    "weight": c.weight,
+                    "outlyingness": c.outlyingness,
+                    "took_us": c.took_us,
+                }
                 for c in commit.contributors
             ],
             "rejected": [{"peer": r.peer, "reason": r.reason} for r in commit.rejected],

@@ -48,6 +48,16 @@ OnMinority = Annotated[
     str | None,
     typer.Option(help="pause, or continue: a part without a quorum goes on when the rest is dead for it.", show_default=False),
 ]
+BatchPolicy = Annotated[
+    str | None,
+    typer.Option(
+        help="When peers come and go stays: fixed_local, each peer's batch; fixed_global, all of a round.", show_default=False
+    ),
+]
+Slices = Annotated[
+    str | None,
+    typer.Option(help="speed: smaller batches for peers that are much slower than most; or equal.", show_default=False),
+]
 StartTimeout = Annotated[float | None, typer.Option(help="Seconds that peers wait for each other.", show_default=False)]
 RoundTimeout = Annotated[float | None, typer.Option(help="Seconds that a round may wait at most.", show_default=False)]
 Record = Annotated[
@@ -92,6 +102,8 @@ def run(
     name: Name = None,
     quorum: Quorum = None,
     on_minority: OnMinority = None,
+    batch_policy: BatchPolicy = None,
+    slices: Slices = None,
     start_timeout: StartTimeout = None,
     round_timeout: RoundTimeout = None,
     record: Record = False,
@@ -108,7 +120,7 @@ def run(
     from .supervisor import script_command
 
     flags = _flags(peers, topology, aggregator, byzantine, fault, faults, rounds, seed, run_dir, name, quorum)
-    flags.update(sender=sender, on_minority=on_minority)
+    flags.update(sender=sender, on_minority=on_minority, batch_policy=batch_policy, slices=slices)
     flags.update(start_timeout_s=start_timeout, round_timeout_s=round_timeout, record=record or None)
     resolved = resolve(flags, config)
     if show:
@@ -148,6 +160,8 @@ def demo(
     run_dir: RunDir = None,
     name: Name = None,
     quorum: Quorum = None,
+    batch_policy: BatchPolicy = None,
+    slices: Slices = None,
     config: Config = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the curves into this PNG.", show_default=False)] = None,
     only: Annotated[
@@ -160,7 +174,7 @@ def demo(
     from .demo import Demo
 
     flags = _flags(peers, topology, aggregator, byzantine, fault, faults, rounds, seed, run_dir, name, quorum)
-    flags["sender"] = sender
+    flags.update(sender=sender, batch_policy=batch_policy, slices=slices)
     prepared = Demo.prepare(flags, config, plot=plot, compare=not only, as_json=as_json)
     if show:
         prepared.show_config()

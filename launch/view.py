@@ -118,6 +118,8 @@ class RunView:
         self.hangs: dict[int, float] = {}  # peer -> seconds after which to wake it
         self.halted: dict[int, Mapping[str, Any]] = {}
         self.epochs: dict[int, Mapping[str, Any]] = {}  # completed ones, as the first peer that came to their end tells
+        self._batch_told: tuple[int, int] | None = None  # since which round, how many peers
+        self._shares: dict[int, tuple[int, float]] = {}  # in which round a peer's share changed last, and to what
         self._epochs_told, self._epochs_told_at = 0, float("-inf")
         self._told: dict[tuple[str, int], float] = {}
 
@@ -216,6 +218,10 @@ class RunView:
                     self.lost_rounds.add(lost)
                     # A run that loses one mostly loses many: the summary counts them.
                     return [] if not self._fresh("lost_round", -1, t) else [f"! round {lost} is lost: {event.get('reason')}"]
+            case "batch":
+                return self._batch(event)
+            case "share" if subject is not None and self._shares.get(subject.peer, (0, 1.0))[0] < int(event.get("round") or 0):
+                return self._share(subject.peer, event)
             case "epoch":
                 return self._epoch(event, t)
             case "continued":
@@ -258,6 +264,26 @@ class RunView:
             alive = event.get("alive")
             self.alive = len(alive) if isinstance(alive, list) else int(alive or 0)
         return []
+
+    def _batch(self, event: Mapping[str, Any]) -> list[str]:
+        """The batch policy, at the start and whenever the number of those who share a round changes: as the first tells it."""
+        at, policy, n = event.get("round"), event.get("policy"), event.get("peers")
+        local, samples, known = event.get("local"), event.get("samples"), self._batch_told
+        if not isinstance(at, int) or not isinstance(n, int) or (known is not None and (at <= known[0] or n == known[1])):
+            return []
+        self._batch_told = at, n
+        each = f"{n} peers x {local} samples" if samples == n * (local or 0) else f"{n} peers, at most {local} samples each"
+        since = f" from round {at} on" if known is not None else ""
+        return [f"= batch{since}: {each}, {samples} a round ({policy}); the learning rate is left as it is"]
+
+    def _share(self, peer: int, event: Mapping[str, Any]) -> list[str]:
+        """As the first tells it."""
+        before = self._shares.get(peer, (0, 1.0))[1]
+        share = float(event.get("share") or 1.0)
+        self._shares[peer] = int(event.get("round") or 0), share
+        size = {1.0: "whole", 0.5: "half", 0.25: "quarter"}.get(share, f"{share:.2f}")
+        why = "it is slower than most" if share < before else "it is quick enough for that"
+        return [f"= {peer} gets {size} batches from round {self._shares[peer][0] + 1} on: {why}"]
 
     def _epoch(self, event: Mapping[str, Any], t: float) -> list[str]:
         """A line for each epoch, or for several together where they are short. One that is not exact is told at once."""

@@ -30,29 +30,50 @@ class Agreed:
         self.settings = settings
         self.lineage = Lineage(settings.run, settings.lineage)
         self.trust = TrustTable(settings.trust, settings.f)
-        self.cursor = DataCursor(at_least=settings.updates_min)
+        batches = len(settings.peers) if settings.batch_policy == "fixed_global" else 0
+        self.cursor = DataCursor(at_least=settings.updates_min, batches=batches, paced=settings.slices == "speed")
         self.foresight = Foresight()
         self.roster = Roster(settings.peers, settings.lineage)
         self._snapshots: OrderedDict[int, tuple[Any, ...]] = OrderedDict()  # roster, trust and cursor before each recent round
         self._sharers: tuple[PeerId, ...] = ()  # those who get samples this round
         self._slices: dict[PeerId, Ranges] = {}
+        self._told = 0  # how many they were when somebody was told of the batch last
 
     def begin(self) -> frozenset[PeerId]:
         """The next round begins: gives out its samples. Returns who is in quarantine in it."""
-        round_id = self.lineage.next_round
-        # The updates of a peer in quarantine would not be used, so it gets no samples.
-        locked = self.trust.quarantined()
-        self._sharers = tuple([peer for peer in self.roster.peers if peer not in locked])
+        round_id, locked = self.lineage.next_round, self.trust.quarantined()
+        self._sharers = self._next_sharers(locked)
         self._slices = self.cursor.assign(self._sharers)
         self._snapshots[round_id] = (self.roster.peers, self.trust.pack(), self.cursor.pack())
         while len(self._snapshots) > SNAPSHOTS_KEPT:
             self._snapshots.popitem(last=False)
         return locked
 
-    def configure_data(self, samples_total: int, batch: int, ahead: int = 0) -> None:
+    def _next_sharers(self, locked: frozenset[PeerId]) -> tuple[PeerId, ...]:
+        # The updates of a peer in quarantine would not be used, so it gets no samples.
+        return tuple([peer for peer in self.roster.peers if peer not in locked])
+
+    def configure_data(self, samples_total: int, batch: int, ahead: int = 0) -> list[Effect]:
         self.foresight.ahead = min(ahead, AHEAD_MAX)
         self.cursor.configure(samples_total, batch)
         self._slices = self.cursor.assign(self._sharers)
+        return self._tell_batch(len(self._sharers))
+
+    def _tell_batch(self, n: int) -> list[Effect]:
+        """Says what a round of n peers gives out from the next one on, where that has changed."""
+        if n == self._told or not n or not self.cursor.configured:
+            return []
+        self._told, samples = n, self.cursor.round_samples(n)
+        fields = {"policy": self.settings.batch_policy, "peers": n, "local": -(-samples // n), "samples": samples}
+        return [Report("batch", {"round": self.lineage.next_round, **fields})]
+
+    def _tell_shares(self, round_id: int, before: dict[PeerId, int]) -> list[Effect]:
+        """Says whose share of a round is another than it was."""
+        after = self.cursor.pace.levels()
+        if after == before:
+            return []
+        moved = [peer for peer in self._sharers if before.get(peer, 0) != after.get(peer, 0)]
+        return [Report("share", {"subject": peer, "share": 0.5 ** after.get(peer, 0), "round": round_id}) for peer in moved]
 
     def slice_of(self, peer: PeerId) -> Slice | None:
         """A peer's samples of this round; None while nobody has said how many there are."""
@@ -96,9 +117,12 @@ class Agreed:
             effects.append(Apply(round_id, ()))
             if lost.rejected or any(self._slices.values()) or not self.cursor.configured:
                 effects.append(Report("lost_round", {"round": round_id, "reason": lost.reason}))
-        if (epoch := self.cursor.commit(self._sharers, used)) is not None:
+        before, took_us = self.cursor.pace.levels(), {c.peer: c.took_us for c in commits[0].contributors}
+        if (epoch := self.cursor.commit(self._sharers, used, took_us)) is not None:
             effects.append(Report("epoch", {"round": round_id, **asdict(epoch)}))
         self.roster = Roster(commits[0].roster, self.roster.lineage)
+        effects += self._tell_shares(round_id, before)
+        effects += self._tell_batch(len(self._next_sharers(self.trust.quarantined())))
         effects.append(_report(commits[0], alive, scores))
         return effects
 

@@ -7,13 +7,15 @@ epoch ends. All of it is a function of the sequence of commits, so every peer kn
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from gossip.errors import ConfigError
 
 from .messages import ROUND_MAX, PeerId
+from .pace import LEVELS, Pace
 
 Ranges: TypeAlias = tuple[tuple[int, int], ...]
 """(start, stop) pairs, stop not included, in ascending order."""
@@ -38,14 +40,18 @@ class DataCursor:
 
     Args:
         samples_total: Samples in an epoch, 0 while unknown.
-        batch: Samples that each peer gets in a round.
+        batch: Samples that each peer gets in a round; see ``batches``.
         at_least: Peers that must get samples in a round for its rule to work. With 1 every epoch is exact. With more, an epoch
             ends when fewer than that many positions are left over (by failures in its last rounds): a robust rule could
             never aggregate so few updates, and they would come back for ever. They are reported as never used.
+        batches: A round's samples: so many batches, however many peers share them (the same for all cursors of a run). 0: one for
+            each peer.
+        paced: Who is slow gets smaller slices (the same for all cursors of a run).
     """
 
-    def __init__(self, samples_total: int = 0, batch: int = 0, at_least: int = 1) -> None:
-        self.at_least = at_least
+    def __init__(self, samples_total: int = 0, batch: int = 0, at_least: int = 1, batches: int = 0, paced: bool = False) -> None:
+        self.at_least, self.batches, self.paced = at_least, batches, paced
+        self.pace = Pace()
         self.samples_total = self.batch = 0
         self.epoch = 0
         self._position = 0  # first position that was never given out in this epoch
@@ -91,17 +97,22 @@ class DataCursor:
         for roster, contributors in pending:
             self.commit(roster, contributors)
 
+    def round_samples(self, n: int) -> int:
+        """How many samples a round of n peers gives out while there are enough, and nobody is slow."""
+        return self.batch * (self.batches or n)
+
     def assign(self, roster: Sequence[PeerId]) -> dict[PeerId, Ranges]:
         """Everybody's slice in the next round: returned positions first, then fresh ones.
 
-        Each gets ``batch``; at the end of an epoch what is left is split evenly, and some may get nothing: those first who did
-        not contribute to the last round, since one that has crashed stays in the roster for a while. The order is the
-        roster's, beginning one later every round. Nobody gets anything while the size of the data is unknown.
+        All get alike, but for those who are slow. At the end of an epoch what is left is split likewise, and some may get
+        nothing: those first who did not contribute to the last round, since one that has crashed stays in the roster for a
+        while. The order is the roster's, beginning one later every round. Nobody gets anything while the size of the data is
+        unknown.
         """
         if not self.configured or not roster:
             return dict.fromkeys(roster, ())
         sharers = self._sharers(roster)
-        shares = self._shares(len(sharers))
+        shares = self._shares(sharers)
         slices: dict[PeerId, Ranges] = dict.fromkeys(roster, ())
         left, fresh = list(reversed(self._returned)), self._position
         for share, peer in zip(shares, sharers, strict=True):
@@ -123,12 +134,15 @@ class DataCursor:
             slices[peer] = _merged(ranges)
         return slices
 
-    def commit(self, roster: Sequence[PeerId], contributors: Collection[PeerId]) -> EpochReport | None:
+    def commit(
+        self, roster: Sequence[PeerId], contributors: Collection[PeerId], took_us: Mapping[PeerId, int] = MappingProxyType({})
+    ) -> EpochReport | None:
         """A round was committed: the slices of those who did not contribute go back.
 
         Args:
             roster: The same that ``assign`` was asked with.
             contributors: Whose updates went into the aggregate.
+            took_us: How long they took, as they say.
         Returns: the report of the epoch when this round completed it.
         """
         if not self.configured:
@@ -137,9 +151,10 @@ class DataCursor:
                 if len(self._pending) > PENDING_ROUNDS:
                     self._pending = None
             return None
+        whole = bool(roster) and self.remaining >= self._whole(roster)
         back: list[tuple[int, int]] = []
         if all(peer in contributors for peer in roster):  # then it does not matter who had what
-            given = sum(self._shares(len(self._sharers(roster)))) if roster else 0
+            given = sum(self._shares(self._sharers(roster))) if roster else 0
         else:
             slices = self.assign(roster)
             given = sum(_length(ranges) for ranges in slices.values())
@@ -150,6 +165,8 @@ class DataCursor:
         self._turn += 1
         self._rounds += 1
         self._recent = tuple([peer for peer in roster if peer in contributors])
+        if self.paced and whole:
+            self.pace.observe(roster, contributors, took_us)
         enough = max(1, min(self.at_least, len(roster)))
         return self._end_epoch() if self.remaining < enough else None
 
@@ -165,18 +182,28 @@ class DataCursor:
         """Who gets samples in the next round, if there are enough, in their order."""
         first = self._turn % len(roster)
         sharers = [*roster[first:], *roster[:first]]
-        if self.remaining < self.batch * len(roster):
+        if self.remaining < self._whole(roster):
             present = [peer for peer in sharers if peer in self._recent]
             sharers = present if len(present) >= min(self.at_least, len(roster)) else sharers
         return sharers
 
-    def _shares(self, n: int) -> list[int]:
-        """How many positions each of n peers gets, the earlier ones not fewer."""
-        remaining = self.remaining
-        give = min(remaining, self.batch * n)
+    def _whole(self, sharers: Sequence[PeerId]) -> int:
+        """How many samples their round gives out while there are enough."""
+        if self.batches or self.pace.even:
+            return self.round_samples(len(sharers))
+        return sum([max(1, self.batch >> self.pace.level(peer)) for peer in sharers])
+
+    def _shares(self, sharers: Sequence[PeerId]) -> list[int]:
+        """How many positions each of them gets; of equals the earlier ones not fewer."""
+        remaining, n, whole = self.remaining, len(sharers), self._whole(sharers)
+        give = min(remaining, whole)
         enough = min(self.at_least, n)
         if 0 < remaining - give < enough and remaining - enough >= enough:
             give = remaining - enough  # so that the round after this one has enough for its rule
+        if not self.pace.even:
+            if give == whole and not self.batches:
+                return [max(1, self.batch >> self.pace.level(peer)) for peer in sharers]
+            return _apportioned(give, [1 << (LEVELS - self.pace.level(peer)) for peer in sharers])
         each, extra = divmod(give, n)
         return [each + 1] * extra + [each] * (n - extra)
 
@@ -200,6 +227,11 @@ class DataCursor:
         self._returned, self._recent = (), ()  # a new epoch, a new chance for everybody
         return self._last
 
+    def outlook(self) -> tuple[Any, ...]:
+        """All that the next rounds' slices follow from."""
+        where = self.epoch, self._position, self._turn, self._rounds, self._used
+        return (*where, self._returned, self._recent, self.pace.levels())
+
     # --- as data ----------------------------------------------------------------------------------------------------------
 
     def pack(self) -> tuple[Any, ...]:
@@ -207,14 +239,15 @@ class DataCursor:
         last = () if self._last is None else (self._last.epoch, self._last.once, self._last.never, self._last.rounds)
         numbers = (self.samples_total, self.batch, self.at_least, self.epoch, self._position, self._turn, self._rounds)
         pending = None if self._pending is None else tuple(self._pending)
-        return (numbers, (self._used, self._once, self._never), self._returned, last, pending, self._recent)
+        counts = self._used, self._once, self._never
+        return (numbers, counts, self._returned, last, pending, self._recent, self.pace.pack())
 
     def unpack(self, packed: Any) -> None:
         """Takes over what ``pack`` gave elsewhere. Raises ``ValueError``, and changes nothing, when it is not that."""
-        numbers, counts, returned, last, pending, recent = _fields(packed)
+        numbers, counts, returned, last, pending, recent, pace = _fields(packed)
         if numbers[0] == 0 and self.configured:
             # The donor has not been told yet; what it saw counts as soon as it is known how much there is, which we do know.
-            fresh = DataCursor(at_least=numbers[2])
+            fresh = DataCursor(at_least=numbers[2], batches=self.batches, paced=self.paced)
             fresh._pending = pending
             try:
                 fresh.configure(self.samples_total, self.batch)
@@ -229,7 +262,7 @@ class DataCursor:
         self._returned = returned
         self._last = EpochReport(last[0], last[1], 0, last[2], last[3]) if last else None
         self._pending = pending
-        self._recent = recent
+        self._recent, self.pace = recent, pace
 
     def _take(self, other: DataCursor) -> None:
         for name, value in vars(other).items():
@@ -251,6 +284,18 @@ def _merged(ranges: Sequence[tuple[int, int]]) -> Ranges:
     return tuple(joined)
 
 
+def _apportioned(total: int, weights: list[int]) -> list[int]:
+    """By weight, in whole numbers, one for everybody at least if there are so many; what is left over goes to the heaviest."""
+    n, whole = len(weights), sum(weights)
+    shares = [max(total * weight // whole, 1 if total >= n else 0) for weight in weights]
+    heaviest_first = sorted(range(n), key=lambda at: -weights[at])
+    for at in heaviest_first[: max(0, total - sum(shares))]:
+        shares[at] += 1
+    while sum(shares) > total:
+        shares[shares.index(max(shares))] -= 1
+    return shares
+
+
 def _wholes(values: Any, count: int | None = None) -> tuple[int, ...]:
     if not isinstance(values, tuple | list) or (count is not None and len(values) != count):
         raise ValueError(f"data cursor: {count} numbers were expected")
@@ -260,9 +305,9 @@ def _wholes(values: Any, count: int | None = None) -> tuple[int, ...]:
     return tuple(values)
 
 
-def _fields(packed: Any) -> tuple[tuple[int, ...], tuple[int, ...], Ranges, tuple[int, ...], Any, tuple[int, ...]]:
-    if not isinstance(packed, tuple | list) or len(packed) != 6:
-        raise ValueError("data cursor: six fields were expected")
+def _fields(packed: Any) -> tuple[tuple[int, ...], tuple[int, ...], Ranges, tuple[int, ...], Any, tuple[int, ...], Pace]:
+    if not isinstance(packed, tuple | list) or len(packed) != 7:
+        raise ValueError("data cursor: seven fields were expected")
     numbers, counts, last = _wholes(packed[0], 7), _wholes(packed[1], 3), _wholes(packed[3])
     if len(last) not in (0, 4):
         raise ValueError("data cursor: a report has four numbers")
@@ -280,9 +325,9 @@ def _fields(packed: Any) -> tuple[tuple[int, ...], tuple[int, ...], Ranges, tupl
         before = stop
     if counts[0] + samples_total - position + _length(returned) != samples_total:
         raise ValueError("data cursor: it has lost count")
-    recent = _wholes(packed[5])
+    recent, pace = _wholes(packed[5]), Pace.unpack(packed[6])
     if packed[4] is None:
-        return numbers, counts, returned, last, None, recent
+        return numbers, counts, returned, last, None, recent, pace
     if not isinstance(packed[4], tuple | list) or len(packed[4]) > PENDING_ROUNDS:
         raise ValueError("data cursor: too many rounds are pending")
     pending = []
@@ -290,4 +335,4 @@ def _fields(packed: Any) -> tuple[tuple[int, ...], tuple[int, ...], Ranges, tupl
         if not isinstance(row, tuple | list) or len(row) != 2:
             raise ValueError("data cursor: a pending round has a roster and contributors")
         pending.append((_wholes(row[0]), _wholes(row[1])))
-    return numbers, counts, returned, last, pending, recent
+    return numbers, counts, returned, last, pending, recent, pace

@@ -110,6 +110,7 @@ class Contributed:
     own: Payload | None = None  # a liar's true update, which it keeps for itself in gossip rounds; None: payloads[0]
     own_parameters: Payload | None = None  # likewise
     rates: tuple[float, ...] = ()  # what the trainer would step with
+    took_us: int = 0  # from the begin of the round; the rounds fill it in
 
 
 @record

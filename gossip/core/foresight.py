@@ -39,15 +39,15 @@ class Foresight:
         if sharers != self._sharers:
             self._sharers = sharers
             self._steps.clear()
-        now = cursor.pack()
+        now = cursor.outlook()
         while self._steps and self._steps[0][0] != now:
             self._steps.popleft()
         if not self._steps:
-            self._shadow = copy(cursor)  # nothing in it is ever changed in place once it is configured
+            self._shadow = copy(cursor)  # a commit that does not say how long anybody took changes nothing in place
         everybody = frozenset(sharers)
         while len(self._steps) <= self.ahead:
             ranges = self._shadow.assign(sharers)[local]
-            self._steps.append((self._shadow.pack(), self._shadow.epoch, ranges))
+            self._steps.append((self._shadow.outlook(), self._shadow.epoch, ranges))
             self._shadow.commit(sharers, everybody)
         return bounded((epoch, ranges) for _, epoch, ranges in list(self._steps)[1:])
 

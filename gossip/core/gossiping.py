@@ -155,6 +155,8 @@ class GossipRounds:
         """The trainer reads its data through us. ``Go`` comes again, with samples, when it waits for that."""
         if samples_total < 1 or batch < 1:
             raise ConfigError(f"data: {samples_total} samples in batches of {batch} cannot be shared out")
+        if self.settings.batch_policy == "fixed_global":
+            raise ConfigError("data: fixed_global batches need rounds with a commit", "take the topology rolling, or fixed_local")
         self._data = (samples_total, batch, ahead)
         return [self._go()] if self.phase == "computing" else []
 

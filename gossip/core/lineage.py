@@ -22,7 +22,7 @@ Stance = Literal["same", "fork", "unknown"]
 _SHARD = struct.Struct(">4q")  # round, shard, made_at, server
 _COUNT = struct.Struct(">q")
 _LENGTH = struct.Struct(">I")
-_CONTRIBUTION = struct.Struct(">2q2d")
+_CONTRIBUTION = struct.Struct(">3q2d")
 _REAL = struct.Struct(">d")
 
 
@@ -48,7 +48,9 @@ def header_bytes(commit: Commit) -> bytes:
         _blob(commit.digest),
         _COUNT.pack(len(commit.contributors)),
     ]
-    parts += [_CONTRIBUTION.pack(c.peer, c.samples, _real(c.weight), _real(c.outlyingness)) for c in commit.contributors]
+    parts += [
+        _CONTRIBUTION.pack(c.peer, c.samples, c.took_us, _real(c.weight), _real(c.outlyingness)) for c in commit.contributors
+    ]
     parts.append(_COUNT.pack(len(commit.rejected)))
     for rejection in commit.rejected:
         parts += [_COUNT.pack(rejection.peer), _text(rejection.reason)]

@@ -103,6 +103,7 @@ class Update:
     samples: int
     loss: float | None
     rates: tuple[float, ...] = ()  # what its trainer would step with; of the first shard only
+    took_us: int = 0  # from the begin of the round at its sender until it was there
 
 
 @record
@@ -124,6 +125,7 @@ class Contribution:
     samples: int
     weight: float
     outlyingness: float
+    took_us: int = 0  # as it says
 
 
 @record

@@ -19,6 +19,7 @@ from .elsewhere import Elsewhere
 from .events import Aggregated, Applied, Contributed, Effect, Go, Payload, Received, Report, Send, Token
 from .joint import Joint
 from .messages import Commit, CommitRequest, Hello, NotMe, Overdue, Partial, PeerId, Push, Query, Update
+from .pace import since_us
 from .promises import Promises
 from .serving import RoundTimer, Server
 from .settings import CoreSettings
@@ -119,15 +120,15 @@ class RollingRounds:
         return self.agreed.snapshot(round_id)
 
     def configure_data(self, samples_total: int, batch: int, ahead: int = 0) -> list[Effect]:
-        self.agreed.configure_data(samples_total, batch, ahead)
-        return [self._go()] if self._go_round == self.round_id and self._own is None else []
+        told = self.agreed.configure_data(samples_total, batch, ahead)
+        return [*told, self._go()] if self._go_round == self.round_id and self._own is None else told
 
     # --- the trainer --------------------------------------------------------------------------------------------------------
 
     def on_contributed(self, event: Contributed, now: float) -> list[Effect]:
         if event.round_id != self.round_id:
             return []  # committed without us meanwhile: the trainer is told by Apply
-        self._own = event
+        self._own = replace(event, took_us=since_us(self.astray.began_at, now))
         effects: list[Effect] = []
         for shard in tuple(self._shards) if self.mode == "active" else ():
             if event.round_id == self.round_id:  # our own update may have ended the round
@@ -369,11 +370,10 @@ class RollingRounds:
         if own is None or shard.commit is not None:
             return effects
         payload = own.payloads[shard.index] if own.samples else None
-        where = (self.round_id, shard.index, shard.attempt)
-        update = Update(self.settings.lineage, *where, self.chain, own.samples, own.loss, () if shard.index else own.rates)
+        where = (self.settings.lineage, self.round_id, shard.index, shard.attempt, self.chain)
+        update = Update(*where, own.samples, own.loss, () if shard.index else own.rates, own.took_us)
         effects += self.server.give_time(shard, now) if self.joint.is_timed(shard) else []
-        server = shard.server(shard.attempt)
-        if server == self.local:
+        if (server := shard.server(shard.attempt)) == self.local:
             return effects + self._on_update(self.local, shard, update, payload, now)
         effects.append(Send(server, update, payload))
         return effects

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from .messages import PeerId
 
@@ -65,6 +65,17 @@ class TrustSettings:
     parole_rounds: int = 50  # aggregated again, but not serving
 
 
+BatchPolicy: TypeAlias = Literal["fixed_local", "fixed_global"]
+"""What stays when the roster changes size: each peer's batch, or a round's, which is a batch for each of the run's first peers.
+
+With fixed_global the steps of those who remain take longer and need more memory; the optimization stays the same.
+"""
+
+
+Slices: TypeAlias = Literal["speed", "equal"]
+"""Whether who is much slower than most gets smaller slices (``pace``), or all get alike."""
+
+
 @dataclass(frozen=True, slots=True)
 class CoreSettings:
     run: bytes
@@ -73,6 +84,8 @@ class CoreSettings:
     peers: tuple[PeerId, ...]  # the roster of round 0
     f: int = 0  # Byzantine peers to tolerate
     updates_for: tuple[int, ...] = (1,)  # what the rule needs to tolerate 0, 1, ... f
+    batch_policy: BatchPolicy = "fixed_local"
+    slices: Slices = "speed"
     joint: bool = False  # the shards of a round decide together, on what their servers have measured
     membership: MembershipSettings = field(default_factory=MembershipSettings)
     rounds: RoundSettings = field(default_factory=RoundSettings)

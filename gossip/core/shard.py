@@ -106,7 +106,8 @@ class ShardRound:
             contributors = together.verdict
         elif result.payload is not None:
             facts = zip(together.rows, result.weights, result.outlyingness, strict=True)
-            contributors = tuple(Contribution(row.peer, row.samples, weight, far) for row, weight, far in facts)
+            took_us = {peer: update.took_us for peer, (update, _) in self.answers.items()}
+            contributors = tuple(Contribution(r.peer, r.samples, weight, far, took_us[r.peer]) for r, weight, far in facts)
         decides = result.payload is not None and together.step == "decide"
         return Commit(
             lineage=lineage,

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from gossip import topologies
+from gossip.core.settings import BatchPolicy
 from gossip.fault_kinds import Crash, Hang, Liar, Restart, Slow
 from gossip.fault_tables import Fault
 from gossip.world_faults import (
@@ -60,6 +61,7 @@ FAST_PEERS = 6
 COMMIT_LOGS = (8, 64, 64)  # rounds: three seconds, or more than a schedule lasts
 PREPARES_S = (0.001, 0.001, 0.2, 1.0)
 STABLE = 0.2  # of the schedules: a peer that is started again has its old addresses
+FIXED_GLOBAL = 0.25  # of those with rolling rounds: they share out the same samples however many they are
 RULES = {"mean": 1, "median": 3, "trimmed_mean": 3, "multi_krum": 5}
 """One of them where somebody lies about updates, and in a part of the others; and the updates that it needs against one liar."""
 JOINT = {"krum": 5, "multi_krum": 5, "geometric_median": 3, "centered_clipping": 3, "suspicion": 3}
@@ -99,6 +101,9 @@ def generate(
     rolling = topologies.load(chosen_topology).rolling
     if not rolling:
         shards = (sum(shards),)  # gossip rounds exchange whole vectors
+    batch_policy: BatchPolicy = "fixed_local"
+    if rolling and Random(f"schedule/{seed}/batch policy").random() < FIXED_GLOBAL:
+        batch_policy = "fixed_global"
     fast = Random(f"schedule/{seed}/fast").random() < FAST and rolling and n <= FAST_PEERS
     base = replace(
         world or Schedule(seed, compute_s=FAST_COMPUTE_S if fast else COMPUTE_S, rounds_min=ROUNDS_MIN),
@@ -108,6 +113,7 @@ def generate(
         aggregator=aggregator or (world.aggregator if world else "mean"),
         shards=shards,
         stable_addresses=stable,
+        batch_policy=batch_policy,
         probe_interval_s=probe_interval_s,
         rule_s=min(rule_s, RULES_S[0]) if fast else rule_s,  # quicker than what it is of
         commit_log=commit_log,

@@ -254,6 +254,7 @@ def make_swarm(schedule: Schedule, nemesis: Nemesis) -> Swarm[Peer]:
         peers=tuple(range(schedule.peers)),
         f=liars,
         updates_for=updates_for,
+        batch_policy=schedule.batch_policy,
         joint=step is not None,
         membership=MembershipSettings(probe_interval_s=schedule.probe_interval_s),
         rounds=RoundSettings(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gossip import topologies
+from gossip.core.settings import BatchPolicy
 from gossip.errors import ConfigError, UnknownName
 from gossip.faults import Fault, FaultPlan
 from gossip.world_faults import Flap, Ring
@@ -34,6 +35,7 @@ class Schedule:
         round_timeout_s: ``RoundSettings.round_timeout_s``.
         start_timeout_s: ``RoundSettings.start_timeout_s``.
         commit_log: ``RoundSettings.commit_log``: who is further behind needs a state.
+        batch_policy: ``CoreSettings.batch_policy``.
         stable_addresses: Who is started again has the addresses that it had.
         prepare_s: Time that the trainer of one who is started again takes until it has a model; its node is there at once.
     """
@@ -54,6 +56,7 @@ class Schedule:
     round_timeout_s: float = 3.0
     start_timeout_s: float = 20.0
     commit_log: int = 64
+    batch_policy: BatchPolicy = "fixed_local"
     stable_addresses: bool = False
     prepare_s: float = 0.001
 
@@ -96,6 +99,8 @@ class Schedule:
         if not topologies.load(self.topology).rolling and len(self.shards) > 1:
             raise ConfigError(f"shards = {list(self.shards)}: {self.topology} exchanges whole vectors", "shards = [8]")
         rolling = topologies.load(self.topology).rolling
+        if self.batch_policy not in (("fixed_local", "fixed_global") if rolling else ("fixed_local",)):
+            raise ConfigError(f"batch_policy = {self.batch_policy!r}: fixed_local, or with rolling rounds fixed_global")
         FaultPlan(self.faults).checked(self.peers).fits(self.topology, rolling, self.aggregator)
         return self
 

@@ -137,6 +137,7 @@ class ToyTrainer:
         lie: changes the update before it is offered, ``(update, round) -> update``.
         samples_total: of an epoch; when given, the trainer reads its data through the core.
         step: how the rule is run where the shards decide together.
+        by_samples: a round takes ``compute_s`` for a whole batch, and for a smaller one as much less.
         rounds: that its script trains for; then it comes to its end.
         prepare_s: from its start until it has built its model.
     """
@@ -161,12 +162,13 @@ class ToyTrainer:
         initial: int | None = None,
         rounds: int | None = None,
         prepare_s: float = PREPARE_S,
+        by_samples: bool = False,
     ) -> None:
         self.peer, self.seed, self.sizes, self.batch = peer, seed, sizes, batch
         self.compute_s, self.rule_s = compute_s, rule_s
         self.slowness, self.step_size, self.noise = slowness, step_size, noise
         self.lie, self.reducer, self.samples_total, self.rounds = lie, reducer, samples_total, rounds
-        self.step, self.prepare_s = step, prepare_s
+        self.step, self.prepare_s, self.by_samples = step, prepare_s, by_samples
         self.rng = random.Random(f"toy/{seed}/{peer}/{incarnation}")
         elements = sum(sizes)
         self.target = target_of(seed, elements)
@@ -264,8 +266,10 @@ class ToyTrainer:
         return [size * (to - here + blur * z) for to, here, z in zip(self._target, self._here, noise, strict=True)]
 
     def _compute(self, go: events.Go) -> list[tuple[float, Event]]:
-        pause_s = self.rng.uniform(*self.compute_s) * self.slowness
         samples = self.batch if go.samples is None else sum(stop - start for start, stop in go.samples.ranges)
+        pause_s = self.rng.uniform(*self.compute_s) * self.slowness
+        if self.by_samples:
+            pause_s *= max(1, samples) / self.batch
         self.computed.append((go.round_id, samples))
         honest = self.update(go.round_id)
         offered = honest if self.lie is None else self.lie(np.array(honest, np.float32), go.round_id).astype(np.float32).tolist()

@@ -15,31 +15,47 @@ from gossip.core.data_cursor import DataCursor
     batch=st.integers(1, 40),
     most=st.integers(1, 12),
     reliability=st.floats(0.2, 1.0),
+    batches=st.sampled_from([0, 0, 1, 5, 12]),
+    paced=st.booleans(),
 )
 @settings(max_examples=effort(50, 150), deadline=None)
 def test_every_position_of_a_completed_epoch_is_used_once(
-    seed: int, samples_total: int, batch: int, most: int, reliability: float
+    seed: int, samples_total: int, batch: int, most: int, reliability: float, batches: int, paced: bool
 ) -> None:
-    random, cursor = Random(seed), DataCursor(samples_total, batch)
+    random, cursor = Random(seed), DataCursor(samples_total, batch, batches=batches, paced=paced)
+    slowness = [random.choice([1, 1, 1, 2, 5]) * 10**5 for _ in range(20)]
     used: dict[int, list[int]] = {}
-    for _ in range(200):
-        roster = tuple(sorted(random.sample(range(20), random.randint(1, most))))
+    roster: tuple[int, ...] = ()
+    for at in range(200):
+        if at % 20 == 0 or not paced:  # long enough for windows to end
+            roster = tuple(sorted(random.sample(range(20), random.randint(1, most))))
         contributors = tuple(peer for peer in roster if random.random() < reliability)
         slices, epoch = cursor.assign(roster), cursor.epoch
         given_out = [at for ranges in slices.values() for start, stop in ranges for at in range(start, stop)]
-        most_of_it = min(cursor.remaining, batch * len(roster))
+        levels = cursor.pace.levels()
+        slow = {peer: max(1, batch >> levels.get(peer, 0)) for peer in roster}
+        whole = batch * batches or sum(slow.values())
+        most_of_it = min(cursor.remaining, whole)
         assert 0 < len(given_out) == len(set(given_out)) <= most_of_it
-        if cursor.remaining >= batch * len(roster):  # the tail is for those who contributed last
+        if cursor.remaining >= whole:  # the tail is for those who contributed last
             assert len(given_out) == most_of_it
-        assert all(sum(stop - start for start, stop in ranges) <= batch for ranges in slices.values())
+            sizes = [sum(stop - start for start, stop in ranges) for ranges in slices.values()]
+            if not levels:
+                assert max(sizes) - min(sizes) <= 1
+            elif not batches:
+                assert sizes == [slow[peer] for peer in slices]
+            else:
+                assert len(roster) > whole or min(sizes) > 0
+        elif batches == 0:
+            assert all(sum(stop - start for start, stop in ranges) <= batch for ranges in slices.values())
         for peer in contributors:
             used.setdefault(epoch, []).extend(at for start, stop in slices[peer] for at in range(start, stop))
-        report = cursor.commit(roster, contributors)
+        report = cursor.commit(roster, contributors, {peer: slowness[peer] for peer in roster})
         assert (report is not None) == (cursor.epoch == epoch + 1)
         if report is not None:
             assert sorted(used[epoch]) == list(range(samples_total))
             assert (report.epoch, report.once, report.twice, report.never) == (epoch, samples_total, 0, 0)
-        assert len(cursor.pack()[2]) <= batch * most
+        assert len(cursor.pack()[2]) <= batch * max(most, batches)
 
 
 @given(
@@ -71,16 +87,17 @@ def test_rounds_have_enough_for_the_rule_and_few_positions_are_given_up(
             used = 0
 
 
-@given(seed=st.integers(0, 2**32), split=st.integers(0, 40))
+@given(seed=st.integers(0, 2**32), split=st.integers(0, 40), batches=st.sampled_from([0, 4]))
 @settings(deadline=None)
-def test_a_cursor_handed_over_goes_on_exactly_as_its_original(seed: int, split: int) -> None:
-    random, original, taken_over = Random(seed), DataCursor(97, 7, 2), DataCursor()
+def test_a_cursor_handed_over_goes_on_exactly_as_its_original(seed: int, split: int, batches: int) -> None:
+    random, original, taken_over = Random(seed), DataCursor(97, 7, 2, batches, True), DataCursor(batches=batches, paced=True)
     for round_id in range(80):
         if round_id == split:
             taken_over.unpack(original.pack())
         roster = tuple(sorted(random.sample(range(9), random.randint(1, 9))))
         contributors = tuple(peer for peer in roster if random.random() < 0.8)
-        original.commit(roster, contributors)
+        took_us = {peer: 10**5 * (1 + peer % 3) for peer in roster}
+        original.commit(roster, contributors, took_us)
         if round_id >= split:
-            taken_over.commit(roster, contributors)
+            taken_over.commit(roster, contributors, took_us)
             assert taken_over.pack() == original.pack()

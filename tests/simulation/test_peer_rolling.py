@@ -12,7 +12,7 @@ from effort import effort
 from gossip.core.events import Aggregate, Committed, Effect, Go, Received, Restore, Send
 from gossip.core.messages import Commit, Hello, PeerId
 from gossip.core.peer import Peer
-from gossip.core.settings import CoreSettings, MembershipSettings, RoundSettings
+from gossip.core.settings import BatchPolicy, CoreSettings, MembershipSettings, RoundSettings, Slices
 from gossip.sim.checkers import Panel, every_checker
 from gossip.sim.driver import Swarm, address
 from gossip.sim.observer import OnEffect
@@ -21,7 +21,15 @@ from gossip.topologies import load
 
 
 def rolling_swarm(
-    n: int, seed: int, *, rounds: RoundSettings | None = None, f: int = 0, probe_interval_s: float = 0.2, **trainer: Any
+    n: int,
+    seed: int,
+    *,
+    rounds: RoundSettings | None = None,
+    f: int = 0,
+    probe_interval_s: float = 0.2,
+    batch_policy: BatchPolicy = "fixed_local",
+    slices: Slices = "speed",
+    **trainer: Any,
 ) -> Swarm[Peer]:
     settings = CoreSettings(
         b"run-id!!",
@@ -29,6 +37,8 @@ def rolling_swarm(
         seed=seed,
         peers=tuple(range(n)),
         f=f,
+        batch_policy=batch_policy,
+        slices=slices,
         rounds=rounds or RoundSettings(),
         membership=MembershipSettings(probe_interval_s=probe_interval_s),
     )
@@ -44,6 +54,13 @@ def rolling_swarm(
         return ToyTrainer(peer, seed, incarnation=incarnation, samples_total=997, **options)
 
     return Swarm(make_core, n, seed, make_trainer=make_trainer)
+
+
+FOUR_TIMES_SLOWER: dict[str, Any] = {
+    "compute_s": (0.095, 0.105),
+    "by_samples": True,
+    "slowness": {peer: 4.0 if peer == 3 else 1.0 for peer in range(6)},
+}
 
 
 def rounds_of(swarm: Swarm[Peer]) -> dict[PeerId, int]:
@@ -89,6 +106,46 @@ def test_a_quiet_swarm_uses_every_sample_once_and_stays_identical() -> None:
         ]
         assert len(told) == swarm.hosts[peer].core.rounds.agreed.cursor.epoch
     assert not [r for peer in swarm.up for r in swarm.reports(peer, "attempt") + swarm.reports(peer, "lost_round")]
+
+
+@pytest.mark.parametrize(("policy", "then"), [("fixed_local", 12), ("fixed_global", 16)])
+def test_what_a_round_gives_out_is_told_when_the_roster_changes_size(policy: BatchPolicy, then: int) -> None:
+    swarm = rolling_swarm(4, seed=2, batch_policy=policy, batch=4)
+    swarm.run_for(2.0)
+    swarm.crash(3)
+    swarm.run_for(5.0)
+    for peer in swarm.up:
+        told = [r.fields for r in swarm.reports(peer, "batch")]
+        assert [(each["peers"], each["samples"], each["policy"]) for each in told] == [(4, 16, policy), (3, then, policy)]
+    taken = [c.commit.contributors for _, c in swarm.hosts[0].commits]
+    assert {sum(each.samples for each in contributors) for contributors in taken[-20:]} == {then}
+
+
+@pytest.mark.parametrize("policy", ["fixed_local", "fixed_global"])
+def test_a_peer_four_times_slower_keeps_contributing_with_smaller_slices(policy: BatchPolicy) -> None:
+    swarm = rolling_swarm(6, seed=5, batch_policy=policy, batch=8, **FOUR_TIMES_SLOWER)
+    swarm.run_for(60.0)
+    assert_one_history(swarm)
+    for peer in swarm.up:
+        told = [(r.fields["subject"], r.fields["share"]) for r in swarm.reports(peer, "share")]
+        assert told == [(3, 0.5), (3, 0.25)], "it is moved twice, and never again"
+        doubted = [r for what in ("skip", "suspect", "dead") for r in swarm.reports(peer, what)]
+        assert not [r for r in doubted if r.fields.get("subject") == 3]
+        once, twice, never = swarm.hosts[peer].core.rounds.agreed.cursor.samples()
+        assert (once % 997, twice, never) == (0, 0, 0)
+    commits = [effect.commit for _, effect in swarm.hosts[0].commits][60:]
+    took_part = [commit for commit in commits if any(c.peer == 3 for c in commit.contributors)]
+    assert len(commits) > 300
+    assert len(took_part) > 0.98 * len(commits)
+
+
+def test_with_equal_slices_a_peer_four_times_slower_is_always_late() -> None:
+    """What smaller slices are for: without them its samples are given out for nothing, round after round."""
+    swarm = rolling_swarm(6, seed=5, slices="equal", batch=8, **FOUR_TIMES_SLOWER)
+    swarm.run_for(20.0)
+    commits = [effect.commit for _, effect in swarm.hosts[0].commits][60:]
+    assert len(commits) > 60
+    assert sum(any(c.peer == 3 for c in commit.contributors) for commit in commits) < 0.1 * len(commits)
 
 
 def test_a_long_first_round_does_not_fill_the_network_with_hellos() -> None:

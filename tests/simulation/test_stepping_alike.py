@@ -69,7 +69,7 @@ def test_a_server_that_would_have_the_others_climb_is_refused() -> None:
     tamper(swarm, 2, lie)
     swarm.run_for(12.0)
     assert {rates for peer in (0, 1, 3) for rates in told[peer].values()} == {(0.1,)}
-    assert max(told[0]) > 5
+    assert max(told[0]) >= 4
     assert swarm.reports(0, "bad_commit"), "it served, and was found out"
 
 

@@ -61,7 +61,7 @@ def with_field(message: Message, at: int, value: object) -> list:
 
 def test_an_envelope_says_version_run_sender_incarnation_tag_and_fields():
     tag = get_args(Message).index(Update)
-    assert wire(UPDATE) == [PROTOCOL_VERSION, RUN, 3, 1, tag, [b"lineage1", 7, 1, 0, b"d" * 16, 32, 0.5, []]]
+    assert wire(UPDATE) == [PROTOCOL_VERSION, RUN, 3, 1, tag, [b"lineage1", 7, 1, 0, b"d" * 16, 32, 0.5, [], 0]]
 
 
 def test_a_memoryview_is_read_without_being_copied_first():

@@ -2,7 +2,8 @@
 
 import pytest
 
-from gossip.core.data_cursor import PENDING_ROUNDS, DataCursor, EpochReport
+from gossip.core.data_cursor import PENDING_ROUNDS, DataCursor, EpochReport, _apportioned
+from gossip.core.pace import WINDOW
 from gossip.errors import ConfigError
 
 ABC = (0, 1, 2)
@@ -169,3 +170,40 @@ def test_a_disorderly_state_is_refused_and_changes_nothing(change: dict[int, obj
     with pytest.raises(ValueError, match="data"):
         taker.unpack(tuple(fields))
     assert taker.pack() == before
+
+
+def test_a_fixed_global_batch_is_shared_by_however_many_there_are() -> None:
+    cursor = DataCursor(1000, 10, batches=4)
+    assert cursor.assign((0, 1, 2, 3)) == {0: ((0, 10),), 1: ((10, 20),), 2: ((20, 30),), 3: ((30, 40),)}
+    assert [stop - start for ((start, stop),) in cursor.assign(ABC).values()] == [14, 13, 13]
+    assert cursor.assign((2,)) == {2: ((0, 40),)}
+    late = DataCursor(batches=4)
+    late.configure(1000, 10)
+    late.unpack(DataCursor(batches=4).pack())  # of a donor that does not know the size yet
+    assert late.round_samples(1) == 40
+
+
+def test_who_is_slow_gets_less_and_the_others_no_more_than_a_batch() -> None:
+    cursor = DataCursor(1000, 8, paced=True)
+    for _ in range(2 * WINDOW):
+        cursor.commit(ABC, ABC, {0: 100_000, 1: 100_000, 2: 900_000})
+    assert {peer: stop - start for peer, ((start, stop),) in cursor.assign(ABC).items()} == {0: 8, 1: 8, 2: 2}
+    alike = DataCursor(1000, 8)
+    for _ in range(2 * WINDOW):
+        alike.commit(ABC, ABC, {0: 100_000, 1: 100_000, 2: 900_000})
+    assert {peer: stop - start for peer, ((start, stop),) in alike.assign(ABC).items()} == {0: 8, 1: 8, 2: 8}
+
+
+@pytest.mark.parametrize(
+    ("total", "weights", "shares"),
+    [
+        (48, [4, 4, 1, 4, 4, 4], [10, 9, 2, 9, 9, 9]),
+        (10, [4, 4, 4], [4, 3, 3]),
+        (3, [4, 4, 1], [1, 1, 1]),
+        (4, [1, 4, 1, 1], [1, 1, 1, 1]),
+        (2, [1, 4, 4], [0, 1, 1]),
+        (5, [1, 1, 4, 1], [1, 1, 2, 1]),
+    ],
+)
+def test_what_is_shared_by_weight_is_all_shared(total: int, weights: list[int], shares: list[int]) -> None:
+    assert _apportioned(total, weights) == shares

@@ -27,6 +27,7 @@ from gossip.core.messages import Hello, Push
 from gossip.core.pushes import Kind, Pushed, Pushes
 from gossip.core.settings import CoreSettings, GossipSettings, TrustSettings
 from gossip.core.timers import Timers
+from gossip.errors import ConfigError
 from gossip.topologies import load
 from gossip.topologies.base import Plan, Roster
 
@@ -694,6 +695,14 @@ def test_go_comes_again_when_the_data_are_known() -> None:
     assert go.samples.coming == ((0, ((10, 20),)), (0, ((20, 25),)))
     table.contribute()
     assert table.rounds.configure_data(100, 10) == []
+
+
+def test_fixed_global_batches_are_refused_where_nothing_is_committed() -> None:
+    table = Table(peers=4)
+    table.rounds.settings = replace(table.rounds.settings, batch_policy="fixed_global")
+    table.start()
+    with pytest.raises(ConfigError, match="fixed_global"):
+        table.rounds.configure_data(100, 10)
 
 
 def test_a_topology_may_be_anybodys_function() -> None:

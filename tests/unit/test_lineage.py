@@ -139,3 +139,8 @@ def test_the_history_is_bounded() -> None:
     assert ours.at(9) is None
     assert ours.at(10) is not None
     assert ours.at(HISTORY_ROUNDS + 9) == ours.head
+
+
+def test_how_long_an_update_took_is_part_of_what_is_agreed() -> None:
+    one, other = (commit(contributors=(Contribution(0, 32, 1.0, 1.0, took_us),)) for took_us in (100_000, 100_001))
+    assert header_bytes(one) != header_bytes(other)

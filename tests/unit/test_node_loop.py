@@ -576,7 +576,7 @@ def test_a_commit_made_here_becomes_a_line_and_another_does_not(tmp_path: Any) -
         "parent": "02" * 16,
         "digest": "03" * 16,
         "chain": "04" * 16,
-        "contributors": [{"peer": 2, "samples": 8, "weight": 0.5, "outlyingness": 1.5}],
+        "contributors": [{"peer": 2, "samples": 8, "weight": 0.5, "outlyingness": 1.5, "took_us": 0}],
         "rejected": [{"peer": 3, "reason": "non_finite"}],
         "roster": [0, 2],
         "loss": 0.25,

@@ -884,8 +884,20 @@ def test_nobody_makes_us_remember_commits_without_end() -> None:
 
 def test_the_trainer_is_told_what_it_will_probably_read_next() -> None:
     rounds = Table(3).peers[1]
-    (go,) = rounds.configure_data(100, 10, 2)
+    told, go = rounds.configure_data(100, 10, 2)
+    assert told == Report("batch", {"round": 0, "policy": "fixed_local", "peers": 3, "local": 10, "samples": 30})
     assert isinstance(go, Go)
     assert go.samples is not None
     # Each round begins one peer later.
     assert (go.samples.ranges, go.samples.coming) == (((10, 20),), ((0, ((30, 40),)), (0, ((80, 90),))))
+
+
+def test_a_commit_repeats_how_long_updates_took() -> None:
+    table = Table(3)
+    table.now += 0.25
+    table.contribute(0)
+    table.now += 0.5
+    table.contribute(1, 2)
+    table.deliver()
+    (commit,) = table.made[:1]
+    assert [c.took_us for c in commit.contributors] == [250_000, 750_000, 750_000]

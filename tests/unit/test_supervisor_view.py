@@ -155,6 +155,38 @@ def test_accuracy_is_that_of_honest_peers() -> None:
     assert abs(view.accuracy - 0.85) < 1e-9
 
 
+def test_the_batch_policy_is_told_at_the_start_and_when_the_roster_changes_size() -> None:
+    def batch(at: int, peer: int, n: int, samples: int) -> dict[str, Any]:
+        return event("batch", peer, round=at, policy="fixed_local", peers=n, local=-(-samples // n), samples=samples)
+
+    view = RunView(3)
+    assert told(view, *(batch(0, peer, 3, 96) for peer in range(3))) == [
+        "= batch: 3 peers x 32 samples, 96 a round (fixed_local); the learning rate is left as it is"
+    ]
+    assert told(view, batch(7, 0, 2, 64), batch(7, 2, 2, 64)) == [
+        "= batch from round 7 on: 2 peers x 32 samples, 64 a round (fixed_local); the learning rate is left as it is"
+    ]
+    assert told(view, batch(9, 1, 2, 64)) == []  # one that has come back: no news
+    (line,) = told(view, batch(12, 1, 3, 100), batch(7, 1, 2, 64))
+    assert line.startswith("= batch from round 12 on: 3 peers, at most 34 samples each, 100 a round")
+
+
+def test_whose_batches_change_is_told_once() -> None:
+    view = RunView(4)
+    lines = told(
+        view,
+        *(event("share", peer, subject=3, share=0.5, round=20) for peer in (0, 1, 2)),
+        *(event("share", peer, subject=3, share=0.25, round=36) for peer in (0, 1)),
+        event("share", 2, subject=3, share=0.5, round=20),
+        event("share", 2, subject=3, share=0.5, round=90),
+    )
+    assert lines == [
+        "= 3 gets half batches from round 21 on: it is slower than most",
+        "= 3 gets quarter batches from round 37 on: it is slower than most",
+        "= 3 gets half batches from round 91 on: it is quick enough for that",
+    ]
+
+
 def test_an_epoch_is_told_once_and_short_ones_share_a_line() -> None:
     def ended(epoch: int, peer: int, t: float, never: int = 0) -> dict[str, Any]:
         return event("epoch", peer, t, epoch=epoch, once=100 - never, twice=0, never=never, rounds=4)
