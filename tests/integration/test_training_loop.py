@@ -29,8 +29,14 @@ optimizers = [
 peer = gossip.init()
 model, optimizers = peer.prepare(model, optimizers)
 loader = peer.shard(DataLoader(TensorDataset(x, y), batch_size=5, shuffle=True), accumulate=4)
+
+
+def clip(*_):
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+
+
 for optimizer in optimizers:
-    optimizer.register_step_pre_hook(lambda *_: nn.utils.clip_grad_norm_(model.parameters(), 1.0) and None)
+    optimizer.register_step_pre_hook(clip)
 scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizers[0], 0.98)
 scaler = torch.amp.GradScaler("cpu", init_scale=2.0 ** (8 + peer.id))
 
