@@ -212,6 +212,8 @@ def _copy_all(into: list[Tensor] | tuple[Tensor, ...], values: list[Tensor] | tu
 
 
 def _check(name: str, parameter: Tensor) -> None:
+    if torch.nn.parameter.is_lazy(parameter):
+        raise UnsupportedModel(f"parameter {name} has no shape yet", "run the model on one batch before you prepare it")
     if parameter.is_meta:
         raise UnsupportedModel(f"parameter {name} is on the meta device: it has no values", "materialise the model first")
     if parameter.layout != torch.strided:

@@ -24,6 +24,7 @@ from gossip.faults import Slow
 
 from .batches import Batches, check_accumulate
 from .channel import METRICS_MAX, Channel
+from .checks import check_model, plain_model
 from .control import Go
 from .exchange import Exchange
 from .judging import Bench
@@ -107,8 +108,9 @@ class Session:
                 "call it once: peer.prepare(model, [one, other]) for several optimizers, nn.ModuleList for several models",
             )
         optimizers = check_optimizers(optimizer)
-        together = as_one(optimizers)
-        layout = Layout(model, together)
+        check_model(model, optimizers)
+        plain, together = plain_model(model), as_one(optimizers)
+        layout = Layout(plain, together)
         from gossip.aggregators.registry import load  # Late: a rule may be registered in the script, before this call.
 
         rule = load(self._config.aggregator)
@@ -119,9 +121,9 @@ class Session:
         seed = f"{self._config.seed}/{self.id}".encode()
         self._optimizer = together
         self._batches.watch(layout.parameters[-1])
-        bench = Bench(model, layout, judge, seed) if judge is not None else None
+        bench = Bench(plain, layout, judge, seed) if judge is not None else None
         self._exchange.prepare(
-            model,
+            plain,
             together,
             Steps(optimizers, self._step).inner,
             layout,

@@ -517,3 +517,86 @@ def test_a_closure_is_evaluated_without_a_warning_and_may_return_a_number():
     told = [said.loss for said in contributions(swarm)]
     assert told[0] > told[1] > 0
     assert told[2] is None
+
+
+# --- models ---------------------------------------------------------------------------------------------------------------
+
+
+class Wrapped(torch.nn.DataParallel):
+    """Which does not look for a GPU."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        torch.nn.Module.__init__(self)
+        self.module = module
+
+
+def sgd(model: torch.nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def sparse_model() -> torch.nn.Module:
+    return torch.nn.Sequential(torch.nn.Embedding(5, 3, sparse=True), torch.nn.Linear(3, 2))
+
+
+@pytest.mark.parametrize(
+    ("make", "optimizer", "words", "hint"),
+    [
+        (lambda: Wrapped(torch.nn.Linear(2, 2)), sgd, "wrapped in Wrapped", "gossip takes the wrapper's place"),
+        (lambda: torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.SyncBatchNorm(2)), sgd, "1 is a SyncBatchNorm", "BatchNorm"),
+        (sparse_model, sgd, r"gradient of 0\.weight is sparse", "sparse=False"),
+        (sparse_model, lambda m: torch.optim.SparseAdam(m[:1].parameters()), "SparseAdam", "use Adam"),
+        (lambda: torch.nn.LazyLinear(3), sgd, "weight has no shape yet", "one batch"),
+    ],
+)
+def test_a_model_that_cannot_be_exchanged_is_refused_when_it_is_prepared(make, optimizer, words, hint):
+    model = make()
+    made = optimizer(model)
+    with Swarm(lambda n: n.halt()) as swarm:
+        with pytest.raises(UnsupportedModel, match=words) as caught:
+            swarm.session.prepare(model, made)
+        assert hint in str(caught.value.hint)
+
+
+def test_a_sparse_embedding_that_is_not_trained_is_no_obstacle_and_a_list_of_models_is():
+    model = sparse_model()
+    model[0].requires_grad_(False)
+    with Swarm(echo) as swarm:
+        with pytest.raises(ConfigError, match="got list") as caught:
+            swarm.session.prepare([model, model], sgd(model))
+        assert "ModuleList" in str(caught.value.hint)
+        swarm.session.prepare(model, sgd(model))
+
+
+def test_peers_that_compile_train_with_peers_that_do_not():
+    """Same names, so the same layout and a state that fits: nothing is compiled before the model is called."""
+    said = []
+    for compiled in (False, True):
+        model, optimizer = small_model()
+        given = torch.compile(model) if compiled else model
+
+        def node(n: FakeNode) -> None:
+            said.append(n.prepared())
+            n.go(0)
+            n.halt()
+
+        with Swarm(node) as swarm:
+            assert swarm.session.prepare(given, optimizer)[0] is given
+    assert (said[0].layout, said[0].state) == (said[1].layout, said[1].state)
+
+
+def test_two_models_that_play_against_each_other_are_one_list_of_modules():
+    torch.manual_seed(0)
+    one, other = torch.nn.Linear(2, 3), torch.nn.Linear(3, 1)
+    before = one.weight.detach().clone(), other.weight.detach().clone()
+    both = [sgd(one), torch.optim.Adam(other.parameters())]
+    with Swarm(echo) as swarm:
+        swarm.session.prepare(torch.nn.ModuleList([one, other]), both)
+        for at, optimizer in enumerate(both):
+            loss = other(one(torch.ones(4, 2))).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                optimizer.step()
+            moved = not torch.equal(one.weight, before[0]), not torch.equal(other.weight, before[1])
+            assert moved == (at == 1, at == 1), "both step when the last is asked to"
