@@ -240,7 +240,8 @@ class RunView:
                 return [f"! {row.peer}: {event.get('message')}"]
             case "halted":
                 self.halted[row.peer] = dict(event)
-                row.state = "done"
+                # The node of a trainer that was killed says so after the trainer's end.
+                row.state = "done" if row.state != "gone" else "gone"
                 if isinstance(event.get("round"), int):  # round events are throttled: the last may not have been told
                     row.round = max(row.round, event["round"])
                     self.round = max(self.round, event["round"])

@@ -83,6 +83,18 @@ def test_a_peer_that_died_by_plan_does_not_die_again_when_its_process_ends() -> 
     assert view.restarts == {1: 0.5}
 
 
+def test_a_peer_whose_trainer_was_killed_has_not_finished_though_its_node_halts_after_it() -> None:
+    view = RunView(2)
+    told(
+        view,
+        event("spawned", 1, 1.0, pid=5, incarnation=0),
+        event("exited", 1, 2.0, code=None, signal=9, how="killed by SIGKILL", planned=False, stopping=False),
+        event("halted", 1, 2.01, reason="the trainer is gone", exit_code=1, round=5),
+        event("halted", 0, 9.0, reason="finished", exit_code=0, round=50),
+    )
+    assert (view.rows[0].state, view.rows[1].state) == ("done", "gone")
+
+
 def test_a_second_death_of_a_restarted_peer_is_a_death_of_its_own() -> None:
     view = RunView(3)
     told(
