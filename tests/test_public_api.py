@@ -24,7 +24,7 @@ def test_a_session_offers_this_and_no_more():
     public = {name for name, _ in inspect.getmembers(Session) if not name.startswith("_")}
     of_the_user = {"prepare", "shard", "log", "keep", "epochs", "no_sync", "close"}
     facts = {"id", "round", "peers", "alive", "run_dir", "finished"}
-    of_the_loader = {"next_round", "pass_round", "hand_out", "unused"}
+    of_the_loader = {"next_round", "pass_round", "hand_out", "least", "unused"}
     assert public == of_the_user | facts | of_the_loader
 
 

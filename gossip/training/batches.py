@@ -6,7 +6,9 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import torch
 from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from gossip.core.data_cursor import Ranges
 from gossip.errors import ConfigError
@@ -18,15 +20,18 @@ def check_accumulate(accumulate: object) -> None:
         raise ConfigError(f"accumulate is {accumulate!r}, not a number of batches", "1: a step follows each batch")
 
 
-def pieces_of(ranges: Ranges, pieces: int) -> list[Ranges]:
+def pieces_of(ranges: Ranges, pieces: int, least: int = 1) -> list[Ranges]:
     """Cuts a round's slice in as many batches, so that a loop which counts them stays in step to the end of an epoch.
 
-    They are as equal as can be, because a loop weighs the mean of each alike. When there are fewer samples than batches, each is
-    the whole slice: the mean of those means is that over the slice, and each sample counts as once used.
+    They are as equal as can be, because a loop weighs the mean of each alike. When they would have fewer than ``least`` samples,
+    each is the whole slice, if need be several times: the mean of those means is that over the slice, and each sample counts as
+    once used.
     """
     total = sum([stop - start for start, stop in ranges])
-    if pieces == 1 or total < pieces:
-        return [ranges] * pieces
+    if total < pieces * least:
+        return [ranges * -(-least // total)] * pieces
+    if pieces == 1:
+        return [ranges]
     found, left = [], list(ranges)
     for at in range(pieces):
         wanted = total // pieces + (at < total % pieces)
@@ -47,10 +52,11 @@ class Batches:
 
     Attributes:
         expected: Batches that a step follows.
+        least: Samples that the model needs in a batch: BatchNorm cannot train on one.
     """
 
     def __init__(self) -> None:
-        self.expected = 1
+        self.expected = self.least = 1
         self._samples = 0  # of the round
         self._handed = 0  # batches of it
         self._accumulating = self._kept = False
@@ -58,9 +64,10 @@ class Batches:
         self._before: tuple[int, int] | None = None
         self._warned = False
 
-    def watch(self, parameter: Tensor) -> None:
-        """A parameter by whose gradient one sees that a loss was propagated."""
-        self._witness = parameter
+    def prepare(self, model: torch.nn.Module, witness: Tensor) -> None:
+        """``witness``: a parameter by whose gradient one sees that a loss was propagated."""
+        self.least = 2 if any(isinstance(module, _BatchNorm) for module in model.modules()) else 1
+        self._witness = witness
 
     def hand_out(self, samples: int, batch: int = 0) -> None:
         """The round's batch number ``batch`` goes to the loop. ``samples``: that a step is on."""

@@ -18,7 +18,7 @@ from torch.utils.data import (
     TensorDataset,
 )
 
-from gossip.core.data_cursor import EpochReport
+from gossip.core.data_cursor import EpochReport, Ranges
 from gossip.errors import ConfigError
 from gossip.topologies.base import draw
 
@@ -49,6 +49,11 @@ class Rounds(Protocol):
 
     def hand_out(self, samples: int, batch: int = 0) -> None:
         """Batch number ``batch`` of the round goes to the loop: a step that follows is on ``samples`` samples."""
+
+    @property
+    def least(self) -> int:
+        """Samples that the model needs in a batch."""
+        ...
 
     @property
     def unused(self) -> bool:
@@ -125,7 +130,10 @@ class ShardedLoader:
     def _keys(self, go: Go) -> list[Key]:
         """Of the round's batches, and of those that are expected to follow."""
         slices = [(go.epoch, go.ranges), *go.coming]
-        return [(epoch, piece) for epoch, ranges in slices for piece in pieces_of(ranges, self._accumulate)]
+        return [(epoch, piece) for epoch, ranges in slices for piece in self._pieces(ranges)]
+
+    def _pieces(self, ranges: Ranges) -> list[Ranges]:
+        return pieces_of(ranges, self._accumulate, self._rounds.least) if ranges else []
 
     def _next_round(self) -> Go | None:
         go = self._rounds.next_round()

@@ -120,7 +120,7 @@ class Session:
             )
         seed = f"{self._config.seed}/{self.id}".encode()
         self._optimizer = together
-        self._batches.watch(layout.parameters[-1])
+        self._batches.prepare(plain, layout.parameters[-1])
         bench = Bench(plain, layout, judge, seed) if judge is not None else None
         self._exchange.prepare(
             plain,
@@ -353,6 +353,11 @@ class Session:
     def hand_out(self, samples: int, batch: int = 0) -> None:
         """Batch number ``batch`` of the round goes to the loop: a step that follows is on ``samples`` samples."""
         self._batches.hand_out(samples, batch)
+
+    @property
+    def least(self) -> int:
+        """Samples that the model needs in a batch."""
+        return self._batches.least
 
     @property
     def unused(self) -> bool:

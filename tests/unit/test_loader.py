@@ -25,6 +25,7 @@ class Script:
     """Hands out the slices of a script, as a session does."""
 
     id = 0
+    least = 1
 
     def __init__(
         self,

@@ -103,6 +103,26 @@ def test_a_short_slice_comes_in_as_many_batches(ranges, pieces):
     assert pieces_of(tuple(ranges), 1) == [tuple(ranges)]
 
 
+@pytest.mark.parametrize(
+    ("samples", "accumulate", "sizes"), [(1, 1, [2]), (2, 1, [2]), (5, 4, [5] * 4), (8, 4, [2] * 4), (1, 4, [2] * 4)]
+)
+def test_batchnorm_never_gets_a_single_sample(samples, accumulate, sizes):
+    """It cannot train on one, and the last slices of an epoch may be that short."""
+    model = torch.nn.Sequential(torch.nn.Linear(5, 4), torch.nn.BatchNorm1d(4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    seen = []
+    with Swarm(slices((3, 3 + samples))) as swarm:
+        swarm.session.prepare(model, optimizer)
+        for x, y in swarm.session.shard(data(), accumulate=accumulate):
+            seen.append(y)
+            model(x).square().mean().backward()
+            if len(seen) == accumulate:
+                optimizer.step()
+    assert [len(batch) for batch in seen] == sizes
+    assert len(set(torch.cat(seen).tolist())) == samples
+    assert [said.samples for said in contributions(swarm)] == [samples]
+
+
 def test_a_short_slice_is_counted_as_what_it_is():
     model, optimizer = small_model()
     with Swarm(slices((0, 8), (8, 11))) as swarm:

@@ -33,6 +33,7 @@ class Rounds:
     """A session in a roster of ``peers``; the run has ``rounds``."""
 
     id = 0
+    least = 1
 
     def __init__(self, rank: int = 0, peers: int = 1, rounds: int = 1000) -> None:
         self.rank, self.peers, self.rounds = rank, peers, rounds
