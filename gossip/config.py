@@ -72,6 +72,7 @@ class RunConfig(BaseModel):
     quorum_timeout_s: Seconds = Field(default=60.0, description="how long a run without quorum waits for peers to come back")
     host: str = Field(default="127.0.0.1", description="address that the peers bind to")
     warm: bool = Field(default=True, description="fork peers from a process that has imported torch, which takes milliseconds")
+    drills: bool = Field(default=False, description="let gossip drill kill, stop, cut off, slow down and poison peers")
     record: bool = Field(default=False, description="write down every event of the protocol, for gossip simulate --recording")
     node: Literal["process", "thread"] = Field(default="process", description="where a peer's node runs")
     trust: bool = Field(default=True, description="quarantine peers that keep standing out")

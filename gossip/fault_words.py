@@ -87,6 +87,22 @@ def read_word(word: str) -> tuple[RealFault | LinkFault, ...]:
             return (liar(attack, peers, strength, f"bad fault {word!r}"),)
 
 
+def peers_of(text: str) -> tuple[int, ...]:
+    """``0-4,7``. Raises: BadFault."""
+    reader, usage = _Reader(text.strip()), "peers are typed as 3, as 1,5 or as 0-4"
+    peers = _peers(reader, "", usage)
+    reader.end(usage)
+    return peers
+
+
+def seconds_of(text: str) -> float:
+    """``2s``, ``500ms``, ``1m``. Raises: BadFault."""
+    reader, usage = _Reader(text.strip()), "durations are typed as 2s, 500ms or 1m"
+    seconds = _seconds(reader, usage)
+    reader.end(usage)
+    return seconds
+
+
 def _peers(reader: _Reader, kind: str, usage: str) -> tuple[int, ...]:
     expected = "a peer's number" + (" or 'server'" if kind == "crash" else "")
     peers = _span(reader, expected, usage)

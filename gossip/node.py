@@ -33,6 +33,7 @@ from gossip.training.layout import shard_sizes
 from gossip.transport.memory import Hub
 
 from .config import RunConfig
+from .drills import DrillBook
 from .node_clock import Alarms, Oversleep
 from .node_faults import Saboteur
 from .node_files import Journal, write_error
@@ -137,7 +138,8 @@ class Node:
         settings = dataclasses.replace(settings, updates_for=needs, joint=joint)
         plan = config.plan
         self._rule, self._settings, self._topology = rule, settings, topology
-        self._saboteur = Saboteur(plan, spec.peer, spec.incarnation, spec.run_dir, self._journal, config.peers)
+        drills = DrillBook(spec.run_dir / "faults") if config.drills and spec.run_dir is not None else None
+        self._saboteur = Saboteur(plan, spec.peer, spec.incarnation, spec.run_dir, self._journal, config.peers, drills)
         self.transport = self._saboteur.around(
             self._make_transport(spec, lambda: self.core.membership.incarnation, lambda *what: self.core.payload_limit(*what))
         )
@@ -146,7 +148,7 @@ class Node:
         ahead = self.transport.ahead if topology.rolling else None
         self._reducer = Reducer(rule, self._worker, self._inbox.append, centered=not topology.rolling, ahead=ahead)
         known = rule_of(rule, settings.f, centered=not topology.rolling)
-        self._tongue = Tongue(plan, spec.peer, config.seed, config.peers, known)
+        self._tongue = Tongue(plan, spec.peer, config.seed, config.peers, known, drills)
         self.trainer = TrainerLink(
             self._channel,
             self._worker,
@@ -411,6 +413,7 @@ class Node:
         self._topology.look_ahead()
         self._journal.flush_due(now)
         self._saboteur.tick(now)
+        self._tongue.tick(now)
         if self._lost_deadline and now >= self._lost_deadline and self._halt is None:
             self._halt = events.Halt("the trainer is gone", 1)
 

@@ -14,6 +14,7 @@ from gossip.errors import BadFault
 from gossip.fault_kinds import Blow
 from gossip.faults import Crash, FaultPlan, Hang, Restart
 
+from .drills import DrillBook
 from .node_files import Journal
 from .node_links import Claims, LinkFaults
 from .transport.base import Transport
@@ -27,11 +28,18 @@ class Saboteur:
     """
 
     def __init__(
-        self, plan: FaultPlan, peer: int, incarnation: int, run_dir: Path | None, journal: Journal, peers: int = 0
+        self,
+        plan: FaultPlan,
+        peer: int,
+        incarnation: int,
+        run_dir: Path | None,
+        journal: Journal,
+        peers: int = 0,
+        drills: DrillBook | None = None,
     ) -> None:
         self._journal = journal
         self._claims = Claims(None if run_dir is None else run_dir / "faults", peer)
-        self._links = LinkFaults(plan, peer, peers, self._claims, journal)
+        self._links = LinkFaults(plan, peer, peers, self._claims, journal, drills)
         self._own: list[tuple[int, Blow]] = []
         self._server: list[tuple[int, Crash]] = []
         self._timed: list[tuple[int, Blow]] = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +12,9 @@ from gossip.aggregators.attacks import DATA_ATTACKS, Attack, Crew, make
 from gossip.aggregators.registry import BoundRule
 from gossip.core.events import Apply, Payload
 from gossip.core.messages import Message, PeerId, Push
-from gossip.faults import ATTACKS, FaultPlan
+from gossip.faults import ATTACKS, FaultPlan, Liar
+
+from .drills import DrillBook
 
 ROUNDS_KEPT = 8
 
@@ -26,19 +28,37 @@ class Tongue:
     Args:
         peers: Of the run.
         rule: For attacks that try themselves on it, with its f: on updates ``(n, d)``.
+        drills: Who is to lie for a while, beside the plan.
     """
 
     def __init__(
-        self, plan: FaultPlan, peer: PeerId, seed: int, peers: int = 2, rule: Callable[[torch.Tensor], torch.Tensor] | None = None
+        self,
+        plan: FaultPlan,
+        peer: PeerId,
+        seed: int,
+        peers: int = 2,
+        rule: Callable[[torch.Tensor], torch.Tensor] | None = None,
+        drills: DrillBook | None = None,
     ) -> None:
-        self._lie = plan.liars.get(peer)
-        self._seed, self._peer, self._liars = seed, peer, frozenset(plan.liars)
+        self._planned, self._seed, self._peer, self._peers, self._rule, self._drills = plan.liars, seed, peer, peers, rule, drills
+        self._drilled: Liar | None = None
+        self._lie_as(plan.liars)
+
+    def tick(self, now: float) -> None:
+        """Time passes: a drill may begin, or be over."""
+        if self._drills is not None and (lie := self._drills.lie(self._peer, now)) != self._drilled:
+            self._drilled = lie
+            self._lie_as({**self._planned, **({} if lie is None else dict.fromkeys(lie.peers, lie))})
+
+    def _lie_as(self, liars: Mapping[PeerId, Liar]) -> None:
+        self._lie = liars.get(self._peer)
+        self._liars = frozenset(liars)
         self._attacks: dict[str, Attack] = {}
         self._parameters: dict[int, np.ndarray] = {}  # own ones of rounds that are not over
         self._said: dict[str, dict[PeerId, torch.Tensor]] = {}  # what -> what each neighbour told last
-        alike = [other for other, lie in plan.liars.items() if self._lie is not None and lie.attack == self._lie.attack]
-        rank = sorted(alike).index(peer) if peer in alike else 0
-        self._crew = Crew(max(1, peers - len(plan.liars)), max(1, len(alike)), rank, seed, rule)
+        alike = [other for other, lie in liars.items() if self._lie is not None and lie.attack == self._lie.attack]
+        rank = sorted(alike).index(self._peer) if self._peer in alike else 0
+        self._crew = Crew(max(1, self._peers - len(liars)), max(1, len(alike)), rank, self._seed, self._rule)
         self._guesses = self._lies_about("update") and self._attack("update").guesses
         self.tells_each = self._lies_about("update") and self._attack("update").tells_each
 

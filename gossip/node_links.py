@@ -1,4 +1,4 @@
-"""Carrying out, at one node, what is to befall the network: the plan's share of it."""
+"""Carrying out, at one node, what is to befall the network: by the plan, and by drills."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 
 from gossip.core.messages import PeerId
 
+from .drills import DrillBook
 from .faults import FaultPlan
 from .link_faults import near, severed
 from .node_files import Journal
@@ -70,11 +71,14 @@ class Claims:
 
 
 class LinkFaults:
-    """Makes this peer's links fail as the plan says. Each peer drops what would leave it, and what has come all the same."""
+    """Makes this peer's links fail as the plan and drills say. Each drops what would leave it, and what has come all the same."""
 
-    def __init__(self, plan: FaultPlan, peer: PeerId, peers: int, claims: Claims, journal: Journal) -> None:
+    def __init__(
+        self, plan: FaultPlan, peer: PeerId, peers: int, claims: Claims, journal: Journal, drills: DrillBook | None = None
+    ) -> None:
         self._peer, self._peers, self._claims, self._journal = peer, range(peers), claims, journal
         self.planned = [(index, fault) for index, fault in enumerate(plan) if isinstance(fault, LinkFault)]
+        self._drills = drills
         self._told: dict[int, bool] = {}  # which were said to begin, and which to be over
         self._now: dict[PeerId, Fault] = {}
         self._sieve: Sieve | None = None
@@ -82,7 +86,7 @@ class LinkFaults:
 
     def around(self, transport: Transport) -> Transport:
         """The transport to use in place of this one."""
-        if not self.planned:
+        if not self.planned and self._drills is None:
             return transport
         self._sieve = Sieve(transport, self._peer)
         return self._sieve
@@ -92,12 +96,11 @@ class LinkFaults:
         if self._sieve is None or now < self._look_at:
             return
         self._look_at = now + LOOK_EVERY_S
-        began = self._claims.began() if began is None else began
-        if began is None:
-            return
-        on: list[LinkFault] = []
-        for index, fault in self.planned:
-            passed_s = now - began - fault.at_s
+        on = [fault for fault in self._drills.on(now) if isinstance(fault, LinkFault)] if self._drills is not None else []
+        if self.planned and began is None:
+            began = self._claims.began()
+        for index, fault in self.planned if began is not None else ():
+            passed_s = now - (began or 0.0) - fault.at_s
             if 0.0 <= passed_s < fault.for_s:
                 self._tell(index, fault, False, round_id)
                 if not isinstance(fault, Flap) or passed_s % fault.period_s < fault.period_s / 2:

@@ -11,7 +11,7 @@ import typer
 
 from gossip.errors import ConfigError, GossipError
 
-from . import bench
+from . import bench, drill
 from .simulate import simulate
 
 app = typer.Typer(
@@ -63,6 +63,7 @@ RoundTimeout = Annotated[float | None, typer.Option(help="Seconds that a round m
 Record = Annotated[
     bool, typer.Option("--record", help="Write down every event of the protocol, for gossip simulate --recording.")
 ]
+Drills = Annotated[bool, typer.Option("--drills", help="Let gossip drill kill, stop and cut off peers of this run.")]
 Config = Annotated[Path | None, typer.Option(help="Options from a TOML file; flags and GOSSIP_* win.", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="Print the summary as JSON, and nothing else, to stdout.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Only what peers print and what goes wrong.")]
@@ -107,6 +108,7 @@ def run(
     start_timeout: StartTimeout = None,
     round_timeout: RoundTimeout = None,
     record: Record = False,
+    drills: Drills = False,
     config: Config = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -121,7 +123,7 @@ def run(
 
     flags = _flags(peers, topology, aggregator, byzantine, fault, faults, rounds, seed, run_dir, name, quorum)
     flags.update(sender=sender, on_minority=on_minority, batch_policy=batch_policy, slices=slices)
-    flags.update(start_timeout_s=start_timeout, round_timeout_s=round_timeout, record=record or None)
+    flags.update(start_timeout_s=start_timeout, round_timeout_s=round_timeout, record=record or None, drills=drills or None)
     resolved = resolve(flags, config)
     if show:
         feasible.check_names(resolved.config.topology, resolved.config.aggregator)
@@ -184,6 +186,7 @@ def demo(
 
 app.command()(simulate)
 app.add_typer(bench.app, name="bench")
+app.add_typer(drill.app, name="drill")
 
 
 def _flags(

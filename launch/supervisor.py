@@ -8,7 +8,7 @@ import secrets
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +18,7 @@ from gossip.errors import NeverStarted
 from gossip.rendezvous import announce_end
 from gossip.telemetry import JsonLines, Logbook
 
+from .drilling import DrillDesk
 from .failures import explain
 from .guardian import TOKEN_VARIABLE
 from .peer_process import Guardian, Life, PeerProcess
@@ -112,11 +113,12 @@ class Supervisor:
         self._environment = _peer_environment(self.folder, os.environ if environment is None else environment)
         self._token = secrets.token_hex(16)
         self._processes: dict[int, PeerProcess] = {}
-        self._waking: set[asyncio.TimerHandle] = set()
+        self._waking: dict[asyncio.TimerHandle, Callable[[], None]] = {}
         self._stop = asyncio.Event()
         self._explained = False
         self._ended: set[int] = set()  # peers that will not come back
         self._late: set[int] = set()
+        self._desk = DrillDesk(self) if config.drills else None
 
     async def run(self) -> Outcome:
         """Until the last process of the last peer is gone."""
@@ -131,10 +133,14 @@ class Supervisor:
             loop.add_signal_handler(number, self._on_signal, number)
         watcher = asyncio.create_task(self._watch(began))
         try:
+            if self._desk is not None:
+                await self._desk.open()
             self._logbook.note(f"started {self.config.peers} peers: {' '.join(self.command)}")
             await asyncio.gather(*(self._life_of(peer) for peer in range(self.config.peers)))
         finally:
             watcher.cancel()
+            if self._desk is not None:
+                self._desk.close()
             for number in numbers:
                 loop.remove_signal_handler(number)
             for handle in self._waking:
@@ -217,7 +223,7 @@ class Supervisor:
         )
         self._processes[peer] = process
         self._guardian.watch(process)
-        self._record("spawned", peer, pid=process.pid, incarnation=incarnation)
+        self.record("spawned", peer, pid=process.pid, incarnation=incarnation)
         return process
 
     async def _starts_again(self, peer: int, life: Life) -> bool:
@@ -242,7 +248,7 @@ class Supervisor:
             self._say(f"! peer {life.peer} came back too late: {self.view.halted.get(life.peer, {}).get('reason', life.how)}")
         stopping = self._stop.is_set() or life.peer in self._late
         fields = {"incarnation": life.incarnation, "code": life.code, "signal": life.signal, "how": life.how}
-        self._record("exited", life.peer, t=life.ended_at, planned=planned, stopping=stopping, **fields)
+        self.record("exited", life.peer, t=life.ended_at, planned=planned, stopping=stopping, **fields)
         self._logbook.note(f"peer {life.peer} incarnation {life.incarnation} ended at round {self.view.round}: {life.how}")
         if life.code == 0 or planned or stopping:
             return
@@ -267,16 +273,47 @@ class Supervisor:
                 self.outcome.bytes_sent += int(traffic.get("sent_bytes") or 0)
 
     def _wake_later(self, peer: int, after_s: float) -> None:
-        process = self._processes.get(peer)
+        process, since = self._processes.get(peer), time.monotonic()
 
         def wake() -> None:
-            self._waking.discard(handle)
+            self._waking.pop(handle, None)
             if process is not None and self._processes.get(peer) is process and process.send_all(signal.SIGCONT):
-                self._record("continued", peer)
-                self._say(f"+ SIGCONT peer {peer} after {after_s:g} s")
+                self.record("continued", peer)
+                self._say(f"+ SIGCONT peer {peer} after {time.monotonic() - since:.1f} s")
 
         handle = asyncio.get_running_loop().call_later(after_s, wake)
-        self._waking.add(handle)
+        self._waking[handle] = wake
+
+    # --- drills -----------------------------------------------------------------------------------------------------------
+
+    @property
+    def is_training(self) -> bool:
+        """Whether there is something to disturb."""
+        return bool(self.view.ready) and not self._stop.is_set() and len(self._ended) < self.config.peers
+
+    def is_here(self, peer: int) -> bool:
+        """Whether the peer has a process that has not ended."""
+        process = self._processes.get(peer)
+        return process is not None and process.running
+
+    def kill_peer(self, peer: int, after_s: float | None, fault: str) -> None:
+        """SIGKILL to all its processes. It is started again ``after_s`` later, or never."""
+        kind, extra = ("crash", {}) if after_s is None else ("restart", {"seconds": after_s})
+        self.record("fault", peer, kind=kind, round=self.view.round, fault=fault, **extra)
+        self._processes[peer].send_all(signal.SIGKILL)
+
+    def stop_peer(self, peer: int, for_s: float, fault: str) -> None:
+        """SIGSTOP to all its processes, SIGCONT ``for_s`` later."""
+        self.record("fault", peer, kind="hang", round=self.view.round, fault=fault, seconds=for_s)
+        self.view.hangs.pop(peer, None)
+        self._processes[peer].send_all(signal.SIGSTOP)
+        self._wake_later(peer, for_s)
+
+    def wake_all(self) -> None:
+        """SIGCONT at once to whoever would be woken later."""
+        for handle, wake in list(self._waking.items()):
+            handle.cancel()
+            wake()
 
     # --- all peers --------------------------------------------------------------------------------------------------------
 
@@ -319,7 +356,7 @@ class Supervisor:
         self._stop.set()
         if say:
             self._say(say)
-        self._record("stopping", None, reason=why)
+        self.record("stopping", None, reason=why)
         for process in self._processes.values():
             process.send_trainer(signal.SIGTERM)
             process.send_all(signal.SIGCONT)  # whoever sleeps could not leave
@@ -337,7 +374,7 @@ class Supervisor:
         for process in self._processes.values():
             process.send_all(signal.SIGKILL)
 
-    def _record(self, event: str, peer: int | None, t: float | None = None, **fields: Any) -> None:
+    def record(self, event: str, peer: int | None, t: float | None = None, **fields: Any) -> None:
         """A row of our own in events.jsonl."""
         row = {"t": time.monotonic() if t is None else t, "wall": time.time(), "peer": peer, "event": event, **fields}
         self._events.write(row)

@@ -330,7 +330,7 @@ class RunView:
         if kind in LINK_KINDS:
             self.outages.append(Outage(str(event.get("fault")), at, t))
             return [f"* injected: {event.get('fault')} at round {at}"]
-        return [f"* injected: {kind} by peer {row.peer}"]
+        return [f"* injected: {event.get('fault') or kind} by peer {row.peer}"]
 
     def outage_at(self, t: float) -> int | None:
         """The last that was on at a moment, or over since not long."""

@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -19,6 +20,7 @@ from torch import Tensor
 from torch.utils.data import IterableDataset
 
 from gossip.aggregators.senders import load as load_sender
+from gossip.drills import DrillBook
 from gossip.errors import ConfigError, GossipError
 from gossip.faults import Slow
 
@@ -69,7 +71,8 @@ class Session:
         self._group_settings: list[dict[str, Any]] = []  # as they came with a state
         self._in_round = False
         plan = self._config.plan.for_peer(place.peer)
-        self._slowness = math.prod(fault.factor for fault in plan if isinstance(fault, Slow))
+        self._planned_slowness = math.prod(fault.factor for fault in plan if isinstance(fault, Slow))
+        self._drills = DrillBook(place.run_dir / "faults" if self._config.drills and place.run_dir is not None else None)
         lie = self._config.plan.liars.get(place.peer)
         self._flips_labels = lie is not None and lie.attack == "label_flip"
         self._termination = termination
@@ -308,16 +311,17 @@ class Session:
         self._loss = None
         self._in_round = True
         try:
-            self._exchange.contribute(samples, loss, self._be_slow if self._slowness > 1 else None)
+            slowness = self._planned_slowness * self._drills.slowness(self._place.peer, time.monotonic())
+            self._exchange.contribute(samples, loss, partial(self._be_slow, slowness) if slowness > 1 else None)
         finally:
             self._in_round = False
         self._computing_since = time.monotonic()
         if self._termination.since is not None:
             self._stop()
 
-    def _be_slow(self) -> None:
+    def _be_slow(self, factor: float) -> None:
         """The slow fault: computing takes ``factor`` times as long."""
-        time.sleep((self._slowness - 1) * (time.monotonic() - self._computing_since))
+        time.sleep((factor - 1) * (time.monotonic() - self._computing_since))
 
     @property
     def _out_of_rounds(self) -> bool:

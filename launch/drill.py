@@ -1,0 +1,255 @@
+"""``gossip drill``: hurts a live run on purpose, and says what it cost."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from gossip.errors import BadFault, ConfigError
+
+RUNS = Path("runs")
+RANDOM_KINDS = ("kill", "stop", "partition", "slow", "poison")
+BACK_S = 30.0  # at most so much longer is looked on, until those that were started again are back
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None)
+
+PeerList = Annotated[str, typer.Argument(metavar="PEERS", help="For example 3, or 0-4, or 1,5.", show_default=False)]
+For = Annotated[str, typer.Option("--for", help="How long: 5s, 500ms, 1m.")]
+Settle = Annotated[str, typer.Option(help="How long to look on after it is over.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the impact as JSON, and nothing else, to stdout.")]
+
+
+@app.callback()
+def drill(
+    context: typer.Context,
+    run: Annotated[Path, typer.Argument(help="Folder of the run, or its name under runs/.", show_default=False)],
+) -> None:
+    """Kill, stop, cut off, slow down or poison peers of a live run that allows it (gossip run --drills), and report what it cost:
+    gossip drill RUN kill 3"""
+    context.obj = run
+
+
+@app.command()
+def kill(
+    context: typer.Context,
+    peers: PeerList,
+    restart: Annotated[str, typer.Option(help="When to start it again.")] = "2s",
+    for_good: Annotated[bool, typer.Option("--for-good", help="Do not start it again.")] = False,
+    settle: Settle = "5s",
+    as_json: Json = False,
+) -> None:
+    """SIGKILL to all processes of a peer."""
+    order = {"drill": "kill", "peers": _peers(peers), "for_good": for_good, "restart_s": _seconds(restart)}
+    _once(context, order, settle, as_json)
+
+
+@app.command()
+def stop(context: typer.Context, peers: PeerList, for_s: For = "5s", settle: Settle = "5s", as_json: Json = False) -> None:
+    """SIGSTOP to all processes of a peer, SIGCONT when its time is over."""
+    _once(context, {"drill": "stop", "peers": _peers(peers), "for_s": _seconds(for_s)}, settle, as_json)
+
+
+@app.command()
+def partition(
+    context: typer.Context,
+    sides: Annotated[list[str], typer.Argument(metavar="SIDE SIDE...", help="Peers of each: 0-4 5-7.", show_default=False)],
+    for_s: For = "10s",
+    one_way: Annotated[bool, typer.Option("--one-way", help="Only what an earlier side says to a later one is lost.")] = False,
+    settle: Settle = "5s",
+    as_json: Json = False,
+) -> None:
+    """Let nothing pass between the sides. A peer on no side reaches everybody."""
+    order = {"drill": "partition", "sides": [_peers(side) for side in sides], "for_s": _seconds(for_s), "one_way": one_way}
+    _once(context, order, settle, as_json)
+
+
+@app.command()
+def slow(
+    context: typer.Context,
+    peer: PeerList,
+    factor: Annotated[float, typer.Option(help="How many times as long each step takes.")] = 4.0,
+    for_s: For = "10s",
+    settle: Settle = "5s",
+    as_json: Json = False,
+) -> None:
+    """Make a peer's steps take longer."""
+    _once(context, {"drill": "slow", "peers": _peers(peer), "factor": factor, "for_s": _seconds(for_s)}, settle, as_json)
+
+
+@app.command()
+def poison(
+    context: typer.Context,
+    peers: PeerList,
+    attack: Annotated[str, typer.Option(help="What it sends in place of its update (docs/faults.md).")] = "sign_flip",
+    strength: Annotated[float | None, typer.Option(help="Of the attack.", show_default=False)] = None,
+    for_s: For = "10s",
+    settle: Settle = "5s",
+    as_json: Json = False,
+) -> None:
+    """Make peers lie about their updates."""
+    order = {"drill": "poison", "peers": _peers(peers), "attack": attack, "for_s": _seconds(for_s)}
+    _once(context, order if strength is None else {**order, "strength": strength}, settle, as_json)
+
+
+@app.command()
+def heal(context: typer.Context) -> None:
+    """End every drill that lasts: mend links, wake the stopped, let nobody be slow or lie."""
+    from .drilling import ask
+
+    ask(_folder(context.obj), {"drill": "heal"})
+    print("healed")
+
+
+@app.command("random")
+def at_random(
+    context: typer.Context,
+    every: Annotated[str, typer.Option(help="Time between two drills.")] = "5s",
+    for_s: For = "1m",
+    kinds: Annotated[str, typer.Option(help=f"Drawn from: {', '.join(RANDOM_KINDS)}.")] = "kill,stop,partition",
+    seed: Annotated[int, typer.Option(help="Of what is drawn.")] = 0,
+    settle: Settle = "5s",
+    as_json: Json = False,
+) -> None:
+    """One drill after the other, drawn from a seed. Ctrl-C heals, and reports."""
+    from .drilling import ask
+
+    folder, draw, pause_s = _folder(context.obj), random.Random(seed), _seconds(every)
+    wanted = [kind.strip() for kind in kinds.split(",") if kind.strip()]
+    for kind in wanted:
+        if kind not in RANDOM_KINDS:
+            raise ConfigError(f"there is no drill {kind!r} to draw", f"there are {', '.join(RANDOM_KINDS)}")
+    if not wanted or pause_s <= 0:
+        raise ConfigError("random drills need a kind, and time between them", "--kinds kill,stop --every 5s")
+    count, began = _peer_count(folder), time.monotonic()
+    ends, until = began + _seconds(for_s), began
+    try:
+        while time.monotonic() < ends:
+            order = drawn(draw, wanted, count, pause_s)
+            try:
+                answer = ask(folder, order)
+            except ConfigError as error:
+                if "is over" in str(error) or "about to end" in str(error) or "does not answer" in str(error):
+                    break
+                if not as_json:
+                    print(f"not done: {_in_words(order)}: {error}")  # whom it would hit is still away from the last
+            else:
+                until = max(until, answer["until"])
+                if not as_json:
+                    print(f"{time.monotonic() - began:6.1f} s  {_in_words(order)}")
+            time.sleep(max(0.0, min(pause_s, ends - time.monotonic())))
+    except KeyboardInterrupt:
+        ask(folder, {"drill": "heal"})
+        until = time.monotonic()
+    _report(folder, began, max(until, began), _seconds(settle), as_json)
+
+
+def drawn(draw: random.Random, kinds: list[str], peers: int, pause_s: float) -> dict[str, Any]:
+    """A drill that is over before the next one comes. A minority is cut off, never half of the peers or more."""
+    kind = draw.choice(kinds)
+    peer, share, few = draw.randrange(peers), draw.uniform(0.2, 0.8), draw.sample(range(peers), max(1, (peers - 1) // 2))
+    for_s = round(share * pause_s, 3)
+    match kind:
+        case "kill":
+            return {"drill": kind, "peers": [peer], "restart_s": for_s}
+        case "stop":
+            return {"drill": kind, "peers": [peer], "for_s": for_s}
+        case "partition":
+            cut_off = sorted(few[: draw.randrange(len(few)) + 1])
+            return {"drill": kind, "sides": [[p for p in range(peers) if p not in cut_off], cut_off], "for_s": for_s}
+        case "slow":
+            return {"drill": kind, "peers": [peer], "factor": 4.0, "for_s": for_s}
+        case _:
+            return {"drill": kind, "peers": [peer], "attack": "sign_flip", "for_s": for_s}
+
+
+def _in_words(order: Mapping[str, Any]) -> str:
+    from gossip.world_faults import peers_word
+
+    sides = order.get("sides") or [order.get("peers") or ()]
+    who = " | ".join(peers_word(tuple(side)) for side in sides)
+    lasting = order.get("for_s", order.get("restart_s"))
+    how = f" by {order['factor']:g}" if "factor" in order else f" with {order['attack']}" if "attack" in order else ""
+    ends = (
+        ""
+        if lasting is None or order.get("for_good")
+        else f", back after {lasting:g} s"
+        if order["drill"] == "kill"
+        else f" for {lasting:g} s"
+    )
+    return f"{order['drill']} {who}{how}{ends}"
+
+
+def _once(context: typer.Context, order: Mapping[str, Any], settle: str, as_json: bool) -> None:
+    from .drilling import ask
+
+    folder, settle_s = _folder(context.obj), _seconds(settle)
+    answer = ask(folder, order)
+    if not as_json:
+        print(f"drill {answer['number']}: {_in_words(order)}", flush=True)
+    try:
+        _wait(answer["until"])
+    except KeyboardInterrupt:
+        ask(folder, {"drill": "heal"})
+    _report(folder, answer["t"], min(answer["until"], time.monotonic()), settle_s, as_json)
+
+
+def _wait(until: float, sleep: Callable[[float], None] = time.sleep) -> None:
+    if (left := until - time.monotonic()) > 0:
+        sleep(left)
+
+
+def _report(folder: Path, since: float, until: float, settle_s: float, as_json: bool) -> None:
+    """After what there is to see has had its time to show, or as soon as the run is over."""
+    from gossip.telemetry import read_lines
+
+    from . import impact
+    from .drilling import SOCKET
+
+    while True:
+        goes_on, now = (folder / SOCKET).exists(), time.monotonic()
+        if now >= until + settle_s or not goes_on:
+            commits = [row for path in sorted(folder.glob("peer-*/commits.jsonl")) for row in read_lines(path)]
+            found = impact.impact(_peer_count(folder), read_lines(folder / "events.jsonl"), commits, since, until, now)
+            on_its_way = any(hit["kind"] == "restart" and hit["back_ms"] is None for hit in found["hit"])
+            if not (goes_on and on_its_way and now < until + settle_s + BACK_S):
+                break
+        time.sleep(0.25)
+    if as_json:
+        print(json.dumps(found))
+    else:
+        print("\n".join(impact.lines(found)))
+
+
+def _peer_count(folder: Path) -> int:
+    from gossip.config import RunConfig
+
+    return RunConfig.load(folder / "config.json").peers
+
+
+def _folder(run: Path) -> Path:
+    """Raises: ConfigError: There is no such run."""
+    for folder in (run, RUNS / run):
+        if (folder / "config.json").is_file():
+            return folder.resolve()
+    raise ConfigError(f"there is no run {str(run)!r}", "give its folder, or its name under runs/")
+
+
+def _peers(text: str) -> list[int]:
+    from gossip.fault_words import peers_of
+
+    return list(peers_of(text))
+
+
+def _seconds(text: str) -> float:
+    from gossip.fault_words import seconds_of
+
+    try:
+        return seconds_of(text)
+    except BadFault as error:
+        raise ConfigError(str(error), "for example 5s, 500ms or 1m") from error

@@ -1,0 +1,112 @@
+"""The figures of a drill's report, from rows whose cost is known."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from gossip.drills import Drill, DrillBook, write
+from gossip.fault_words import peers_of, seconds_of
+from gossip.faults import Liar, Slow
+from gossip.launch import impact
+from gossip.launch.drill import drawn
+from gossip.world_faults import Partition
+
+
+def commit(number: int, t: float) -> dict[str, Any]:
+    who = [{"peer": peer, "samples": 1} for peer in range(3)]
+    return {"t": t, "round": number, "shard": 0, "parent": f"h{number - 1}", "chain": f"h{number}", "contributors": who}
+
+
+def rounds(*spans: tuple[float, float, float]) -> list[dict[str, Any]]:
+    """Commits evenly from a time to a time, so many a second."""
+    times = [start + i / rate for start, stop, rate in spans for i in range(round((stop - start) * rate))]
+    return [commit(number, t) for number, t in enumerate(times)]
+
+
+def test_the_pace_is_told_before_during_and_after_with_the_dip_the_longest_pause_and_the_recovery() -> None:
+    made = [row["t"] for row in rounds((90.0, 100.0, 10.0), (101.0, 104.0, 5.0), (104.0, 106.0, 4.0), (106.0, 112.0, 10.0))]
+    found = impact.pace(made, since=100.0, until=104.0, now=112.0)
+    assert found["before"] == pytest.approx(10.0, abs=0.3)
+    assert found["during"] == pytest.approx(3.8, abs=0.3)
+    assert found["dip"] == pytest.approx(0.62, abs=0.03)
+    assert found["longest_pause_ms"] == pytest.approx(1000.0, abs=150.0)
+    assert found["recovery_ms"] == pytest.approx(2000.0, abs=300.0)
+
+
+def test_a_run_that_stays_slower_is_not_said_to_have_recovered() -> None:
+    made = [row["t"] for row in rounds((90.0, 100.0, 10.0), (100.0, 112.0, 5.0))]
+    found = impact.pace(made, since=100.0, until=101.0, now=112.0)
+    assert (found["recovery_ms"], found["after"]) == (None, pytest.approx(5.0, abs=0.3))
+    assert "not yet at its pace of before" in "\n".join(
+        impact.lines(impact.impact(3, [], rounds((99.0, 100.0, 10.0)), 100, 101, 110))
+    )
+
+
+def test_a_kill_is_told_with_who_noticed_when_and_when_it_was_back() -> None:
+    events = [
+        {"t": 100.0, "peer": None, "event": "drill", "number": 1, "drill": "kill", "peers": [2]},
+        {"t": 100.0, "peer": 2, "event": "fault", "kind": "restart", "round": 7, "fault": "drill 1: kill 2", "seconds": 2.0},
+        {"t": 100.005, "peer": 0, "event": "skip", "subject": 2, "reason": "disconnected"},
+        {"t": 100.012, "peer": 1, "event": "skip", "subject": 2, "reason": "disconnected"},
+        {"t": 100.006, "peer": 0, "event": "attempt", "round": 8, "attempt": 1},
+        {"t": 101.1, "peer": 0, "event": "dead", "subject": 2},
+        {"t": 101.2, "peer": 1, "event": "dead", "subject": 2},
+        {"t": 102.5, "peer": 2, "event": "started", "incarnation": 1, "pid": 5},
+        {"t": 104.0, "peer": 2, "event": "round", "round": 30, "loss": 0.5},
+        {"t": 98.0, "peer": 0, "event": "metrics", "loss": 1.0, "accuracy": 0.8},
+        {"t": 105.0, "peer": 0, "event": "metrics", "loss": 0.6, "accuracy": 0.9},
+        {"t": 50.0, "peer": 0, "event": "lost_round", "round": 3, "reason": "before the drill"},
+    ]
+    found = impact.impact(3, events, rounds((95.0, 106.0, 10.0)), 100.0, 102.0, 106.0)
+    (hit,) = found["hit"]
+    assert (hit["peer"], hit["kind"], hit["first_skip_ms"], hit["skip_ms"], hit["dead_ms"]) == (2, "restart", 5.0, 12.0, 1200.0)
+    assert hit["back_ms"] == 4000.0
+    assert (found["rounds_lost"], found["rounds_handed_on"]) == (0, 1)
+    assert found["accuracy"] == {"before": 0.8, "after": 0.9, "difference": 0.1}
+    assert [drill["drill"] for drill in found["drills"]] == ["kill"]
+    said = "\n".join(impact.lines(found))
+    assert (
+        "peer 2 (restart, round 7): first skipped after 5 ms, by all after 12 ms, dead for all after 1200 ms, back after 4000 ms"
+        in said
+    )
+
+
+def test_what_lasts_is_read_as_it_was_written_and_holds_only_while_it_does(tmp_path: Any) -> None:
+    faults = (Partition(((0, 1), (2,)), 0.0, 5.0), Slow(1, 4.0), Liar("sign_flip", (2,), 10.0))
+    book = DrillBook(tmp_path)
+    assert book.on(99.0) == ()
+    write(tmp_path, [Drill(number, fault, 100.0 + number, 105.0) for number, fault in enumerate(faults)])
+    assert book.on(99.9) == ()
+    assert book.on(100.5) == faults[:1]
+    assert book.on(103.0) == faults
+    assert (book.slowness(1, 103.0), book.slowness(0, 103.0), book.slowness(1, 105.0)) == (4.0, 1.0, 1.0)
+    assert book.lie(2, 103.0) == faults[2]
+    assert book.lie(1, 103.0) is None
+    assert book.on(105.0) == ()
+    write(tmp_path, [])
+    assert book.on(104.0) == faults, "it looks at the file now and then, not at each question"
+    assert book.on(106.0) == ()
+    (tmp_path / "drills.json").write_text('[{"number": 1}]')
+    assert book.on(107.0) == ()
+
+
+def test_random_drills_follow_from_the_seed_and_leave_a_majority_together() -> None:
+    kinds = ["kill", "stop", "partition", "slow", "poison"]
+    orders = [drawn(random.Random(5), kinds, 5, 4.0) for _ in range(2)]
+    assert orders[0] == orders[1]
+    draw = random.Random(1)
+    many = [drawn(draw, kinds, 5, 4.0) for _ in range(200)]
+    assert {order["drill"] for order in many} == set(kinds)
+    for order in many:
+        assert 0 < order.get("for_s", order.get("restart_s")) < 4.0, "it is over before the next"
+        if order["drill"] == "partition":
+            stay, cut_off = order["sides"]
+            assert len(stay) > len(cut_off) > 0
+            assert sorted(stay + cut_off) == [0, 1, 2, 3, 4]
+
+
+def test_peers_and_durations_are_typed_as_in_faults() -> None:
+    assert (peers_of("0-2,7"), seconds_of("500ms")) == ((0, 1, 2, 7), 0.5)
