@@ -208,6 +208,11 @@ def _files(data: bytes) -> list[bytes]:
     return files
 
 
+def part_sizes(data: bytes) -> tuple[int, ...]:
+    """Bytes of each part of a packed state. Raises StateMismatch."""
+    return tuple([_aligned(len(file)) for file in _files(data)])
+
+
 def _read(data: bytes) -> tuple[dict[str, Any], Tensors]:
     """Of one part, the document without its format, and the tensors."""
     _, header = _header(data, 0)
