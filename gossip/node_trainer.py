@@ -16,7 +16,7 @@ from typing import assert_never
 import numpy as np
 
 from gossip.core import events
-from gossip.core.digests import digest_of
+from gossip.core.digests import digests_of
 from gossip.core.events import Event, Payload
 from gossip.errors import LocalError
 from gossip.training import control
@@ -127,7 +127,7 @@ class TrainerLink:
 
     def restore(self, effect: events.Restore) -> None:
         state = memoryview(effect.payload.data).cast("B")
-        message = control.Restore(effect.round_id, state.nbytes)
+        message = control.Restore(effect.round_id, state.nbytes, effect.settings)
         if state.nbytes <= INLINE_BYTES:
             self._outbox.append(_Outgoing(message, _filled(state), close_fd=True))
             return
@@ -348,10 +348,10 @@ class TrainerLink:
             os.close(fd)
 
         def describe() -> Payload:
-            return Payload(state, said.nbytes, True, digest_of(state.data))
+            return Payload(state, said.nbytes, True, *digests_of(state.data, said.parts))
 
         def taken(payload: Payload) -> None:
-            self._emit(events.SnapshotTaken(said.round_id, payload))
+            self._emit(events.SnapshotTaken(said.round_id, payload, said.parts))
 
         if said.nbytes <= INLINE_BYTES:
             taken(describe())

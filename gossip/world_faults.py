@@ -284,6 +284,9 @@ class Leave:
 SHARD_LIES = ("wrong_measures", "broken_measures", "kept_measures", "wrong_decisions")
 """About what the servers of shards that decide together tell each other."""
 
+STATE_LIES = ("wrong_states", "broken_states", "swapped_states", "far_states", "kept_states")
+"""About states, and to who asks them to vouch: a run's f counts who tells them."""
+
 NODE_LIES = (
     "sign_flip",
     "nan",
@@ -302,9 +305,7 @@ NODE_LIES = (
     "forged_incarnations",
     "deaf",
     "strangers",
-    "wrong_states",
-    "broken_states",
-    "far_states",
+    *STATE_LIES,
     "replays",
     "garbage",
     "flood",

@@ -23,7 +23,8 @@ class Payload:
     data: Any
     nbytes: int
     finite: bool = True
-    digest: bytes = b""  # blake2b-16 of the bytes; computed for commits and states only
+    digest: bytes = b""  # of the bytes; computed for commits and states only
+    parts: tuple[bytes, ...] = ()  # of a packed state in several parts: their digests, and ``digest`` is of these
 
 
 # --- events ---------------------------------------------------------------------------------------------------------------
@@ -135,10 +136,11 @@ class Aggregated:
 
 @record
 class SnapshotTaken:
-    """The answer to ``TakeSnapshot``: the state before round ``round_id``."""
+    """The answer to ``TakeSnapshot``: the state before round ``round_id``. ``parts``: their lengths (``StateOffer``)."""
 
     round_id: int
     payload: Payload
+    parts: tuple[int, ...] = ()
 
 
 @record
@@ -326,15 +328,19 @@ class Go:
 
 @record
 class TakeSnapshot:
-    """Ask the trainer for its packed state at the next round boundary."""
+    """Ask the trainer for its packed state, as it is behind all rounds that it was given to apply before this."""
 
 
 @record
 class Restore:
-    """Give the trainer a packed state, from which round ``round_id`` goes on."""
+    """Give the trainer a packed state, from which round ``round_id`` goes on.
+
+    Without ``settings`` it keeps its own learning rates, and what else its script sets: too few vouch for the donor's.
+    """
 
     round_id: int
     payload: Payload
+    settings: bool = True
 
 
 @record

@@ -257,13 +257,36 @@ class Hello:
 
 @record
 class StateRequest:
+    """Vouch for the state that you hold before ``round_id``, as soon as you have come there, or give it to me.
+
+    With ``round_id == 0`` before whatever round you are in.
+    """
+
     lineage: bytes
     nonce: int
+    round_id: int
+    what: Literal["voucher", "state"]
+
+
+@record
+class Voucher:
+    """The digest of what I hold before ``round_id``. Empty: I cannot say, for that ``reason``, and ``round_id`` is where I am."""
+
+    lineage: bytes
+    nonce: int
+    round_id: int
+    chain: bytes  # H_{round_id - 1}
+    digest: bytes  # of all that peers hold alike: ``donating.vouched_digest``
+    settings: bytes  # of the second part of the state: learning rates and what else the user's script sets
+    reason: str
 
 
 @record
 class StateOffer:
-    """The trainer's state after ``round_id - 1`` was applied; its payload is the packed state. Empty ``digest``: I cannot."""
+    """The trainer's state after ``round_id - 1`` was applied; its payload is the packed state. Empty ``digest``: I cannot.
+
+    A packed state has ``parts``: what peers hold alike, what their scripts set, and what is everybody's own.
+    """
 
     lineage: bytes
     nonce: int
@@ -273,6 +296,7 @@ class StateOffer:
     nbytes: int
     core: bytes  # roster, trust and data cursor, packed
     reason: str
+    parts: tuple[int, ...] = ()  # lengths; empty: there is one
 
 
 Message: TypeAlias = (
@@ -293,6 +317,7 @@ Message: TypeAlias = (
     | StateOffer
     | Partial
     | Overdue
+    | Voucher
 )
 
 # Messages that travel on the bulk lane, because a payload follows them (or may).

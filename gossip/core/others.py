@@ -17,7 +17,7 @@ class Others:
     def donors(self) -> tuple[PeerId, ...]:
         """Who may have the state: alive and not skipped. Those of the side that we want to be on first, then the furthest."""
         usable = [p for p in self.membership.alive() if p != self.local and not self.membership.skip_reason(p)]
-        return tuple(sorted(usable, key=lambda peer: (not self._wanted(peer), -self._round_of(peer), peer)))
+        return tuple(sorted(usable, key=lambda peer: (not self._wanted(peer), -self.round_of(peer), peer)))
 
     def next_donor(self) -> PeerId | None:
         """Another donor each time, so that none is asked for everything. None: there is none."""
@@ -35,6 +35,16 @@ class Others:
         """Not of the side that we are about to leave, if there is another."""
         return not isinstance(self.rounds, RollingRounds) or self.rounds.astray.sides.prefers(peer)
 
-    def _round_of(self, peer: PeerId) -> int:
-        hello = self.gathering.hellos.get(peer)
-        return max(self.rounds.elsewhere.seen.get(peer, 0), hello.round_id if hello is not None else 0)
+    def round_of(self, peer: PeerId) -> int:
+        """The latest round that it says it is in."""
+        hello, member = self.gathering.hellos.get(peer), self.membership.members.get(peer)
+        applied = member.progress.step if member is not None and member.progress is not None else 0
+        return max(self.rounds.elsewhere.seen.get(peer, 0), hello.round_id if hello is not None else 0, applied)
+
+    def heard_in(self, peer: PeerId, round_id: int) -> None:
+        """It says that it is in that round."""
+        self.rounds.elsewhere.heard(peer, round_id)
+
+    def is_gone(self, peer: PeerId) -> bool:
+        """Whether it is dead or has left."""
+        return self.membership.is_gone(peer)

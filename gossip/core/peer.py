@@ -19,6 +19,7 @@ from gossip.topologies.base import Topology
 
 from . import gathering
 from .astray import StillBehind
+from .donating import CopyExpires
 from .ending import Ending, Helped
 from .events import (
     Aggregated,
@@ -67,6 +68,7 @@ from .messages import (
     StateOffer,
     StateRequest,
     Update,
+    Voucher,
 )
 from .others import Others
 from .quorum import WATCH_INTERVAL_S, QuorumWatch
@@ -132,7 +134,8 @@ class Peer:
         self._returning: Returning | None = None
         if self._rolling is not None:
             self._returning = Returning(self._rolling, self.timers, self.greeting, self.others, self.ending)
-        self.recovery = Recovery(settings, self.rounds, self.timers, self.others.donors)
+        vouchers = settings.f + 1 if topology.rolling else 1
+        self.recovery = Recovery(local, settings, self.rounds, self.timers, self.others, vouchers)
         self.quorum_watch = QuorumWatch(local, settings, (self._rolling or self.membership).skip_reason, self.ending)
         self.phase: Phase = "unprepared"
         self._seeds = dict(seeds or {})
@@ -159,10 +162,10 @@ class Peer:
         for change in membership.drain() if membership.view.changes else ():
             effects += self._on_change(change, now)
         if rolling is not None and rolling.astray.lost_track is not None:
-            donor, reason = rolling.astray.lost_track
-            rolling.astray.lost_track = None
+            (donor, reason), rolling.astray.lost_track = rolling.astray.lost_track, None
             if self.phase == "running":
                 effects += self._recover(donor, reason, now)
+        effects += self.recovery.giving.on_round(now) if self.recovery.giving.next_named <= self.rounds.round_id else ()
         if self._returning is not None and self.phase == "running" and self._returning.is_due:
             effects += self._returning.go_on(True, now)
         if self.phase == "draining" and self.ending.stay_until() <= now:
@@ -172,8 +175,7 @@ class Peer:
         return effects
 
     @property
-    def over(self) -> bool:
-        """It has halted: it asks for nothing any more."""
+    def over(self) -> bool:  # it has halted: it asks for nothing any more
         return self.phase == "halted"
 
     def learn(self, peer: PeerId, control: str, bulk: str, incarnation: int, now: float) -> list[Effect]:
@@ -225,7 +227,7 @@ class Peer:
             case Sharded():
                 return self._on_sharded(event)
             case SnapshotTaken():
-                return self.recovery.on_snapshot(event)
+                return self.recovery.giving.on_snapshot(event, now)
             case Restored():
                 return self._on_restored(event, now)
             case TrainerLost():
@@ -255,10 +257,8 @@ class Peer:
                 return self.rounds.on_message(event, now)
             case Hello():
                 return self._on_hello(event.sender, event.incarnation, message, now)
-            case StateRequest():
-                return self.recovery.on_request(event.sender, message, self.phase in ("running", "draining"))
-            case StateOffer():
-                return self.recovery.on_offer(event.sender, message, event.payload, now)
+            case StateRequest() | Voucher() | StateOffer():
+                return self.recovery.on_message(event, self.phase in ("running", "draining"), now)
             case _:
                 assert_never(message)
 
@@ -269,7 +269,7 @@ class Peer:
                 return []  # cancelled, or fired before
             case RoundTimer() | StillBehind() | GossipTimer():
                 return self.rounds.on_timer(what, now)  # type: ignore[arg-type]
-            case AskAnother():
+            case AskAnother() | CopyExpires():
                 return self._resume(now) if self.recovery.in_vain(what) else self.recovery.on_timer(what, now)
             case ReturnTurn():
                 assert self._returning is not None

@@ -1,71 +1,124 @@
-"""Handing the state to a peer that joins, returns or has lost the thread; and taking it.
+"""Taking the state of others, when a peer joins, returns or has lost the thread.
 
-The taker asks one donor after the other until one delivers, checks the digest, restores, then follows the commits made
-meanwhile until a commit names it in the roster. A donor's trainer packs its state between two rounds, once for all who ask.
+Up to f peers may lie about the state, too. So a taker asks 2f + 1 of those who may have it to *vouch*: for the digest of what
+they hold before one and the same round. First before the round that each is in, which in a swarm that moves slowly, or waits for
+just this taker, is the same one. If they are in different rounds it names one a little ahead: of the (f + 1)-th highest that
+different peers say they are in, so that no liar chooses it. What f + 1 vouch for is agreed; one of them sends it, and it is
+compared with the digest before anything of it is used. A donor that sends something else, or nothing, gives way to the next of
+them, and they to another round.
+
+Nobody can be asked for more than there is. When fewer than f + 1 others are left that can have a state (the rest is dead, or
+says that it has none), or no more than 2f are within reach and they do not agree in the time of a round, then what most of them
+say is taken, and reported as ``unvouched_state``.
+
+With f = 0, and in gossip rounds, where replicas differ, one donor after the other is asked until one delivers.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections import defaultdict
 from typing import Any, Literal, Protocol, TypeAlias
 
-from .events import Effect, Payload, Report, Restore, Restored, Send, SnapshotTaken, TakeSnapshot
-from .messages import PeerId, StateOffer, StateRequest
+from .donating import AHEAD_MAX, NO_STATE, CopyExpires, Donor, Source, parts_of, vouched_digest
+from .events import Effect, Payload, Received, Report, Restore, Restored, Send, Token
+from .messages import PeerId, StateOffer, StateRequest, Voucher
 from .record import record
 from .settings import CoreSettings
 from .timers import Timers
 
 STATE_SLACK = 2**20  # a donor's packed state may be this much, and half, larger than ours
+AHEAD_ROUNDS = 2  # how far ahead the first round is that is named; four times as far each time
+HURRY_S = 0.25  # enough have answered, and do not agree, or all but f: the others have so long
+STRICT_TRIES = 2  # so often those who agree have to agree on what scripts set, too
+TRIES_MAX = 6  # of one that has a state of its own to go back to
 
-TAKERS_MAX = 4
-"""Peers that one donor serves at a time; others are told to ask elsewhere."""
 
+class Swarm(Protocol):
+    """The other peers, as one sees them that wants a state."""
 
-class Source(Protocol):
-    """The rounds, as recovery sees them."""
+    def donors(self) -> tuple[PeerId, ...]:
+        """Who may have it, those who are furthest first: alive and not skipped."""
 
-    def snapshot(self, round_id: int) -> tuple[bytes, tuple[Any, ...]] | None:
-        """H of the round before, and what belongs to the state before ``round_id`` beside the trainer's; None: not kept."""
+    def round_of(self, peer: PeerId) -> int:
+        """The latest round that it says it is in."""
 
-    def adopt(self, round_id: int, chain: bytes, snapshot: tuple[Any, ...]) -> None: ...
+    def heard_in(self, peer: PeerId, round_id: int) -> None: ...
+
+    def is_gone(self, peer: PeerId) -> bool: ...
 
 
 @record
 class AskAnother:
-    """The donor asked under ``nonce`` has had its time."""
+    """Who was asked under ``nonce`` has had its time."""
 
     nonce: int
 
 
-Stage: TypeAlias = Literal["idle", "asking", "restoring"]
+Stage: TypeAlias = Literal["idle", "polling", "asking", "restoring"]
+RecoveryTimer: TypeAlias = AskAnother | CopyExpires
 
 
 class Recovery:
-    """Both sides of a state transfer. ``donors`` gives the peers that may be asked, best first."""
+    """Both sides of a state transfer.
+
+    ``polling``: others are asked to vouch. ``asking``: ``donor`` is to send its state. ``agreed``: what it must be; None: nobody
+    has vouched.
+    """
 
     def __init__(
-        self, settings: CoreSettings, source: Source, timers: Timers[Any], donors: Callable[[], tuple[PeerId, ...]]
+        self, local: PeerId, settings: CoreSettings, source: Source, timers: Timers[Any], swarm: Swarm, need: int
     ) -> None:
-        self.settings, self.source, self.timers, self.donors = settings, source, timers, donors
+        """``need``: peers that must say the same; 1: nobody is asked to vouch."""
+        self.settings, self.source, self.timers, self.swarm, self.need = settings, source, timers, swarm, need
+        self.giving = Donor(settings, source, timers)
         self.stage: Stage = "idle"
         self.donor: PeerId | None = None
+        self.agreed: Voucher | None = None
+        self.vouchers: tuple[PeerId, ...] = ()  # who have vouched for that
         self.state_bytes = 0  # of the own one, packed
+        self._others = tuple([peer for peer in settings.peers if peer != local])
         self._nonce = 0
         self._asked: set[PeerId] = set()
         self._offer: StateOffer | None = None
-        self._takers: dict[PeerId, int] = {}
         self._has_own = False  # a state that it can go on with as long as it has not begun to take another
+        self._began_at = 0.0
+        self._tries = 0
+        self._polled: tuple[PeerId, ...] = ()
+        self._named = 0  # the round that they are asked about; 0: wherever they are
+        self._votes: dict[PeerId, Voucher] = {}
+        self._sources: list[PeerId] = []  # who vouched for what is agreed, and has not been asked for it yet
+        self._hurried = self._paused = self._takes_settings = False
+        self._patience: Token | None = None
 
-    # --- taking -----------------------------------------------------------------------------------------------------------
+    def on_message(self, event: Received, able: bool, now: float) -> list[Effect]:
+        """``able``: the trainer holds the state of the rounds."""
+        match event.message:
+            case StateRequest() as request:
+                return self.giving.on_request(event.sender, request, able, now)
+            case Voucher() as voucher:
+                return self._on_voucher(event.sender, voucher, now)
+            case StateOffer() as offer:
+                return self._on_offer(event.sender, offer, event.payload, now)
+            case _:
+                raise AssertionError(f"{type(event.message).__name__} is not about states")
+
+    # --- asking -----------------------------------------------------------------------------------------------------------
 
     def begin(self, first: PeerId | None, reason: str, now: float, has_own: bool = False) -> list[Effect]:
-        """Asks ``first`` (or the best donor) for its state; does nothing when that is under way."""
+        """Asks ``first`` (or the best donor) for its state, or many to vouch; does nothing when that is under way."""
         if self.stage != "idle":
             return []
         self._asked.clear()
-        self._has_own = has_own
-        return [Report("recovering", {"reason": reason, "from": first}), *self._ask(first, now)]
+        self._has_own, self._began_at, self._tries, self.agreed, self.vouchers = has_own, now, 0, None, ()
+        return [Report("recovering", {"reason": reason, "from": first}), *self._again(first, now)]
+
+    def _again(self, first: PeerId | None, now: float) -> list[Effect]:
+        return self._ask(first, now) if self.need == 1 else self._poll(now)
+
+    def _another(self, now: float) -> list[Effect]:
+        """The donor has not delivered."""
+        return self._ask(None, now) if self.agreed is None else self._next_source(now)
 
     def payload_bytes(self, offer: StateOffer) -> int:
         """The most that the state of an offer may measure; -1 when none may come."""
@@ -74,50 +127,179 @@ class Recovery:
         return self.state_bytes * 3 // 2 + STATE_SLACK if self.stage == "asking" else -1
 
     def _ask(self, first: PeerId | None, now: float) -> list[Effect]:
-        donors = self.donors()
+        donors = self.swarm.donors()
         fresh = [peer for peer in donors if peer not in self._asked]
         if first is None or first not in donors:
             first = fresh[0] if fresh else None
-        self.stage, self.donor = "asking", first
-        self._nonce += 1
-        timer = self.timers.set(now + self._patience_s(first), AskAnother(self._nonce))
         if first is None:
             self._asked.clear()  # everybody was asked: begin again when the timer fires
-            return [timer]
+            return self._wait("asking", None, self.settings.membership.probe_interval_s, now)
         self._asked.add(first)
-        return [timer, Send(first, StateRequest(self.settings.lineage, self._nonce))]
+        return self._request_state(first, 0, now)
 
-    def _patience_s(self, donor: PeerId | None) -> float:
-        return self.settings.rounds.round_timeout_s if donor is not None else self.settings.membership.probe_interval_s
+    def _request_state(self, donor: PeerId, round_id: int, now: float) -> list[Effect]:
+        effects = self._wait("asking", donor, self.settings.rounds.round_timeout_s, now)
+        return [*effects, Send(donor, StateRequest(self.settings.lineage, self._nonce, round_id, "state"))]
 
-    def on_timer(self, timer: AskAnother, now: float) -> list[Effect]:
-        return self._ask(None, now) if self.stage == "asking" and timer.nonce == self._nonce else []
+    def _wait(self, stage: Stage, donor: PeerId | None, patience_s: float, now: float) -> list[Effect]:
+        """For an answer to what is asked under a new nonce."""
+        self.stage, self.donor = stage, donor
+        self._nonce += 1
+        cancelled = self.timers.cancel(self._patience)
+        timer = self.timers.set(now + patience_s, AskAnother(self._nonce))
+        self._patience = timer.token
+        return [*cancelled, timer]
 
-    def in_vain(self, timer: AskAnother) -> bool:
+    def on_timer(self, timer: RecoveryTimer, now: float) -> list[Effect]:
+        if isinstance(timer, CopyExpires):
+            return self.giving.on_timer(now)
+        if timer.nonce != self._nonce:
+            return []
+        if self.stage == "polling":
+            return self._poll(now) if self._paused else self._conclude(now)
+        return self._another(now) if self.stage == "asking" else []
+
+    def in_vain(self, timer: RecoveryTimer) -> bool:
         """Whether everybody was asked, nobody had a state to give, and the own one is whole: it has to do, then.
 
         Else peers that all leave their branches at once, each for another's, would wait for each other for ever.
         """
-        return self._has_own and self.stage == "asking" and self.donor is None and timer.nonce == self._nonce
+        if not self._has_own or self.donor is not None or not isinstance(timer, AskAnother) or timer.nonce != self._nonce:
+            return False
+        if self.stage != "polling":
+            return self.stage == "asking"
+        return self._paused and (self._tries >= TRIES_MAX or not any(voucher.digest for voucher in self._votes.values()))
 
     def give_up(self) -> None:
         self.stage = "idle"
 
     def on_view_change(self, now: float) -> list[Effect]:
-        """A donor that is skipped will not deliver."""
-        if self.stage == "asking" and self.donor is not None and self.donor not in self.donors():
-            return self._ask(None, now)
+        """Whoever is skipped will not deliver; and who has come may be asked, too."""
+        if self.stage == "polling" and not self._paused:
+            return self._widen() + self._count(now)
+        if self.stage == "asking" and self.donor is not None and self.donor not in self.swarm.donors():
+            return self._another(now)
         return []
 
-    def on_offer(self, sender: PeerId, offer: StateOffer, payload: Payload | None, now: float) -> list[Effect]:
+    # --- what most of them say --------------------------------------------------------------------------------------------
+
+    def _poll(self, now: float) -> list[Effect]:
+        """Asks others to vouch: in turn before the round that each is in, and before one that we name."""
+        self._tries += 1
+        donors, named = self.swarm.donors(), 0
+        if self._tries % 2 == 0 and donors:
+            ahead = min(AHEAD_MAX, AHEAD_ROUNDS * 4 ** (self._tries // 2 - 1))
+            named = sorted([self.swarm.round_of(peer) for peer in donors], reverse=True)[: self.need][-1] + ahead
+        self._polled, self._named, self._votes, self._hurried, self._paused = (), named, {}, False, False
+        rounds, membership = self.settings.rounds, self.settings.membership
+        effects = self._wait("polling", None, rounds.round_timeout_s if donors else membership.probe_interval_s, now)
+        return effects + self._widen()
+
+    def _widen(self) -> list[Effect]:
+        """Asks whoever was not asked yet, as far as that many are needed: first as few as can be enough, then all."""
+        fresh = [peer for peer in self.swarm.donors() if peer not in self._polled]
+        if self._tries == 1:
+            fresh = fresh[: max(0, 2 * self.need - 1 - len(self._polled))]
+        self._polled += tuple(fresh)
+        request = StateRequest(self.settings.lineage, self._nonce, self._named, "voucher")
+        return [Send(peer, request) for peer in fresh]
+
+    def _on_voucher(self, sender: PeerId, voucher: Voucher, now: float) -> list[Effect]:
+        outdated = self.stage != "polling" or self._paused or voucher.nonce != self._nonce
+        if outdated or sender not in self._polled or sender in self._votes:
+            return []
+        self._votes[sender] = voucher
+        self.swarm.heard_in(sender, voucher.round_id)
+        return self._count(now)
+
+    def _count(self, now: float) -> list[Effect]:
+        """Somebody has answered, or will not."""
+        group = self._largest(strict=self._tries <= STRICT_TRIES)
+        if len(group) >= self.need:
+            return self._agree(group, now)
+        donors = self.swarm.donors()
+        if all(peer in self._votes or peer not in donors for peer in self._polled):
+            return self._conclude(now)
+        answered = sum([bool(voucher.digest) for voucher in self._votes.values()])
+        if not self._hurried and (answered >= self.need or len(self._votes) > max(0, len(self._polled) - self.need)):
+            self._hurried = True
+            timer = self.timers.set(now + HURRY_S, AskAnother(self._nonce))
+            cancelled, self._patience = self.timers.cancel(self._patience), timer.token
+            return [*cancelled, timer]
+        return []
+
+    def _largest(self, strict: bool) -> list[PeerId]:
+        """Most of those who say the same; of equally many, those with the lower hash of history. ``strict``: the same of what
+        scripts set, too."""
+        groups: dict[tuple[bytes, bytes, int, bytes], list[PeerId]] = defaultdict(list)
+        for peer, voucher in self._votes.items():
+            if voucher.digest:
+                groups[voucher.chain, voucher.digest, voucher.round_id, voucher.settings if strict else b""].append(peer)
+        return min(groups.items(), key=lambda group: (-len(group[1]), group[0]), default=(None, []))[1]
+
+    def _conclude(self, now: float) -> list[Effect]:
+        """All have answered, or had their time, and too few say the same."""
+        group = self._largest(strict=self._tries <= STRICT_TRIES)
+        if group and len(group) >= self._enough(now):
+            where = {"round": self._votes[group[0]].round_id, "vouchers": group, "need": self.need}
+            return [Report("unvouched_state", where), *self._agree(group, now)]
+        if group and self._tries % 2:
+            return self._poll(now)  # they are in different rounds
+        return self._pause(now)
+
+    def _pause(self, now: float) -> list[Effect]:
+        self._paused = True
+        return self._wait("polling", None, self.settings.membership.probe_interval_s, now)
+
+    def _enough(self, now: float) -> int:
+        """How many are enough, now that not all who must do say the same: as many as there are when nobody else can have a
+        state, or when there are so few that liars could keep them from agreeing for ever."""
+        without = {peer for peer, voucher in self._votes.items() if voucher.reason == NO_STATE}
+        here = [peer for peer in self._others if peer in self._votes or not self.swarm.is_gone(peer)]
+        may_have = [peer for peer in here if peer not in without]
+        within_reach = [peer for peer in self.swarm.donors() if peer not in without]
+        waited = now - self._began_at > self.settings.rounds.round_timeout_s
+        few = len(may_have) < self.need or (waited and len(within_reach) < 2 * self.need - 1)
+        return 1 if few else self.need
+
+    def _agree(self, group: list[PeerId], now: float) -> list[Effect]:
+        """Has one of ``group`` send what they all vouch for."""
+        vouchers = [self._votes[peer] for peer in group]
+        self.agreed, self.vouchers = vouchers[0], tuple(group)
+        self._sources = [peer for peer in self.swarm.donors() if peer in group]
+        self._takes_settings = len({voucher.settings for voucher in vouchers}) == 1
+        return self._next_source(now)
+
+    def _next_source(self, now: float) -> list[Effect]:
+        assert self.agreed is not None
+        donors = self.swarm.donors()
+        while self._sources:
+            if (peer := self._sources.pop(0)) in donors:
+                return self._request_state(peer, self.agreed.round_id, now)
+        self.agreed, self.vouchers = None, ()
+        return self._pause(now)
+
+    # --- taking -----------------------------------------------------------------------------------------------------------
+
+    def _on_offer(self, sender: PeerId, offer: StateOffer, payload: Payload | None, now: float) -> list[Effect]:
         if self.stage != "asking" or offer.nonce != self._nonce or sender != self.donor:
             return []
         if payload is None or not offer.digest:
-            return [Report("no_state", {"from": sender, "reason": offer.reason}), *self._ask(None, now)]
-        if payload.digest != offer.digest:
-            return [Report("bad_state", {"from": sender, "round": offer.round_id}), *self._ask(None, now)]
+            return [Report("no_state", {"from": sender, "reason": offer.reason}), *self._another(now)]
+        if payload.digest != offer.digest or not self._is_agreed(offer, payload):
+            return [Report("bad_state", {"from": sender, "round": offer.round_id}), *self._another(now)]
         self.stage, self._offer, self._has_own = "restoring", offer, False
-        return [Restore(offer.round_id, payload)]
+        return [Restore(offer.round_id, payload, self.agreed is None or self._takes_settings)]
+
+    def _is_agreed(self, offer: StateOffer, payload: Payload) -> bool:
+        """Whether this is what was vouched for, if anything was."""
+        agreed = self.agreed
+        if agreed is None:
+            return True
+        state, settings = parts_of(payload)
+        same = (offer.round_id, offer.chain) == (agreed.round_id, agreed.chain)
+        same = same and (settings == agreed.settings or not self._takes_settings)
+        return same and vouched_digest(self.settings.lineage, offer.round_id, offer.chain, offer.core, state) == agreed.digest
 
     def on_restored(self, event: Restored, now: float) -> tuple[list[Effect], bool]:
         """Returns effects, and whether the rounds may go on from the new state."""
@@ -131,45 +313,9 @@ class Recovery:
             except (ValueError, OverflowError) as error:
                 problem = str(error)
         if problem:
-            return [Report("bad_state", {"from": self.donor, "reason": problem}), *self._ask(None, now)], False
+            return [Report("bad_state", {"from": self.donor, "reason": problem}), *self._another(now)], False
         self.stage = "idle"
         return [Report("restored", {"round": offer.round_id, "from": self.donor, "nbytes": offer.nbytes})], True
-
-    # --- giving -----------------------------------------------------------------------------------------------------------
-
-    def on_request(self, sender: PeerId, request: StateRequest, able: bool) -> list[Effect]:
-        if not able or (len(self._takers) >= TAKERS_MAX and sender not in self._takers):
-            reason = "busy with other peers" if able else "has no state to give"
-            return [self._refuse(sender, request.nonce, reason)]
-        first = not self._takers
-        self._takers[sender] = request.nonce
-        return [TakeSnapshot()] if first else []
-
-    def on_snapshot(self, event: SnapshotTaken) -> list[Effect]:
-        takers, self._takers = self._takers, {}
-        kept = self.source.snapshot(event.round_id)
-        if kept is None:
-            return [self._refuse(peer, nonce, "has moved on meanwhile") for peer, nonce in takers.items()]
-        chain, snapshot = kept
-        packed = json.dumps(snapshot).encode()
-        effects: list[Effect] = []
-        for peer, nonce in takers.items():
-            offer = StateOffer(
-                lineage=self.settings.lineage,
-                nonce=nonce,
-                round_id=event.round_id,
-                chain=chain,
-                digest=event.payload.digest,
-                nbytes=event.payload.nbytes,
-                core=packed,
-                reason="",
-            )
-            effects.append(Send(peer, offer, event.payload))
-            effects.append(Report("snapshot_served", {"to": peer, "round": event.round_id, "nbytes": event.payload.nbytes}))
-        return effects
-
-    def _refuse(self, peer: PeerId, nonce: int, reason: str) -> Send:
-        return Send(peer, StateOffer(self.settings.lineage, nonce, 0, b"", b"", 0, b"", reason))
 
 
 def _unpacked(core: bytes) -> tuple[Any, ...]:

@@ -26,7 +26,7 @@ _GROUPS: dict[type, Group] = {
     **dict.fromkeys(
         (messages.Ping, messages.PingRequest, messages.Ack, messages.Nack, messages.PushPull, messages.Gossip), "membership"
     ),
-    **dict.fromkeys((messages.Hello, messages.StateRequest, messages.StateOffer), "joining"),
+    **dict.fromkeys((messages.Hello, messages.StateRequest, messages.Voucher, messages.StateOffer), "joining"),
 }
 RUMOURS_SHOWN = 2
 
@@ -158,8 +158,10 @@ def say(message: Message) -> str:
             return f"Push {what} r{round_id}"
         case messages.Hello():
             return f"Hello r{message.round_id} {message.stage}"
-        case messages.StateRequest():
-            return name
+        case messages.StateRequest(_, _, round_id, what):
+            return f"{name} {what}" + (f" r{round_id}" if round_id else "")
+        case messages.Voucher():
+            return f"Voucher r{message.round_id} {message.digest.hex()[:6] or message.reason}"
         case messages.StateOffer():
             return f"StateOffer r{message.round_id}" if message.digest else f"StateOffer none: {message.reason}"
         case messages.Ping(_, target, rumours) | messages.PingRequest(_, target, rumours):

@@ -17,6 +17,7 @@ from gossip.fault_tables import Fault
 from gossip.world_faults import (
     NODE_LIES,
     SHARD_LIES,
+    STATE_LIES,
     Corrupt,
     CrashBroadcast,
     CrashMidway,
@@ -71,7 +72,6 @@ SHARD_LIE = 0.5  # of the node lies where shards decide together: about that
 ROBUST = 0.45  # of the schedules in which nobody does: the rule is drawn all the same, of which a mean is one
 SERVER_LIES = ("wrong_results", "broken_results", "nan_results", "two_results", "strange_roster", "usurper")
 """About results of rounds that somebody serves: elsewhere nobody can tell them."""
-STATE_LIES = ("wrong_states", "broken_states", "far_states")
 LIES = (("sign_flip", 1.0), ("nan", 1.0), ("zero", 1.0), ("stale", 3.0), ("scale", 20.0), ("bit_flip", 1.0))
 
 
@@ -131,7 +131,7 @@ def generate(
         bearable = _bearable([fault for number in sorted(order[:chosen]) for fault in made[number]], n)
         chosen += 1
     # With one to spare, or a single crash would cost every round from then on.
-    robust = Random(f"schedule/{seed}/robust").random() < ROBUST or any(isinstance(fault, Liar) for fault in bearable)
+    robust = Random(f"schedule/{seed}/robust").random() < ROBUST or any(_is_of_a_liar(fault) for fault in bearable)
     if aggregator is None and world is None and RULES[drawn_rule] < n and robust:
         base = replace(base, aggregator=drawn_rule)
     lot = Random(f"schedule/{seed}/together")
@@ -141,6 +141,11 @@ def generate(
         told = lot.choice(SHARD_LIES)
         bearable = tuple([replace(fault, lie=told) if isinstance(fault, NodeLie) else fault for fault in bearable])
     return replace(base, faults=bearable)
+
+
+def _is_of_a_liar(fault: Fault) -> bool:
+    """Whether it is a lie that the run's f counts."""
+    return isinstance(fault, Liar) or (isinstance(fault, NodeLie) and fault.lie in STATE_LIES)
 
 
 @dataclass(slots=True)

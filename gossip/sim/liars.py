@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gossip.core.digests import digests_of
+from gossip.core.donating import parts_of, vouched_digest
 from gossip.core.events import Payload
 from gossip.core.members import REFUTATIONS
 from gossip.core.messages import (
@@ -33,6 +35,7 @@ from gossip.core.messages import (
     StateOffer,
     Status,
     Update,
+    Voucher,
 )
 from gossip.core.messages import Push as PushMessage
 
@@ -353,29 +356,60 @@ def strangers(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | Non
 # --- states, and anything ---------------------------------------------------------------------------------------------------
 
 
+def _forged_state(payload: Payload, parts: tuple[int, ...]) -> Payload:
+    """One bit of it is another: the same one whoever forges it."""
+    content = payload.data.copy()
+    content[0] ^= 1
+    content.setflags(write=False)
+    return Payload(content, content.nbytes, True, *digests_of(content, parts))
+
+
 @lie
 def wrong_states(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[Letter] | None:
-    """Hands another state than its own to who asks for one, with a digest that fits it."""
-    if payload is None or not isinstance(envelope.message, StateOffer):
+    """Hands another state than its own to who asks for one, with a digest that fits it, and vouches for that one: the same that
+    all vouch for who tell this lie."""
+    message = envelope.message
+    if isinstance(message, Voucher) and message.digest:
+        copy = liar.swarm.hosts[liar.peer].core.recovery.giving.copies[message.round_id]
+        state, _ = parts_of(_forged_state(copy.taken.payload, copy.taken.parts))
+        digest = vouched_digest(message.lineage, message.round_id, copy.chain, copy.core, state)
+        return [(to, _say(envelope, digest=digest), payload)]
+    if payload is None or not isinstance(message, StateOffer):
         return None
-    content = _forged(payload.data ^ np.uint8(1), digest=True)
+    content = _forged_state(payload, message.parts)
     return [(to, _say(envelope, digest=content.digest), content)]
 
 
 @lie
 def broken_states(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[Letter] | None:
-    """Hands out a state that its digest does not fit."""
+    """Vouches for the truth, and then hands out a state that its digest does not fit."""
     if payload is None or not isinstance(envelope.message, StateOffer):
         return None
-    return [(to, envelope, _forged(payload.data ^ np.uint8(1), digest=True))]
+    return [(to, envelope, _forged_state(payload, envelope.message.parts))]
+
+
+@lie
+def swapped_states(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[Letter] | None:
+    """Vouches for the truth, and then hands out another state, with a digest that fits that one."""
+    if payload is None or not isinstance(envelope.message, StateOffer):
+        return None
+    content = _forged_state(payload, envelope.message.parts)
+    return [(to, _say(envelope, digest=content.digest), content)]
 
 
 @lie
 def far_states(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[Letter] | None:
-    """Offers a state of a round that nobody has come to."""
-    if not isinstance(envelope.message, StateOffer):
+    """Says that it is in a round that nobody has come to, and offers a state of that."""
+    message = envelope.message
+    if not isinstance(message, StateOffer | Voucher):
         return None
-    return [(to, _say(envelope, round_id=envelope.message.round_id + FAR_ROUNDS), payload)]
+    return [(to, _say(envelope, round_id=message.round_id + FAR_ROUNDS), payload)]
+
+
+@lie
+def kept_states(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[Letter] | None:
+    """Answers nobody who asks for its state."""
+    return [] if isinstance(envelope.message, StateOffer | Voucher) else None
 
 
 @lie

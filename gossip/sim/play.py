@@ -24,6 +24,7 @@ from gossip.errors import ConfigError
 from gossip.fault_kinds import Liar, Restart
 from gossip.topologies.base import Plan, Roster, Topology
 from gossip.world_faults import (
+    STATE_LIES,
     Corrupt,
     CrashBroadcast,
     CrashMidway,
@@ -299,9 +300,11 @@ def make_swarm(schedule: Schedule, nemesis: Nemesis) -> Swarm[Peer]:
 
 
 def tolerated(schedule: Schedule) -> int:
-    """The f of a schedule: at least one, whether anybody lies or not, but for the mean."""
+    """The f of a schedule: at least one, whether anybody lies or not, but for the mean. Who lies about updates and who lies about
+    states are counted apart: each rule has to bear with either."""
     liars = {peer for fault in schedule.faults if isinstance(fault, Liar) for peer in fault.peers}
-    return max(1, len(liars)) if schedule.aggregator != "mean" else 0
+    donors = {peer for f in schedule.faults if isinstance(f, NodeLie) and f.lie in STATE_LIES for peer in f.peers}
+    return max(1, len(liars), len(donors)) if schedule.aggregator != "mean" else 0
 
 
 def reducer_of(aggregator: str, f: int) -> tuple[Reducer, tuple[int, ...]]:

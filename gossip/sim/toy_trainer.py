@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gossip.core import events
+from gossip.core.digests import digests_of
 from gossip.core.events import Effect, Event, Payload
 from gossip.core.messages import DIGEST_BYTES, PeerId
 
@@ -23,6 +24,7 @@ Vector = NDArray[np.float32]
 STEP_SIZE = 0.1
 NOISE = 0.05
 PREPARE_S = 0.001
+OWN_BYTES = 8  # of a packed state, behind the parameters
 
 Values = Sequence[float]
 """A vector to reckon with. For eight numbers Python is several times as fast as numpy."""
@@ -102,6 +104,12 @@ def noise_of(name: str, elements: int) -> list[float]:
     drawn = struct.unpack(f"<{4 * elements}H", hashlib.shake_128(name.encode()).digest(8 * elements))
     fours = zip(*[iter(drawn)] * 4, strict=True)
     return [(a + b + c + d - 131070.0) / 37837.2 for a, b, c, d in fours]  # together they are bell-shaped enough
+
+
+def packed_of(parts: Sequence[bytes]) -> Payload:
+    """A packed state in parts, with its facts."""
+    content = np.frombuffer(b"".join(parts), np.uint8)
+    return Payload(content, content.nbytes, True, *digests_of(content, [len(part) for part in parts]))
 
 
 @cache
@@ -241,8 +249,10 @@ class ToyTrainer:
                 self._apply(effect, now)
                 return [(0.0002, events.Applied(effect.round_id))]
             case events.TakeSnapshot():
-                packed = np.frombuffer(self._here.tobytes(), np.uint8)
-                return [(0.0005, events.SnapshotTaken(self.next_round, payload_of(packed, digest=True)))]
+                # What all hold alike, what their scripts set, and what is everybody's own.
+                packed = [self._here.tobytes(), struct.pack("<f", self.step_size), struct.pack("<i", self.peer)]
+                sizes = tuple([len(part) for part in packed])
+                return [(0.0005, events.SnapshotTaken(self.next_round, packed_of(packed), sizes))]
             case events.Restore():
                 return [(0.0005, self._restore(effect, now))]
             case (
@@ -334,10 +344,10 @@ class ToyTrainer:
         self.next_round, self.changed_at = apply.round_id + 1, now
 
     def _restore(self, restore: events.Restore, now: float) -> events.Restored:
-        packed = np.asarray(restore.payload.data)
-        if packed.nbytes != 4 * len(self._here):
-            return events.Restored(restore.round_id, f"{packed.nbytes} bytes do not fit {4 * len(self._here)}")
-        self._here = array("f", packed.tobytes())
+        packed, most = restore.payload.data.tobytes(), 4 * len(self._here)
+        if len(packed) != most + OWN_BYTES:
+            return events.Restored(restore.round_id, f"{len(packed)} bytes do not fit {most + OWN_BYTES}")
+        self._here = array("f", packed[:most])
         self.next_round, self.changed_at = restore.round_id, now
         self.restored.append((restore.round_id, self.digest))
         return events.Restored(restore.round_id)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from gossip.core.digests import digests_of
 from gossip.core.events import Event, Payload, Received, Send
 from gossip.core.messages import BULK_MESSAGES, Commit, Envelope, PeerId, StateOffer
 from gossip.errors import Malformed
@@ -274,5 +275,7 @@ def _spoiled(payload: Payload, said: Envelope | bytes, place: float) -> Payload 
     damaged = np.frombuffer(flipped_bit(whole.tobytes(), place), dtype=whole.dtype)
     if checksum(bytes_of(whole)) != checksum(bytes_of(damaged)):
         return None
-    digested = type(said) is Envelope and isinstance(said.message, (Commit, StateOffer))
-    return payload_of(damaged, digest=digested)
+    message = said.message if type(said) is Envelope else None
+    if isinstance(message, StateOffer):
+        return Payload(damaged, damaged.nbytes, True, *digests_of(damaged, message.parts))
+    return payload_of(damaged, digest=isinstance(message, Commit))

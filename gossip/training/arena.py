@@ -56,14 +56,6 @@ def map_memory(fd: int, nbytes: int) -> mmap.mmap:
     return mmap.mmap(fd, nbytes)
 
 
-def allocate_bytes(data: bytes | bytearray | memoryview) -> int:
-    """A descriptor of shareable memory that holds a copy of ``data`` (which is not empty). The caller closes it."""
-    view = memoryview(data).cast("B")
-    fd = allocate(view.nbytes)
-    np.frombuffer(map_memory(fd, view.nbytes), np.uint8)[:] = np.frombuffer(view, np.uint8)
-    return fd
-
-
 def map_bytes(fd: int, nbytes: int) -> memoryview:
     """The first ``nbytes`` behind ``fd``, mapped, not copied; the mapping lives as long as the view does."""
     return memoryview(map_memory(fd, nbytes))

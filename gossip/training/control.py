@@ -90,6 +90,7 @@ class Snapshot:
     round_id: int
     nbytes: int
     error: str
+    parts: tuple[int, ...] = ()  # lengths
 
 
 @record
@@ -161,15 +162,16 @@ class Judge:
 
 @record
 class TakeSnapshot:
-    pass
+    """Copy the state behind all rounds that came before this."""
 
 
 @record
 class Restore:
-    """A packed state; its memory travels along."""
+    """A packed state; its memory travels along. Without ``settings`` the trainer keeps what its own script sets."""
 
     round_id: int
     nbytes: int
+    settings: bool = True
 
 
 @record

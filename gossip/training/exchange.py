@@ -22,8 +22,9 @@ from gossip.aggregators.senders import Memory, Sender
 from gossip.errors import ConfigError, GossipError, LocalError, NodeLost
 
 from . import control
-from .arena import Arena, allocate_bytes, map_bytes, map_rows
+from .arena import Arena, map_bytes, map_rows
 from .channel import Channel, ChannelClosed, clip
+from .copies import copy_state
 from .judging import Bench
 from .layout import Layout
 from .outbox import Outbox
@@ -85,6 +86,7 @@ class Exchange:
         self._prepared = False
         self._rows: Any = None
         self._bench: Bench | None = None
+        self._snapshots_due = 0  # asked for while a round could be computed: they wait for the next time that we wait anyway
 
     # --- the model -------------------------------------------------------------------------------------------------------
 
@@ -239,6 +241,7 @@ class Exchange:
             if self._prepared:
                 # Who waits for the swarm is not stalled. Otherwise a slow round would make everybody skip everybody else.
                 self._arena.note_progress(self.round_id)
+                self._snapshot(at_leisure=True)
             self._flush()
             try:
                 messages, fds = self._channel.receive(WAKE_S)
@@ -276,7 +279,8 @@ class Exchange:
             case control.Judge():
                 self._judge(message, fds)
             case control.TakeSnapshot():
-                self._snapshot()
+                self._snapshots_due += 1
+                self._snapshot(at_leisure=True)
             case control.Restore():
                 self._restore(message, fds.popleft())
             case control.Halted():
@@ -285,6 +289,7 @@ class Exchange:
                 assert_never(never)
 
     def _apply(self, message: control.Apply) -> None:
+        self._snapshot()
         # A node that was started again may send what the one before it had sent.
         if message.slot >= 0 and message.round_id >= self.round_id:
             self._changes += 1
@@ -317,19 +322,16 @@ class Exchange:
         else:
             self._say(self._bench.answer(self._rule, question, self._rows, self.learning_rate))
 
-    def _snapshot(self) -> None:
-        try:
-            state = pack_state(self._model, self._optimizer, self._extra())
-            fd = allocate_bytes(state)
-        except GossipError as error:
-            self._say(control.Snapshot(self.round_id, 0, clip(str(error))))
-            return
-        self._say(control.Snapshot(self.round_id, len(state), ""), fd)
+    def _snapshot(self, at_leisure: bool = False) -> None:
+        """Copies the state for the node, as often as it has asked; ``at_leisure`` unless a round can be computed."""
+        while self._snapshots_due and not (at_leisure and self._may_go):
+            self._snapshots_due -= 1
+            self._say(*copy_state(self.round_id, self._model, self._optimizer, self._extra))
 
     def _restore(self, message: control.Restore, fd: int) -> None:
         error = ""
         try:
-            self._take_extra(unpack_state(map_bytes(fd, message.nbytes), self._model, self._optimizer))
+            self._take_extra(unpack_state(map_bytes(fd, message.nbytes), self._model, self._optimizer, message.settings))
         except GossipError as failure:
             error = clip(str(failure))
             logger.warning("cannot take over the swarm's state: %s", failure)
@@ -425,14 +427,15 @@ class Exchange:
             os.close(fd)
         for message in messages:
             match message:
-                case control.TakeSnapshot() if self._prepared:
-                    self._snapshot()
+                case control.TakeSnapshot():
+                    self._snapshots_due += 1
                 case control.Judge():
                     self._say(control.Judged(message.ticket, (), (), "this peer is leaving"))
                 case control.Restore():
                     self._say(control.Restored(message.round_id, "this peer is leaving"))
                 case control.Halted():
                     self._halted = message
+        self._snapshot()
         self._flush()
 
     def node_ended(self, within_s: float) -> bool:

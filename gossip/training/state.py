@@ -1,7 +1,9 @@
 """A peer's whole training state as bytes: parameters, buffers, optimizer, and what else is to be kept. Never pickle.
 
-The bytes are a safetensors file: the tensors, and one JSON document under the metadata key ``gossip`` that says where each
-belongs. Equal states give equal bytes, so states are compared by digest.
+It has three parts, each a safetensors file: what all peers hold alike after the same commits (parameters, and the optimizer's
+memory), what their scripts set (learning rates, and what was given to ``Session.keep``), and what is everybody's own (buffers,
+such as the running statistics of a BatchNorm). In each is one JSON document, under the metadata key ``gossip``, that says where
+each tensor belongs. Equal states give equal bytes, so states are compared by digests of these parts.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 import itertools
 import json
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, TypeAlias
 
@@ -21,9 +23,26 @@ from torch import Tensor
 from gossip.core.messages import DIGEST_BYTES
 from gossip.errors import ConfigError, UnsupportedModel
 
-FORMAT = 1
+FORMAT = 2
+PARTS = ("state", "settings", "own")
 _KEY = "gossip"
 _DOCUMENT_BYTES_MAX = 64 * 2**20
+_ALIGNMENT = 8
+_DTYPES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.float8_e4m3fn: "F8_E4M3",
+    torch.float8_e5m2: "F8_E5M2",
+    torch.complex64: "C64",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
 
 Tensors: TypeAlias = dict[str, Tensor]
 
@@ -32,24 +51,83 @@ class StateMismatch(ConfigError):
     """A packed state does not fit this model or optimizer. Nothing was changed."""
 
 
-def pack_state(model: torch.nn.Module, optimizer: torch.optim.Optimizer, extra: Mapping[str, Any]) -> bytes:
-    """Packs the model's state (persistent buffers included), the optimizer's, and ``extra``.
+class _File:
+    """A safetensors file: its header, and where its tensors go. They are read when it is written."""
+
+    def __init__(self, document: Mapping[str, Any]) -> None:
+        tensors: Tensors = {}
+        plain = {name: _encode(value, name, tensors) for name, value in document.items()}
+        text = json.dumps({"format": FORMAT, **plain}, separators=(",", ":"), sort_keys=True)
+        header: dict[str, Any] = {"__metadata__": {_KEY: text}}
+        self._tensors: list[tuple[int, int, Tensor]] = []  # where each begins and ends
+        end = 0
+        # The largest elements first, so that each tensor begins at a multiple of the size of its own.
+        for where, tensor in sorted(tensors.items(), key=lambda named: (-named[1].element_size(), named[0])):
+            start, end = end, end + tensor.numel() * tensor.element_size()
+            self._tensors.append((start, end, tensor))
+            header[where] = {"dtype": _DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
+        data = json.dumps(header, separators=(",", ":")).encode()
+        data += b" " * (-len(data) % _ALIGNMENT)
+        self._header = struct.pack("<Q", len(data)) + data
+        self.nbytes = _aligned(len(self._header) + end)
+
+    def write(self, memory: memoryview) -> None:
+        """Copies everything into ``memory``, which is zero and has ``nbytes``."""
+        begin = len(self._header)
+        memory[:begin] = self._header
+        for start, end, tensor in self._tensors:
+            if start < end:
+                flat = torch.frombuffer(memory[begin + start : begin + end], dtype=tensor.dtype)
+                flat.view(tensor.shape).copy_(tensor)
+
+
+class Plan:
+    """How a state is packed: all is known but the numbers, which ``write`` copies, each once.
+
+    Attributes:
+        parts: Bytes of each, in the order of ``PARTS``.
+        nbytes: Of all.
+    """
+
+    def __init__(self, files: Sequence[_File]) -> None:
+        self._files = files
+        self.parts = tuple([file.nbytes for file in files])
+        self.nbytes = sum(self.parts)
+
+    def write(self, memory: memoryview) -> None:
+        """Packs the state as it is into ``memory``, which is zero and has ``nbytes``."""
+        at = 0
+        for file in self._files:
+            file.write(memory[at : at + file.nbytes])
+            at += file.nbytes
+
+
+def plan_state(model: torch.nn.Module, optimizer: torch.optim.Optimizer, extra: Mapping[str, Any]) -> Plan:
+    """How to pack the model's state (persistent buffers included), the optimizer's, and ``extra``.
 
     Args:
         extra: Tensors, numbers, strings, None, lists, tuples and dicts of such.
     Raises: UnsupportedModel: Something is none of these; the message says where.
     """
-    tensors: Tensors = {}
-    document = {
-        "format": FORMAT,
-        "model": _encode(dict(model.state_dict()), "model", tensors),
-        "optimizer": _encode(optimizer.state_dict(), "optimizer", tensors),
-        "extra": _encode(dict(extra), "extra", tensors),
-    }
-    # One metadata key only: the order of several would be random.
-    text = json.dumps(document, separators=(",", ":"), sort_keys=True)
-    data: bytes = safetensors.torch.save(tensors, {_KEY: text})
-    return data
+    alike = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    of_model, of_optimizer = dict(model.state_dict()), optimizer.state_dict()
+    parameters = {name: value for name, value in of_model.items() if name in alike}
+    own = {name: value for name, value in of_model.items() if name not in alike}
+    return Plan(
+        (
+            _File({"model": parameters, "optimizer": of_optimizer["state"]}),
+            _File({"groups": of_optimizer["param_groups"], "extra": dict(extra)}),
+            _File({"model": own}),
+        )
+    )
+
+
+def pack_state(model: torch.nn.Module, optimizer: torch.optim.Optimizer, extra: Mapping[str, Any]) -> bytes:
+    """The state as ``plan_state`` packs it."""
+    plan = plan_state(model, optimizer, extra)
+    memory = bytearray(plan.nbytes)
+    plan.write(memoryview(memory))
+    return bytes(memory)
 
 
 def state_digest(data: bytes | memoryview) -> bytes:
@@ -57,20 +135,25 @@ def state_digest(data: bytes | memoryview) -> bytes:
     return blake2b(data, digest_size=DIGEST_BYTES).digest()
 
 
-def unpack_state(data: bytes | memoryview, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+def unpack_state(
+    data: bytes | memoryview, model: torch.nn.Module, optimizer: torch.optim.Optimizer, settings: bool = True
+) -> dict[str, Any]:
     """Loads a packed state into ``model`` and ``optimizer``; both keep their identity, and parameters their storage.
 
-    Returns: what was packed as ``extra``.
+    Args:
+        settings: Whether learning rates, and what was packed as ``extra``, are taken over, too.
+    Returns: what was packed as ``extra``; empty without ``settings``.
     Raises: StateMismatch: It does not fit, and the first difference is named; neither the model nor the optimizer was changed.
     """
-    data = bytes(data)
-    document, tensors = _read(data)
+    documents = [_read(file) for file in _files(bytes(data))]
     try:
-        states = [_decode(document[part], tensors) for part in ("model", "optimizer", "extra")]
-    except (KeyError, TypeError, IndexError) as error:
+        state, said, own = [{key: _decode(part, tensors) for key, part in document.items()} for document, tensors in documents]
+        of_model = {**own["model"], **state["model"]}
+        groups, extra = (said["groups"], said["extra"]) if settings else (optimizer.state_dict()["param_groups"], {})
+        of_optimizer = {"state": state["optimizer"], "param_groups": groups}
+    except (KeyError, TypeError, IndexError, ValueError) as error:
         raise StateMismatch(f"the packed state is damaged: {type(error).__name__}: {error}") from error
-    of_model, of_optimizer, extra = states
-    if not all(isinstance(state, dict) for state in states):
+    if not isinstance(extra, dict):
         raise StateMismatch("the packed state is damaged: a part is not a dict")
     _compare_model(of_model, model)
     _compare_optimizer(of_optimizer, optimizer)
@@ -82,25 +165,63 @@ def unpack_state(data: bytes | memoryview, model: torch.nn.Module, optimizer: to
         optimizer.state, optimizer.param_groups = before
         raise StateMismatch(f"the optimizer refuses the packed state: {type(error).__name__}: {error}") from error
     model.load_state_dict(of_model)
-    found: dict[str, Any] = extra
-    return found
+    return extra
 
 
 # --- bytes ----------------------------------------------------------------------------------------------------------------
 
 
-def _read(data: bytes) -> tuple[dict[str, Any], Tensors]:
+def _aligned(nbytes: int) -> int:
+    return -(-nbytes // _ALIGNMENT) * _ALIGNMENT
+
+
+def _header(data: bytes, at: int) -> tuple[int, dict[str, Any]]:
+    """Of the file that begins at ``at``: where its tensors begin, and what its header says. Raises StateMismatch."""
     try:
-        (length,) = struct.unpack_from("<Q", data)
-        if length > min(len(data), _DOCUMENT_BYTES_MAX):
+        (length,) = struct.unpack_from("<Q", data, at)
+        if length > min(len(data) - at, _DOCUMENT_BYTES_MAX):
             raise StateMismatch("the packed state is damaged: its header is longer than it is")
-        document = json.loads(json.loads(data[8 : 8 + length])["__metadata__"][_KEY])
-        tensors: Tensors = safetensors.torch.load(data)
-    except (struct.error, ValueError, KeyError, TypeError, RecursionError, safetensors.SafetensorError) as error:
-        if isinstance(error, StateMismatch):
-            raise
+        header = json.loads(data[at + 8 : at + 8 + length])
+    except (struct.error, ValueError, RecursionError) as error:
         raise StateMismatch(f"the packed state is damaged: {type(error).__name__}: {error}") from error
-    if not isinstance(document, dict) or document.get("format") != FORMAT:
+    if not isinstance(header, dict):
+        raise StateMismatch("the packed state is damaged: a header is not a dict")
+    return at + 8 + length, header
+
+
+def _files(data: bytes) -> list[bytes]:
+    """The parts of a packed state: each says itself where it ends."""
+    files, at = [], 0
+    for _ in PARTS:
+        begin, header = _header(data, at)
+        try:
+            entries = [entry for name, entry in header.items() if name != "__metadata__"]
+            end = begin + max([int(entry["data_offsets"][1]) for entry in entries], default=0)
+        except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
+            raise StateMismatch(f"the packed state is damaged: {type(error).__name__}: {error}") from error
+        if not at < end <= _aligned(end) <= len(data):
+            raise StateMismatch("the packed state is damaged: a part ends elsewhere than it says")
+        files.append(data[at:end])
+        at = _aligned(end)
+    if at != len(data):
+        raise StateMismatch("the packed state is damaged: there is more than its parts")
+    return files
+
+
+def part_sizes(data: bytes) -> tuple[int, ...]:
+    """Bytes of each part of a packed state. Raises StateMismatch."""
+    return tuple([_aligned(len(file)) for file in _files(data)])
+
+
+def _read(data: bytes) -> tuple[dict[str, Any], Tensors]:
+    """Of one part, the document without its format, and the tensors."""
+    _, header = _header(data, 0)
+    try:
+        document = json.loads(header["__metadata__"][_KEY])
+        tensors: Tensors = safetensors.torch.load(data)
+    except (ValueError, KeyError, TypeError, RecursionError, safetensors.SafetensorError) as error:
+        raise StateMismatch(f"the packed state is damaged: {type(error).__name__}: {error}") from error
+    if not isinstance(document, dict) or document.pop("format", None) != FORMAT:
         raise StateMismatch("the packed state is of another version of gossip", "run the same version on all peers")
     return document, tensors
 
@@ -111,9 +232,10 @@ def _encode(value: Any, where: str, tensors: Tensors) -> Any:
         case Tensor():
             if value.layout != torch.strided or value.is_meta:
                 raise UnsupportedModel(f"{where} is a {value.layout} tensor on {value.device}: only dense ones can be kept")
+            if value.dtype not in _DTYPES:
+                raise UnsupportedModel(f"{where} is of type {value.dtype}, which cannot be handed to a peer that joins")
             assert where not in tensors, f"two keys of {where} read the same"
-            # Copied, so that tied parameters do not share memory in the file, and in the plain order.
-            tensors[where] = value.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
+            tensors[where] = value.detach()
             return {"tensor": where}
         case bool() | int() | float() | str() | None:
             return value

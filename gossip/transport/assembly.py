@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gossip.core.digests import Digest, digest_of
+from gossip.core.digests import PartsDigest, digest_of, digests_of
 from gossip.core.events import Payload, Received
 from gossip.core.messages import BULK_MESSAGES, Commit, Envelope, Message, PeerId, StateOffer
 from gossip.errors import Malformed
@@ -109,7 +109,7 @@ class Incoming:
         kind = type(envelope.message)
         if kind is not StateOffer:
             self.data = self._raw.view(np.float32)
-        self._digest = Digest() if kind in _DIGESTED else None
+        self._digest = PartsDigest(_parts_of(envelope.message)) if kind in _DIGESTED else None
 
     def room(self) -> memoryview:
         """Where the next chunk goes. It must fill it."""
@@ -135,9 +135,13 @@ class Incoming:
         """None when the checksum does not fit."""
         if self._expected is not None and self._sum & 0xFFFF_FFFF_FFFF_FFFF != self._expected:
             return None
-        digest = b"" if self._digest is None else self._digest.digest()
-        payload = Payload(self.data, self.nbytes, self._finite, digest)
+        digest, parts = (b"", ()) if self._digest is None else self._digest.digests()
+        payload = Payload(self.data, self.nbytes, self._finite, digest, parts)
         return Received(self.envelope.sender, self.envelope.incarnation, self.envelope.message, payload)
+
+
+def _parts_of(message: Message) -> tuple[int, ...]:
+    return message.parts if isinstance(message, StateOffer) else ()
 
 
 class Early:
@@ -155,7 +159,7 @@ class Early:
 
     def payload(self, message: Message) -> Payload:
         if isinstance(message, StateOffer):
-            return Payload(self.raw, len(self.raw), True, self.digest)
+            return Payload(self.raw, len(self.raw), True, *digests_of(self.raw, message.parts))
         return Payload(self.raw.view(np.float32), len(self.raw), self.finite, self.digest)
 
 

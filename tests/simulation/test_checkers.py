@@ -26,7 +26,7 @@ from gossip.sim.driver import Swarm
 from gossip.sim.observer import Observer
 from gossip.sim.play import run
 from gossip.sim.schedule import Schedule
-from gossip.sim.toy_trainer import payload_of
+from gossip.sim.toy_trainer import OWN_BYTES, packed_of, payload_of
 from gossip.world_faults import NodeLie
 
 LIARS = Circumstances.of(liars=(3,))
@@ -584,7 +584,7 @@ def rejoining(invariant: str, change: Callable[[Event, list[Effect]], list[Effec
 
 def test_s12_a_state_that_no_donor_has_packed_is_caught() -> None:
     def zeros(restore: Restore) -> list[Effect]:
-        return [replace(restore, payload=payload_of(restore.payload.data * 0, digest=True))]
+        return [replace(restore, payload=packed_of([bytes(restore.payload.nbytes - OWN_BYTES), bytes(OWN_BYTES)]))]
 
     assert "no donor has packed" in caught(rejoining("S12", each(Restore, zeros)), "S12").text
 

@@ -192,7 +192,7 @@ def test_s12_one_that_asks_the_dead_for_their_state_is_caught() -> None:
     swarm = running("S12", compute_s=0.5)
     swarm.crash(1)
     swarm.run_for(4.0)
-    tamper(swarm, 0, lambda event, effects: [*effects, Send(1, StateRequest(b"lineage!", 1))])
+    tamper(swarm, 0, lambda event, effects: [*effects, Send(1, StateRequest(b"lineage!", 1, 0, "state"))])
     assert "asks peer 1 for its state, which is dead" in caught(swarm, "S12").text
 
 

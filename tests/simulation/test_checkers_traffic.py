@@ -27,6 +27,7 @@ from gossip.core.messages import (
     StateOffer,
     StateRequest,
     Update,
+    Voucher,
 )
 from gossip.core.peer import Peer
 from gossip.core.settings import MembershipSettings
@@ -82,6 +83,7 @@ def test_s15_what_is_said_twice_for_one_reason_is_caught(checker: type[Checker],
         Nack(7, 2),
         NotMe(b"lineage!", 0, 0, 0, 9, b""),
         StateOffer(b"lineage!", 1, 0, b"", b"", 0, b"", "busy"),
+        Voucher(b"lineage!", 1, 0, b"", b"", b"", "busy"),
         PushPull((), reply=True),
     ],
     ids=lambda answer: type(answer).__name__,
@@ -120,7 +122,12 @@ def test_a_push_that_is_sent_twice_is_caught() -> None:
 
 @pytest.mark.parametrize(
     "message",
-    [Ping(7, 1, ()), Gossip((Rumour(2, "alive", 0, "", "", 2),)), PushPull((), reply=False), StateRequest(b"lineage!", 3)],
+    [
+        Ping(7, 1, ()),
+        Gossip((Rumour(2, "alive", 0, "", "", 2),)),
+        PushPull((), reply=False),
+        StateRequest(b"lineage!", 3, 0, "state"),
+    ],
     ids=lambda message: type(message).__name__,
 )
 def test_s15_who_says_something_with_every_event_is_caught(message: Message) -> None:

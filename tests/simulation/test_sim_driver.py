@@ -11,7 +11,7 @@ from gossip.core.messages import Gossip, Ping, Rumour
 from gossip.sim.driver import Stuck, Swarm, address
 from gossip.sim.network import LinkModel, Network
 from gossip.sim.observer import OnEffect
-from gossip.sim.toy_trainer import ToyTrainer, digest_of, payload_of, weighted_mean
+from gossip.sim.toy_trainer import OWN_BYTES, ToyTrainer, digest_of, packed_of, payload_of, weighted_mean
 
 
 class Scripted:
@@ -254,7 +254,7 @@ def test_a_toy_trainer_descends_and_says_what_it_applied() -> None:
     other = ToyTrainer(1, 1, initial=5)
     assert other.digest != trainer.digest
     assert other.on_effect(events.Restore(21, taken.payload), 0.0)[0][1] == events.Restored(21)
-    assert other.digest == trainer.digest == digest_of(taken.payload.data)
+    assert other.digest == trainer.digest == digest_of(taken.payload.data[:-OWN_BYTES])
     wrong = payload_of(np.zeros(3, np.uint8))
     refused = other.on_effect(events.Restore(21, wrong), 0.0)[0][1]
     assert isinstance(refused, events.Restored)
@@ -266,7 +266,7 @@ def test_a_trainer_does_one_thing_at_a_time_and_takes_another_state_when_it_has_
         def handle(self, event: Event, now: float) -> list[Effect]:
             self.seen.append(event)
             if isinstance(event, events.Prepared):
-                return [events.Go(0, None), events.Restore(0, payload_of(np.ones(8, np.float32).view(np.uint8)))]
+                return [events.Go(0, None), events.Restore(0, packed_of([np.ones(8, np.float32).tobytes(), bytes(OWN_BYTES)]))]
             return [events.Go(0, None)] if isinstance(event, events.Restored) else []
 
     swarm = Swarm(lambda peer, life: Replaced(), 1, 1, make_trainer=lambda peer, life: ToyTrainer(peer, 1))

@@ -8,7 +8,7 @@ import pytest
 
 from gossip.errors import LocalError
 from gossip.training import arena as arena_module
-from gossip.training.arena import Arena, allocate, allocate_bytes, map_bytes, map_rows
+from gossip.training.arena import Arena, allocate, map_bytes, map_rows
 
 
 @pytest.mark.parametrize("elements", [1, 15, 16, 17, 1000])
@@ -102,7 +102,8 @@ def test_the_other_side_cannot_shrink_it_under_our_feet():
 
 
 def test_bytes_and_rows_travel_by_descriptor():
-    fd = allocate_bytes(b"abc" * 1000)
+    fd = allocate(3000)
+    map_bytes(fd, 3000)[:] = b"abc" * 1000
     view = map_bytes(fd, 3000)
     os.close(fd)
     assert bytes(view) == b"abc" * 1000

@@ -236,7 +236,7 @@ def test_any_flipped_bit_is_noticed():
 
 def test_several_messages_share_a_packet_in_order():
     codec: Codec[Message] = Codec(get_args(Message))
-    messages: list[Message] = [UPDATE, Nack(1, 2), StateRequest(b"l", 5), UPDATE]
+    messages: list[Message] = [UPDATE, Nack(1, 2), StateRequest(b"l", 5, 7, "voucher"), UPDATE]
     assert codec.decode_many(codec.encode_many(messages)) == messages
     assert codec.decode_many(codec.encode_many([])) == []
     for version in (PROTOCOL_VERSION + 1, True, 1.0, None):

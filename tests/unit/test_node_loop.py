@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from node_fakes import FakeCore, Stage, end_of, socket_pair, vector
+from trainer_fakes import allocate_bytes
 
 from gossip.aggregators import kernels
 from gossip.core import events
@@ -21,7 +22,7 @@ from gossip.core.events import Aggregate, Aggregated, Apply, Go, Halt, Payload, 
 from gossip.core.messages import Commit, Contribution, Rejection
 from gossip.rendezvous import announce_end
 from gossip.training import control
-from gossip.training.arena import allocate_bytes, map_bytes, map_rows
+from gossip.training.arena import map_bytes, map_rows
 
 
 def rows(*payloads: Payload) -> tuple[Row, ...]:

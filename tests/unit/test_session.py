@@ -16,7 +16,7 @@ from trainer_fakes import FakeNode, Swarm, backward, echo, flat_parameters, same
 from gossip.errors import ConfigError, NodeLost, Refused, SwarmError, UnsupportedModel
 from gossip.training import control
 from gossip.training.layout import PRESENT
-from gossip.training.state import pack_state, state_digest
+from gossip.training.state import pack_state, part_sizes, state_digest
 
 ELEMENTS = 5 * 7 + 7 + 7 * 3 + 3
 
@@ -418,6 +418,65 @@ def test_a_snapshot_is_the_state_of_its_round():
         backward(model, 0)
         optimizer.step()
         assert snapshots == [pack_state(model, optimizer, {})]
+
+
+def test_a_snapshot_that_is_asked_for_while_a_round_can_be_computed_is_made_when_that_is_on_its_way():
+    """Then the scheduler has stepped on every peer alike, and the training waits anyway."""
+    model, optimizer = small_model()
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+    told: list[object] = []
+    wanted = []
+
+    def node(n: FakeNode) -> None:
+        n.prepared()
+        n.go(0)
+        n.expect(control.Contribute)
+        n.put(0, vector(0))
+        n.send(control.Apply(0, 0, 0.0), control.Go(1, 1, False, 0, (), False, 1, 1), control.TakeSnapshot())
+        while not told or type(told[-1]) is not control.Snapshot:
+            told.append(n.next())
+        told.append(os.pread(n.fds.pop(0), told[-1].nbytes, 0))
+        n.apply(1, 1, vector(1))
+        n.expect(control.Applied)
+        n.go(2)
+        n.halt()
+
+    with Swarm(node) as swarm:
+        swarm.session.prepare(model, optimizer)
+        for at in (0, 1):
+            backward(model, at)
+            if at == 1:
+                wanted.append(pack_state(model, optimizer, {}))
+            optimizer.step()
+            scheduler.step()
+    *kinds, snapshot, data = told
+    assert [type(said) for said in kinds][-1] is control.Contribute
+    assert snapshot.round_id == 1
+    assert data == wanted[0]
+    assert snapshot.parts == part_sizes(data)
+
+
+def test_a_snapshot_comes_before_a_round_that_is_applied_behind_it():
+    """A round that was committed without us, while we could compute it."""
+    model, optimizer = small_model()
+    data = []
+    before = pack_state(model, optimizer, {})
+
+    def node(n: FakeNode) -> None:
+        n.prepared()
+        n.put(0, vector(0))
+        n.send(control.Go(0, 0, False, 0, (), False, 1, 1), control.TakeSnapshot(), control.Apply(0, 0, 0.0))
+        said = n.expect(control.Snapshot)
+        assert said.round_id == 0
+        data.append(os.pread(n.fds.pop(0), said.nbytes, 0))
+        n.expect(control.Applied)
+        n.go(1)
+        n.halt()
+
+    with Swarm(node) as swarm:
+        swarm.session.prepare(model, optimizer)
+    assert data == [before]
+    assert pack_state(model, optimizer, {}) != before
 
 
 SCHEDULERS = {

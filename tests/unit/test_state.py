@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import os
 import subprocess
 import sys
@@ -9,7 +10,7 @@ import pytest
 import torch
 
 from gossip.errors import UnsupportedModel
-from gossip.training.state import StateMismatch, pack_state, state_digest, unpack_state
+from gossip.training.state import StateMismatch, pack_state, part_sizes, plan_state, state_digest, unpack_state
 
 
 def net(width: int = 6) -> torch.nn.Module:
@@ -52,6 +53,45 @@ def test_a_state_that_was_taken_over_goes_on_bit_for_bit_alike(kind):
         m(torch.randn(8, 4)).square().sum().backward()
         o.step()
     assert pack_state(other, other_optimizer, {}) == pack_state(model, optimizer, {})
+
+
+def parts(model, optimizer, extra) -> list[bytes]:
+    data = pack_state(model, optimizer, extra)
+    edges = [0, *itertools.accumulate(part_sizes(data))]
+    assert edges[-1] == len(data)
+    assert part_sizes(data) == plan_state(model, optimizer, extra).parts
+    return [data[start:stop] for start, stop in itertools.pairwise(edges)]
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+def test_what_differs_by_peer_is_in_a_part_of_its_own(kind):
+    model, optimizer = trained(kind)
+    state, settings, own = parts(model, optimizer, {"scheduler": {"at": 3}})
+    model[1].running_mean += 1.0
+    assert parts(model, optimizer, {"scheduler": {"at": 3}})[:2] == [state, settings]
+    assert parts(model, optimizer, {"scheduler": {"at": 3}})[2] != own
+    other = parts(model, optimizer, {"scheduler": {"at": 4}})
+    assert (other[0] == state, other[1] == settings) == (True, False)
+    optimizer.param_groups[0]["lr"] *= 0.5
+    other = parts(model, optimizer, {"scheduler": {"at": 3}})
+    assert (other[0] == state, other[1] == settings) == (True, False)
+    for key in {"momentum_buffer", "exp_avg", "square_avg", "sum"} & set(optimizer.state[model[0].weight]):
+        optimizer.state[model[0].weight][key][0, 0] += 1.0
+        other = parts(model, optimizer, {"scheduler": {"at": 3}})
+        assert other[0] != state
+    with torch.no_grad():
+        model[2].bias[0] += 1.0
+    assert parts(model, optimizer, {})[0] != other[0]
+
+
+def test_a_state_without_its_settings_leaves_the_own_ones():
+    model, optimizer = trained("groups")
+    other, other_optimizer = trained("groups", seed=1)
+    other_optimizer.param_groups[0]["lr"] = 0.033
+    back = unpack_state(pack_state(model, optimizer, {"scheduler": {"at": 3}}), other, other_optimizer, settings=False)
+    assert back == {}
+    assert other_optimizer.param_groups[0]["lr"] == 0.033
+    assert parts(other, other_optimizer, {})[0] == parts(model, optimizer, {})[0]
 
 
 def test_extras_come_back_as_they_were():

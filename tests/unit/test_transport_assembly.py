@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import accumulate, pairwise
+
 import numpy as np
 import pytest
 
-from gossip.core.digests import digest_of
+from gossip.core.digests import PartsDigest, digest_of, digests_of
 from gossip.core.messages import Commit, Envelope, Ping, StateOffer, Update
 from gossip.transport.assembly import ORPHANED_S, STALLED_S, Assembly, Gate, Incoming, Reception
 from gossip.transport.base import Traffic
@@ -34,7 +36,7 @@ def incoming(nbytes: int, sender: int = 0, incarnation: int = 0, message=UPDATE,
 @pytest.mark.parametrize("nbytes", [0, 1, 4, 7, 8, 9, CHUNK_BYTES - 4, CHUNK_BYTES, CHUNK_BYTES + 1, 3 * CHUNK_BYTES + 20])
 def test_a_payload_is_cut_and_put_together_again(nbytes: int):
     data = np.frombuffer(np.random.default_rng(nbytes).bytes(nbytes), np.uint8)
-    offer = StateOffer(b"l", 1, 2, b"c", b"d", nbytes, b"", "")
+    offer = StateOffer(b"l", 1, 2, b"c", b"d", nbytes, b"", "", (nbytes // 3, nbytes - nbytes // 3))
     outgoing = Outgoing(b"envelope", data, checksum(data))
     target, last = None, False
     while not last:
@@ -55,7 +57,25 @@ def test_a_payload_is_cut_and_put_together_again(nbytes: int):
     assert received is not None
     assert received.payload is not None
     assert received.payload.data.tobytes() == data.tobytes()
-    assert received.payload.digest == digest_of(data)
+    assert (received.payload.digest, received.payload.parts) == digests_of(data, offer.parts)
+
+
+@pytest.mark.parametrize("parts", [(), (20,), (9, 0, 11), (0, 20), (4, 4, 12), (1, 1, 1, 17)])
+@pytest.mark.parametrize("piece", [1, 3, 8, 20])
+def test_the_parts_of_a_state_have_digests_of_their_own_however_it_comes(parts: tuple[int, ...], piece: int):
+    data = bytes(range(20))
+    found = PartsDigest(parts)
+    for at in range(0, 20, piece):
+        found.update(data[at : at + piece])
+    digest, digests = found.digests()
+    edges = [0, *accumulate(parts)]
+    assert list(digests) == [digest_of(data[start:stop]) for start, stop in pairwise(edges)]
+    assert digest == (digest_of(b"".join(digests)) if parts else digest_of(data))
+    assert digests_of(data, parts) == (digest, digests)
+
+
+def test_what_is_behind_the_last_part_of_a_state_is_of_it():
+    assert digests_of(b"abcd", (1, 2))[1] == (digest_of(b"a"), digest_of(b"bcd"))
 
 
 def test_a_changed_byte_changes_the_checksum():

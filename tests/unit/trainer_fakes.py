@@ -13,7 +13,7 @@ import torch
 
 from gossip.config import RunConfig
 from gossip.training import control
-from gossip.training.arena import Arena, allocate_bytes
+from gossip.training.arena import Arena, allocate, map_bytes
 from gossip.training.channel import Channel, ChannelClosed
 from gossip.training.layout import PRESENT
 from gossip.training.session import Session
@@ -21,6 +21,13 @@ from gossip.training.spawn import Place, connect
 from gossip.training.watch import Termination
 
 PATIENCE_S = 20.0
+
+
+def allocate_bytes(data: bytes) -> int:
+    """A descriptor of shareable memory that holds a copy of ``data``. The caller closes it."""
+    fd = allocate(len(data))
+    map_bytes(fd, len(data))[:] = data
+    return fd
 
 
 class FakeNode:

@@ -67,6 +67,7 @@ from .rounds import AppliedOnce, IdenticalReplicas, OneHistory, UsedOnce
 from .together import DecidesTogether
 from .traffic import AsksInMeasure, NewsGrowOld
 from .trusting import TrustFollowsExperience, TrustFollowsTheCommits
+from .vouching import TakesNoFewersWord
 
 __all__ = ["Checker", "Circumstances", "Observer", "Onlooker", "Panel", "Violation", "all_checkers", "every_checker"]
 
@@ -115,6 +116,7 @@ def every_checker(circumstances: Circumstances | None = None) -> list[Onlooker]:
         TrustFollowsTheCommits(c),
         TrustFollowsExperience(c),
         TakesOverTheDonorsState(c),
+        TakesNoFewersWord(c),
         Bounded(c),
         NewsGrowOld(c),
         AsksInMeasure(c),

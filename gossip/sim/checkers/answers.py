@@ -22,6 +22,7 @@ from gossip.core.messages import (
     StateOffer,
     StateRequest,
     Update,
+    Voucher,
 )
 from gossip.core.rolling import RollingRounds
 
@@ -42,7 +43,14 @@ _ANSWERED_BY: dict[type, str] = {
 }
 """What a question calls for, once; a request to probe somebody ends in an ack or a nack."""
 
-_ANSWERS: dict[type, str] = {Ack: "acks", Nack: "acks", PushPull: "tables", NotMe: "refusals", StateOffer: "states"}
+_ANSWERS: dict[type, str] = {
+    Ack: "acks",
+    Nack: "acks",
+    PushPull: "tables",
+    NotMe: "refusals",
+    StateOffer: "states",
+    Voucher: "states",
+}
 
 
 class AnswersOnce(Checker):

@@ -11,6 +11,7 @@ from gossip.core.messages import PeerId
 from gossip.core.peer import Peer
 from gossip.core.settings import CoreSettings
 from gossip.sim.observer import Observer
+from gossip.world_faults import STATE_LIES
 
 if TYPE_CHECKING:
     from gossip.sim.driver import Swarm
@@ -59,7 +60,7 @@ QUIET_LIES = frozenset(
     (
         *("sign_flip", "nan", "huge", "two_updates"),
         *("wrong_results", "broken_results", "nan_results", "two_results", "strange_roster", "usurper"),
-        *("wrong_states", "broken_states", "far_states"),
+        *STATE_LIES,
         *("wrong_measures", "broken_measures", "kept_measures", "wrong_decisions"),
         "strangers",
     )
@@ -67,12 +68,12 @@ QUIET_LIES = frozenset(
 """By which nobody comes to believe anything of another's health: they are about updates, results and states. All other lies may
 make an honest peer accuse another, or close a connection to it."""
 
-TIMELY_LIES = frozenset(["sign_flip", "nan", "huge", "two_updates", "wrong_states", "broken_states", "strangers"])
+TIMELY_LIES = frozenset(["sign_flip", "nan", "huge", "two_updates", "strangers", *STATE_LIES]) - {"far_states"}
 """That cost a round no time: an update is taken or left, and a state is asked for beside the rounds."""
 
-STATE_LIES = frozenset({"wrong_states", "far_states"})
-"""By which one who asks a liar for its state gets a wrong one: it is checked against the liar's own digest alone, until more
-donors are asked. Whoever took it over, and who took it over from that one, holds other parameters than the rest."""
+FALSE_STATES = frozenset({"wrong_states", "swapped_states", "far_states"})
+"""By which one who takes a liar's word for its state gets a wrong one: where f = 0, or the word of fewer than f + 1 was all that
+there was. Whoever took it over, and who took it over from that one, holds other parameters than the rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +133,7 @@ class Circumstances:
 
     @property
     def false_states(self) -> bool:
-        return not STATE_LIES.isdisjoint(self.lies)
+        return not FALSE_STATES.isdisjoint(self.lies)
 
 
 class Onlooker(Observer):
@@ -199,7 +200,10 @@ def peer_core(swarm: Swarm[Any], peer: PeerId) -> Peer | None:
 
 
 class Misled:
-    """Who holds a liar's state: took it over from the liar, or from one who did, and has taken over no other since."""
+    """Who holds a liar's state: took it over from the liar, or from one who did, and has taken over no other since.
+
+    Nobody is for whom more than f have vouched, where no more than f are liars or misled.
+    """
 
     def __init__(self, circumstances: Circumstances) -> None:
         self.circumstances = circumstances
@@ -212,11 +216,25 @@ class Misled:
         """A new life begins."""
         self._peers.pop(peer, None)
 
+    @property
+    def lying(self) -> set[PeerId]:
+        """Whose state cannot be relied on."""
+        return {*self.circumstances.two_faced, *self._peers}
+
     def restores(self, swarm: Swarm[Any], peer: PeerId) -> None:
         """``peer`` takes over the state of its donor."""
         core = peer_core(swarm, peer)
         if core is None or not self.circumstances.false_states:
             return
         self._peers.pop(peer, None)
-        if core.recovery.donor in self.circumstances.two_faced or core.recovery.donor in self._peers:
+        lying, need = self.lying, core.recovery.need
+        if core.recovery.donor in lying and (need == 1 or len(lying) >= need or took_the_word_of_few(swarm, peer)):
             self._peers[peer] = None
+
+
+def took_the_word_of_few(swarm: Swarm[Any], peer: PeerId) -> bool:
+    """Whether it has said so of the state that it is taking over."""
+    for _, report in reversed(swarm.hosts[peer].reports):
+        if report.event in ("recovering", "unvouched_state"):
+            return report.event == "unvouched_state"
+    return False

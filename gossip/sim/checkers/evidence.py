@@ -10,7 +10,20 @@ from typing import TYPE_CHECKING, Any
 
 from gossip.core.cases import CONNECT_GRACE_S
 from gossip.core.events import Effect, Event, LinkDown, Received, Send, TimerFired
-from gossip.core.messages import Ack, Gossip, Nack, NotMe, PeerId, Ping, PingRequest, PushPull, Rumour, StateOffer, StateRequest
+from gossip.core.messages import (
+    Ack,
+    Gossip,
+    Nack,
+    NotMe,
+    PeerId,
+    Ping,
+    PingRequest,
+    PushPull,
+    Rumour,
+    StateOffer,
+    StateRequest,
+    Voucher,
+)
 
 from .base import Checker, Circumstances, membership_of, peer_core
 from .hearing import Hearing
@@ -133,7 +146,7 @@ class FormerLivesAreNotAnswered(Checker):
     """S13: what a process said counts for nothing once a later life of it has spoken."""
 
     invariant = "S13"
-    effects = (Ack, Nack, NotMe, StateOffer)  # what is said because somebody asked, and for no other reason
+    effects = (Ack, Nack, NotMe, StateOffer, Voucher)  # what is said because somebody asked, and for no other reason
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
         event = swarm.handling

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from gossip.core.donating import COPIES_MAX, TAKERS_MAX
 from gossip.core.events import CancelTimer, Effect, Event, Halt, Received, Send, SetTimer, TimerFired, Token
 from gossip.core.gossiping import PLANS_KEPT, TIMES_KEPT, GossipRounds
 from gossip.core.lineage import HISTORY_ROUNDS
@@ -11,7 +12,6 @@ from gossip.core.membership import Membership
 from gossip.core.messages import PeerId
 from gossip.core.peer import Peer
 from gossip.core.probing import RELAYS_MAX
-from gossip.core.recovery import TAKERS_MAX
 from gossip.core.rolling import RollingRounds
 from gossip.sim.observer import MANY
 
@@ -134,7 +134,9 @@ def core_sizes(core: Peer, n: int) -> list[tuple[str, int, int]]:
     sizes = [
         ("timers pending", len(core.timers), 16 + RELAYS_MAX + 4 * n + 4 * shards),
         ("hellos", len(core.gathering.hellos), n),
-        ("takers of the state", len(core.recovery._takers), TAKERS_MAX),
+        ("takers of the state", sum([ask.what == "state" for ask in core.recovery.giving.asks.values()]), TAKERS_MAX),
+        ("who waits for a voucher", len(core.recovery.giving.asks), n),
+        ("states that are kept", len(core.recovery.giving.copies), COPIES_MAX),
         ("peers heard of in other rounds", len(rounds.elsewhere.seen), n),
         ("peers with a standing", len(rounds.trust.pack()) if isinstance(rounds, GossipRounds) else 0, n),
     ]

@@ -59,7 +59,7 @@ def needed_a_second(membership: Membership, n: int) -> dict[type, float]:
         PushPull: 1.0 / settings.push_pull_interval_s + 2.0,  # with the first it is linked to, and after it stood still
         Hello: 1.0 / (RETURN_HELLO_EVERY * RETURN_INTERVAL_S) + 2.0,  # when it comes back; a new link, a new member
         CommitRequest: 1.0 / RETURN_INTERVAL_S,
-        StateRequest: turns * others,  # nobody has a state to give: all are asked again
+        StateRequest: 1.5 * turns * others,  # all are asked again: in turn what they hold, and what they will before a round
     }
 
 

@@ -1,0 +1,224 @@
+"""Giving one's state to peers that join, return or have lost the thread; and vouching for it.
+
+The trainer copies its state between two rounds, once for all who ask for it at that round. Everything else (packing, digests,
+sending) is done beside it. A copy that was vouched for is kept for a while: one of those who vouched is asked for it then.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict, deque
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from typing import Any, Protocol
+
+from .events import Effect, Payload, Report, Send, SnapshotTaken, TakeSnapshot
+from .messages import DIGEST_BYTES, PeerId, StateOffer, StateRequest, Voucher
+from .record import record
+from .settings import CoreSettings
+from .timers import Timers
+
+TAKERS_MAX = 4
+"""Peers that one donor gives its state to at a time; others are told to ask elsewhere."""
+
+COPIES_MAX = 2
+"""States of different rounds that are kept at a time."""
+
+ROUNDS_MAX = 4
+"""Different rounds that takers may wait for at a time."""
+
+AHEAD_MAX = 64
+"""Rounds that a request may be ahead of the donor."""
+
+NEVER = 2**63
+
+NO_STATE = "has no state to give"
+BUSY = "busy with other peers"
+MOVED_ON = "has moved on meanwhile"
+TOO_EARLY = "is not there yet"
+
+
+class Source(Protocol):
+    """The rounds, as recovery sees them."""
+
+    round_id: int
+
+    def snapshot(self, round_id: int) -> tuple[bytes, tuple[Any, ...]] | None:
+        """H of the round before, and what belongs to the state before ``round_id`` beside the trainer's; None: not kept."""
+
+    def adopt(self, round_id: int, chain: bytes, snapshot: tuple[Any, ...]) -> None: ...
+
+
+def vouched_digest(lineage: bytes, round_id: int, chain: bytes, core: bytes, state: bytes) -> bytes:
+    """What stands for all that peers hold alike before ``round_id``.
+
+    Args:
+        chain: H of the round before.
+        core: Roster, trust and data cursor, packed.
+        state: Digest of the first part of the packed state: parameters, and the optimizer's memory.
+    """
+    found = blake2b(digest_size=DIGEST_BYTES, person=b"gossip-state")
+    for part in (lineage, round_id.to_bytes(8, "big"), chain, core, state):
+        found.update(len(part).to_bytes(4, "big") + part)
+    return found.digest()
+
+
+def parts_of(payload: Payload) -> tuple[bytes, bytes]:
+    """Digests of what all peers hold alike, and of what their scripts set (b"": nothing)."""
+    parts = payload.parts or (payload.digest,)
+    return parts[0], parts[1] if len(parts) > 1 else b""
+
+
+@record
+class CopyExpires:
+    """Some copy may have had its time."""
+
+
+@dataclass(slots=True)
+class _Copy:
+    """What the trainer held before a round."""
+
+    chain: bytes
+    core: bytes
+    taken: SnapshotTaken
+    used_at: float
+
+
+class Donor:
+    """Answers requests for the state."""
+
+    def __init__(self, settings: CoreSettings, source: Source, timers: Timers[Any]) -> None:
+        self.settings, self.source, self.timers = settings, source, timers
+        self.next_named = NEVER  # the first round to come that somebody has asked for
+        self.asks: dict[PeerId, StateRequest] = {}  # one a peer, under the round that it waits for
+        self.copies: OrderedDict[int, _Copy] = OrderedDict()
+        self._now: set[PeerId] = set()  # who takes what there is, of whatever round
+        self._taking: deque[int] = deque()  # rounds at which the trainer was asked: it answers in order
+        self._sweeps = False
+
+    def on_request(self, sender: PeerId, request: StateRequest, able: bool, now: float) -> list[Effect]:
+        """``able``: the trainer holds the state of the rounds."""
+        self._forget(sender)
+        here = self.source.round_id
+        wanted = request.round_id or here
+        if not able:
+            return [self._refuse(sender, request, NO_STATE)]
+        if wanted in self.copies:
+            return self._answer(sender, request, wanted, now)
+        if wanted != here:
+            reason = MOVED_ON if wanted < here else TOO_EARLY if wanted > here + AHEAD_MAX else ""
+            if reason:
+                return [self._refuse(sender, request, reason)]
+        takers = [peer for peer, ask in self.asks.items() if ask.what == "state"]
+        if (request.what == "state" and len(takers) >= TAKERS_MAX) or self._is_busy(wanted):
+            return [self._refuse(sender, request, BUSY)]
+        self.asks[sender] = replace(request, round_id=wanted)
+        if not request.round_id:
+            self._now.add(sender)
+        self._look_ahead()
+        return self._take(here) if wanted == here else []
+
+    def _is_busy(self, wanted: int) -> bool:
+        """Whether so many rounds are waited for that ``wanted`` is one too many."""
+        rounds = {ask.round_id for ask in self.asks.values()} | {*self._taking}
+        return wanted not in rounds and len(rounds) >= ROUNDS_MAX
+
+    def _forget(self, peer: PeerId) -> None:
+        self.asks.pop(peer, None)
+        self._now.discard(peer)
+
+    def _look_ahead(self) -> None:
+        here = self.source.round_id
+        self.next_named = min([ask.round_id for ask in self.asks.values() if ask.round_id > here], default=NEVER)
+
+    def _take(self, round_id: int) -> list[Effect]:
+        if round_id in self._taking:
+            return []
+        self._taking.append(round_id)
+        return [TakeSnapshot()]
+
+    def on_round(self, now: float) -> list[Effect]:
+        """A round begins that somebody has asked for, or was passed."""
+        here = self.source.round_id
+        effects: list[Effect] = []
+        for peer, ask in list(self.asks.items()):
+            if ask.round_id < here and ask.round_id not in self._taking:
+                self._forget(peer)
+                effects.append(self._refuse(peer, ask, MOVED_ON))
+        if any(ask.round_id == here for ask in self.asks.values()):
+            effects += self._take(here)
+        self._look_ahead()
+        return effects
+
+    def on_snapshot(self, event: SnapshotTaken, now: float) -> list[Effect]:
+        round_id = event.round_id
+        if self._taking:
+            self._taking.popleft()
+        kept = self.source.snapshot(round_id)
+        whole = kept is not None and event.payload.nbytes > 0
+        if kept is not None and whole:
+            self.copies[round_id] = _Copy(kept[0], json.dumps(kept[1]).encode(), event, now)
+            while len(self.copies) > COPIES_MAX:
+                self.copies.popitem(last=False)
+        effects: list[Effect] = []
+        for peer, ask in list(self.asks.items()):
+            fits = ask.round_id == round_id or (peer in self._now and (ask.round_id < round_id or not self._taking))
+            if fits or (ask.round_id < round_id and ask.round_id not in self._taking):
+                self._forget(peer)
+                effects += self._answer(peer, ask, round_id, now) if fits and whole else [self._refuse(peer, ask, MOVED_ON)]
+        self._look_ahead()
+        if any(isinstance(effect, Send) and isinstance(effect.message, Voucher) for effect in effects):
+            return effects + self._sweep(now)
+        self.copies.pop(round_id, None)  # nobody will come back for it
+        return effects
+
+    def _sweep(self, now: float) -> list[Effect]:
+        """Has the copies looked at when the first of them may have had its time."""
+        if self._sweeps or not self.copies:
+            return []
+        self._sweeps = True
+        return [self.timers.set(max(now, min(copy.used_at for copy in self.copies.values()) + self._keep_s), CopyExpires())]
+
+    @property
+    def _keep_s(self) -> float:
+        return 2.0 * self.settings.rounds.round_timeout_s
+
+    def on_timer(self, now: float) -> list[Effect]:
+        self._sweeps = False
+        for round_id in [known for known, copy in self.copies.items() if now >= copy.used_at + self._keep_s]:
+            del self.copies[round_id]
+        return self._sweep(now)
+
+    def _answer(self, peer: PeerId, ask: StateRequest, round_id: int, now: float) -> list[Effect]:
+        copy, lineage = self.copies[round_id], self.settings.lineage
+        copy.used_at = now
+        payload = copy.taken.payload
+        if ask.what == "voucher":
+            state, settings = parts_of(payload)
+            digest = vouched_digest(lineage, round_id, copy.chain, copy.core, state)
+            return [Send(peer, Voucher(lineage, ask.nonce, round_id, copy.chain, digest, settings, ""))]
+        return self._give(peer, ask.nonce, round_id, copy, payload)
+
+    def _give(self, peer: PeerId, nonce: int, round_id: int, copy: _Copy, payload: Payload) -> list[Effect]:
+        offer = StateOffer(
+            lineage=self.settings.lineage,
+            nonce=nonce,
+            round_id=round_id,
+            chain=copy.chain,
+            digest=payload.digest,
+            nbytes=payload.nbytes,
+            core=copy.core,
+            reason="",
+            parts=copy.taken.parts,
+        )
+        return [
+            Send(peer, offer, payload),
+            Report("snapshot_served", {"to": peer, "round": round_id, "nbytes": payload.nbytes}),
+        ]
+
+    def _refuse(self, peer: PeerId, ask: StateRequest, reason: str) -> Send:
+        """Says where we are, too."""
+        here, lineage = self.source.round_id, self.settings.lineage
+        if ask.what == "voucher":
+            return Send(peer, Voucher(lineage, ask.nonce, here, b"", b"", b"", reason))
+        return Send(peer, StateOffer(lineage, ask.nonce, here, b"", b"", 0, b"", reason))

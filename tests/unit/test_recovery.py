@@ -1,0 +1,431 @@
+"""Taking a state that f + 1 peers vouch for, and vouching: both sides of it, message by message."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gossip.core.digests import digests_of
+from gossip.core.donating import AHEAD_MAX, COPIES_MAX, MOVED_ON, NO_STATE, TAKERS_MAX, CopyExpires, vouched_digest
+from gossip.core.events import (
+    CancelTimer,
+    Effect,
+    Payload,
+    Received,
+    Report,
+    Restore,
+    Restored,
+    Send,
+    SetTimer,
+    SnapshotTaken,
+    TakeSnapshot,
+)
+from gossip.core.messages import Message, StateOffer, StateRequest, Voucher
+from gossip.core.recovery import HURRY_S, AskAnother, Recovery
+from gossip.core.settings import CoreSettings
+from gossip.core.timers import Timers
+
+LINEAGE = b"lineage!"
+CHAIN = b"chain of commits"
+ROSTER = ((0, 1, 2, 3, 4, 5), (), ())
+CORE = b"[[0, 1, 2, 3, 4, 5], [], []]"
+
+
+def state(parameters: bytes = b"parameters", settings: bytes = b"lr", own: bytes = b"own") -> Payload:
+    parts = (parameters, settings, own)
+    content = np.frombuffer(b"".join(parts), np.uint8)
+    return Payload(content, content.nbytes, True, *digests_of(content, [len(part) for part in parts]))
+
+
+SIZES = (10, 2, 3)
+TRUE = state()
+
+
+class Rounds:
+    def __init__(self) -> None:
+        self.round_id = 7
+        self.adopted: list[tuple[int, bytes, tuple[Any, ...]]] = []
+
+    def snapshot(self, round_id: int) -> tuple[bytes, tuple[Any, ...]] | None:
+        return (CHAIN, ROSTER) if self.round_id - 4 < round_id <= self.round_id else None
+
+    def adopt(self, round_id: int, chain: bytes, snapshot: tuple[Any, ...]) -> None:
+        self.adopted.append((round_id, chain, snapshot))
+
+
+class Others:
+    def __init__(self, n: int) -> None:
+        self.here = list(range(1, n))
+        self.gone: set[int] = set()
+        self.rounds: dict[int, int] = {}
+
+    def donors(self) -> tuple[int, ...]:
+        return tuple(peer for peer in self.here if peer not in self.gone)
+
+    def round_of(self, peer: int) -> int:
+        return self.rounds.get(peer, 0)
+
+    def heard_in(self, peer: int, round_id: int) -> None:
+        self.rounds[peer] = max(round_id, self.round_of(peer))
+
+    def is_gone(self, peer: int) -> bool:
+        return peer in self.gone
+
+
+class Bench:
+    """One peer's recovery; ``said`` is what it sent since it was looked at last."""
+
+    def __init__(self, n: int = 6, f: int = 2) -> None:
+        self.settings = CoreSettings(b"run-id!!", LINEAGE, seed=1, peers=tuple(range(n)), f=f)
+        self.rounds, self.others, self.timers, self.now = Rounds(), Others(n), Timers[Any](), 10.0
+        self.core = Recovery(0, self.settings, self.rounds, self.timers, self.others, f + 1)
+        self.said: list[tuple[int, Message]] = []
+        self.reports: list[Report] = []
+        self.restores: list[Restore] = []
+        self.snapshots = 0
+        self.alarms: dict[int, float] = {}
+
+    def do(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Send(to, message):
+                    self.said.append((to, message))
+                case Report():
+                    self.reports.append(effect)
+                case Restore():
+                    self.restores.append(effect)
+                case TakeSnapshot():
+                    self.snapshots += 1
+                case SetTimer(token, at):
+                    self.alarms[token] = at
+                case CancelTimer(token):
+                    self.alarms.pop(token)
+                case _:
+                    raise AssertionError(effect)
+
+    def begin(self, has_own: bool = False) -> None:
+        self.do(self.core.begin(None, "it is new", self.now, has_own))
+
+    def asked(self, what: str | None = None) -> dict[int, StateRequest]:
+        """Who was asked since the last look."""
+        said, self.said = self.said, []
+        return {to: message for to, message in said if isinstance(message, StateRequest) and what in (None, message.what)}
+
+    def hear(self, sender: int, message: Message, payload: Payload | None = None, able: bool = True) -> None:
+        self.do(self.core.on_message(Received(sender, 0, message, payload), able, self.now))
+
+    def vouch(self, sender: int, round_id: int, of: Payload = TRUE, chain: bytes = CHAIN) -> None:
+        digest = vouched_digest(LINEAGE, round_id, chain, CORE, of.parts[0])
+        self.hear(sender, Voucher(LINEAGE, self.core._nonce, round_id, chain, digest, of.parts[1], ""))
+
+    def refuse(self, sender: int, round_id: int, reason: str = MOVED_ON) -> None:
+        self.hear(sender, Voucher(LINEAGE, self.core._nonce, round_id, b"", b"", b"", reason))
+
+    def offer(self, sender: int, round_id: int, of: Payload = TRUE) -> None:
+        offer = StateOffer(LINEAGE, self.core._nonce, round_id, CHAIN, of.digest, of.nbytes, CORE, "", SIZES)
+        self.hear(sender, offer, of)
+
+    def wait(self, seconds: float) -> None:
+        until = self.now + seconds
+        while self.alarms and min(self.alarms.values()) <= until:
+            token = min(self.alarms, key=lambda token: self.alarms[token])
+            self.now = max(self.now, self.alarms.pop(token))
+            what = self.timers.fire(token)
+            if isinstance(what, AskAnother | CopyExpires):
+                self.do(self.core.on_timer(what, self.now))
+        self.now = until
+
+    def told(self) -> list[str]:
+        return [report.event for report in self.reports]
+
+
+LIE = state(b"PARAMETERS")
+
+
+# --- the taker ----------------------------------------------------------------------------------------------------------------
+
+
+def test_what_f_plus_1_vouch_for_is_asked_for_compared_and_restored() -> None:
+    bench = Bench()
+    bench.begin()
+    asked = bench.asked()
+    assert set(asked) == {1, 2, 3, 4, 5}, "2f + 1"
+    assert {(request.round_id, request.what) for request in asked.values()} == {(0, "voucher")}
+    bench.vouch(1, 9)
+    bench.vouch(2, 9)
+    assert bench.asked() == {}, "two say so, and two may be lying"
+    bench.vouch(3, 9)
+    assert {peer: request.round_id for peer, request in bench.asked("state").items()} == {1: 9}
+    bench.offer(1, 9)
+    assert [(restore.round_id, restore.settings) for restore in bench.restores] == [(9, True)]
+    bench.do(bench.core.on_restored(Restored(9), bench.now)[0])
+    assert [round_id for round_id, _, _ in bench.rounds.adopted] == [9]
+
+
+def test_two_lying_donors_of_five_that_agree_on_a_lie_are_not_followed_whoever_answers_first() -> None:
+    bench = Bench()
+    bench.begin()
+    bench.asked()
+    for liar in (1, 2):
+        bench.vouch(liar, 9, LIE)
+    bench.vouch(3, 9)
+    bench.vouch(4, 9)
+    assert bench.asked() == {}
+    bench.vouch(5, 9)
+    assert set(bench.asked("state")) == {3}
+
+
+@pytest.mark.parametrize(
+    "what", ["another payload", "its own digest is wrong", "another round", "none", "silence", "it dies", "other settings"]
+)
+def test_a_donor_that_does_not_send_what_it_vouched_for_gives_way_to_the_next_and_nothing_is_restored(what: str) -> None:
+    bench = Bench()
+    bench.begin()
+    for peer in (1, 2, 3):
+        bench.vouch(peer, 9)
+    assert set(bench.asked("state")) == {1}
+    if what == "another payload":
+        bench.offer(1, 9, LIE)
+    elif what == "its own digest is wrong":
+        nonce = bench.core._nonce
+        bench.hear(1, StateOffer(LINEAGE, nonce, 9, CHAIN, b"x" * 16, TRUE.nbytes, CORE, "", SIZES), TRUE)
+    elif what == "another round":
+        bench.offer(1, 10**9)
+    elif what == "none":
+        bench.hear(1, StateOffer(LINEAGE, bench.core._nonce, 9, b"", b"", 0, b"", "busy"))
+    elif what == "silence":
+        bench.wait(bench.settings.rounds.round_timeout_s)
+    elif what == "other settings":
+        bench.offer(1, 9, state(settings=b"LR"))
+    else:
+        bench.others.gone.add(1)
+        bench.do(bench.core.on_view_change(bench.now))
+    assert bench.restores == []
+    assert set(bench.asked("state")) == {2}
+    bench.offer(2, 9)
+    assert len(bench.restores) == 1
+
+
+def test_those_in_different_rounds_are_asked_for_one_ahead_that_no_liar_chooses() -> None:
+    bench = Bench()
+    bench.begin()
+    bench.vouch(1, 10**9)  # the liars
+    bench.vouch(2, 10**9, LIE)
+    bench.asked()
+    for peer, round_id in ((3, 30), (4, 31), (5, 32)):
+        bench.vouch(peer, round_id)
+    named = {request.round_id for request in bench.asked("voucher").values()}
+    assert named == {32 + 2}, "the third highest that different peers say they are in, and two"
+    for peer in (3, 4, 5):
+        bench.vouch(peer, 34)
+    assert set(bench.asked("state")) == {3}
+
+
+def test_a_silent_liar_does_not_keep_those_who_disagree_from_being_asked_again() -> None:
+    bench = Bench()
+    bench.begin()
+    for peer, round_id in ((1, 30), (2, 31), (3, 31)):
+        bench.vouch(peer, round_id)
+    bench.asked()
+    bench.wait(HURRY_S)
+    assert {request.round_id for request in bench.asked("voucher").values()} != set()
+
+
+def test_a_swarm_that_moved_on_and_one_that_stands_still_are_asked_again() -> None:
+    bench = Bench()
+    bench.begin()
+    for peer in (1, 2, 3, 4, 5):
+        bench.vouch(peer, 30 + peer)
+    bench.asked()
+    for peer in (1, 2, 3, 4, 5):
+        bench.refuse(peer, 90)
+    assert bench.asked() == {}, "not at once"
+    bench.wait(bench.settings.membership.probe_interval_s)
+    assert {request.round_id for request in bench.asked("voucher").values()} == {0}, "where they are"
+    for peer in (1, 2, 3):
+        bench.vouch(peer, 91)
+    assert len(bench.asked("state")) == 1
+
+
+def test_settings_that_differ_are_left_out_after_two_tries_and_the_state_is_taken() -> None:
+    bench = Bench()
+    bench.begin()
+    for _ in range(2):
+        for peer in (1, 2, 3, 4, 5):
+            bench.vouch(peer, 30, state(settings=b"l%d" % peer))
+        assert bench.restores == []
+        bench.wait(bench.settings.membership.probe_interval_s)
+    for peer in (1, 2, 3):
+        bench.vouch(peer, 31, state(settings=b"l%d" % peer))
+    (donor,) = bench.asked("state")
+    bench.offer(donor, 31, state(settings=b"l%d" % donor))
+    assert [restore.settings for restore in bench.restores] == [False]
+
+
+def test_the_word_of_the_last_survivor_is_taken_and_reported_when_nobody_else_can_have_a_state() -> None:
+    bench = Bench()
+    bench.others.gone = {2, 3}
+    bench.begin()
+    bench.vouch(1, 9)
+    bench.refuse(4, 0, NO_STATE)
+    assert bench.asked("state") == {}
+    bench.refuse(5, 0, NO_STATE)
+    assert set(bench.asked("state")) == {1}
+    assert "unvouched_state" in bench.told()
+
+
+def test_while_enough_may_have_a_state_the_word_of_few_is_not_taken_however_long_that_takes() -> None:
+    bench = Bench()
+    bench.begin()
+    for _ in range(40):
+        for peer in (1, 2):
+            bench.vouch(peer, 9, LIE)
+        bench.wait(bench.settings.rounds.round_timeout_s)
+    assert bench.asked("state") == {}, "of five within reach two may lie, and three are silent"
+
+
+def test_those_who_are_too_few_to_outvote_the_liars_are_followed_after_a_while_and_that_is_reported() -> None:
+    bench = Bench()
+    bench.others.gone = {4, 5}
+    bench.begin()
+    bench.vouch(1, 9, LIE)
+    bench.vouch(2, 9)
+    bench.vouch(3, 9)
+    assert "unvouched_state" not in bench.told()
+    for _ in range(8):
+        bench.wait(bench.settings.rounds.round_timeout_s / 2)
+        for peer, of in ((1, LIE), (2, TRUE), (3, TRUE)):
+            bench.vouch(peer, 9, of)
+        if set(bench.asked("state")) == {2}:
+            break
+    else:
+        pytest.fail("it waits for a third one for ever")
+    assert "unvouched_state" in bench.told()
+
+
+def test_one_with_a_state_of_its_own_goes_back_to_it_when_nobody_vouches() -> None:
+    bench = Bench()
+    bench.begin(has_own=True)
+    for peer in (1, 2, 3, 4, 5):
+        bench.refuse(peer, 0, NO_STATE)
+    assert bench.core.in_vain(AskAnother(bench.core._nonce))
+    bench = Bench()
+    bench.begin()
+    for peer in (1, 2, 3, 4, 5):
+        bench.refuse(peer, 0, NO_STATE)
+    assert not bench.core.in_vain(AskAnother(bench.core._nonce))
+
+
+def test_with_f_0_one_donor_is_asked_for_its_state_at_once() -> None:
+    bench = Bench(f=0)
+    bench.begin()
+    assert {peer: request.what for peer, request in bench.asked().items()} == {1: "state"}
+    bench.offer(1, 9)
+    assert len(bench.restores) == 1
+
+
+# --- the donor ----------------------------------------------------------------------------------------------------------------
+
+
+def ask(bench: Bench, sender: int, round_id: int, what: Any = "voucher") -> None:
+    bench.hear(sender, StateRequest(LINEAGE, 1, round_id, what))
+
+
+def answers(bench: Bench) -> dict[int, Message]:
+    said, bench.said = bench.said, []
+    return dict(said)
+
+
+def begins(bench: Bench, round_id: int) -> None:
+    bench.rounds.round_id = round_id
+    if bench.core.giving.next_named <= round_id:
+        bench.do(bench.core.giving.on_round(bench.now))
+
+
+def packed(bench: Bench, round_id: int, payload: Payload = TRUE) -> None:
+    bench.do(bench.core.giving.on_snapshot(SnapshotTaken(round_id, payload, SIZES), bench.now))
+
+
+def test_a_donor_vouches_when_it_comes_to_the_round_and_gives_that_state_though_it_has_moved_on() -> None:
+    bench = Bench()
+    ask(bench, 1, 9)
+    begins(bench, 8)
+    assert bench.snapshots == 0
+    begins(bench, 9)
+    assert bench.snapshots == 1
+    packed(bench, 9)
+    voucher = answers(bench)[1]
+    assert isinstance(voucher, Voucher)
+    assert voucher.digest == vouched_digest(LINEAGE, 9, CHAIN, CORE, TRUE.parts[0])
+    begins(bench, 30)
+    ask(bench, 1, 9, "state")
+    offer = answers(bench)[1]
+    assert isinstance(offer, StateOffer)
+    assert (offer.round_id, offer.digest, offer.parts) == (9, TRUE.digest, SIZES)
+
+
+def test_all_who_ask_at_one_round_cost_the_trainer_one_copy() -> None:
+    bench = Bench()
+    for peer in (1, 2, 3, 4, 5):
+        ask(bench, peer, 9)
+    ask(bench, 5, 9)
+    begins(bench, 9)
+    ask(bench, 4, 0)
+    packed(bench, 9)
+    assert bench.snapshots == 1
+    assert set(answers(bench)) == {1, 2, 3, 4, 5}
+
+
+def test_a_donor_that_is_past_the_round_or_far_from_it_says_where_it_is() -> None:
+    bench = Bench()
+    ask(bench, 1, 6)
+    ask(bench, 2, 7 + AHEAD_MAX + 1)
+    bench.hear(3, StateRequest(LINEAGE, 1, 7, "voucher"), able=False)
+    said = answers(bench)
+    reasons = {peer: (voucher.round_id, voucher.reason) for peer, voucher in said.items() if isinstance(voucher, Voucher)}
+    assert reasons == {1: (7, MOVED_ON), 2: (7, "is not there yet"), 3: (7, NO_STATE)}
+    ask(bench, 4, 9)
+    begins(bench, 11)  # over two rounds at once
+    voucher = answers(bench)[4]
+    assert isinstance(voucher, Voucher)
+    assert (voucher.round_id, voucher.reason) == (11, MOVED_ON)
+
+
+def test_what_a_donor_keeps_is_bounded_and_forgotten_after_a_while() -> None:
+    bench = Bench(n=12)
+    for round_id in (8, 9, 10):
+        ask(bench, round_id - 7, round_id)
+    for round_id in (8, 9, 10):
+        begins(bench, round_id)
+        packed(bench, round_id)
+    assert list(bench.core.giving.copies) == [9, 10]
+    assert len(bench.core.giving.copies) == COPIES_MAX
+    answers(bench)
+    for taker in range(1, 12):
+        ask(bench, taker, 11, "state")
+    busy = [message for message in answers(bench).values() if isinstance(message, StateOffer) and message.reason]
+    assert len(busy) == 11 - TAKERS_MAX
+    bench.wait(3 * bench.settings.rounds.round_timeout_s)
+    assert not bench.core.giving.copies
+    assert not bench.alarms
+
+
+def test_a_copy_that_nobody_vouched_for_is_not_kept() -> None:
+    bench = Bench(f=0)
+    ask(bench, 1, 0, "state")
+    packed(bench, 7)
+    assert isinstance(answers(bench)[1], StateOffer)
+    assert not bench.core.giving.copies
+
+
+def test_a_trainer_that_cannot_pack_its_state_makes_nobody_wait() -> None:
+    bench = Bench()
+    ask(bench, 1, 0)
+    packed(bench, 7, Payload(np.empty(0, np.uint8), 0))
+    voucher = answers(bench)[1]
+    assert isinstance(voucher, Voucher)
+    assert voucher.digest == b""
+    ask(bench, 1, 0)
+    assert bench.snapshots == 2, "it is asked again"
