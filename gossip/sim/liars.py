@@ -180,9 +180,28 @@ def _forged_before(liar: Liar, envelope: Envelope) -> bool:
 @lie
 def wrong_results(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[Letter] | None:
     """As a server it commits another aggregate than the rule gave, the same to everybody, with the digest to match."""
+    return _instead(liar, to, envelope, payload, lambda result: -result)
+
+
+@lie
+def scaled_results(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[Letter] | None:
+    """As a server it commits a thousand times the aggregate that the rule gave."""
+    return _instead(liar, to, envelope, payload, lambda result: result * np.float32(1000))
+
+
+@lie
+def slightly_wrong_results(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[Letter] | None:
+    """As a server it commits an aggregate that is a little longer than the rule's: nobody can tell it from a true one."""
+    return _instead(liar, to, envelope, payload, lambda result: result * np.float32(1.01))
+
+
+def _instead(
+    liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | None, twist: Callable[[Any], Any]
+) -> list[Letter] | None:
+    """Another result than the rule's, with the digest to match, under which the liar never says anything else."""
     if not _own_commit(envelope, payload) or payload is None or _forged_before(liar, envelope):
         return None
-    content = _forged(-payload.data, digest=True)
+    content = _forged(twist(payload.data).astype(np.float32), digest=True)
     liar.forged.add(content.digest)
     return [(to, _say(envelope, digest=content.digest), content)]
 
@@ -193,6 +212,12 @@ def broken_results(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload 
     if not _own_commit(envelope, payload) or payload is None:
         return None
     return [(to, envelope, _forged(payload.data + np.float32(1.0), digest=True))]
+
+
+@lie
+def kept_results(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[Letter] | None:
+    """As a server it tells nobody what it has made of their updates."""
+    return [] if _own_commit(envelope, payload) else None
 
 
 @lie

@@ -180,7 +180,7 @@ def test_every_lie_can_be_told(attack: str) -> None:
         stage.trainer.send(control.Contribute(0, go.slot, 1, None, 0.1, False))
         heard = core.wait_for(events.Contributed)
         assert heard.payloads[0].finite == (attack != "nan:0")
-        assert heard.own is None
+        assert heard.own.data.tolist() == [1, 2, 3, 4]
 
 
 def test_the_rule_runs_and_its_answer_has_the_digest_of_its_bytes() -> None:
