@@ -40,6 +40,7 @@ from .node_files import Journal, write_error
 from .node_lies import Tongue, rule_of
 from .node_plans import Foresight
 from .node_reduce import Judge, Reducer
+from .node_results import Comparison
 from .node_spec import CoreMaker, NodeSpec, TransportMaker, in_memory, over_zeromq, real_core
 from .node_trainer import TrainerLink, pid_behind
 from .node_worker import Worker
@@ -145,6 +146,7 @@ class Node:
         )
         own_control, own_bulk = self.transport.control, self.transport.bulk
         self.core = self._make_core(spec, settings, topology, own_control, own_bulk)
+        self._comparison = Comparison(self._worker, self._inbox.append)
         ahead = self.transport.ahead if topology.rolling else None
         self._reducer = Reducer(rule, self._worker, self._inbox.append, centered=not topology.rolling, ahead=ahead)
         known = rule_of(rule, settings.f, centered=not topology.rolling)
@@ -160,7 +162,6 @@ class Node:
             in_flight=self.transport.in_flight,
             cut=lambda elements: shard_sizes(elements, config.peers, rule.whole_vector or not topology.rolling, joint=joint),
             sketch_seed=settings.seed,
-            own_apart=not topology.rolling,
         )
         self.trainer.peers, self.trainer.alive, self.trainer.rank = config.peers, config.peers, spec.peer
         self._judge = Judge(self._ask, self._worker, self._inbox.append)
@@ -278,8 +279,12 @@ class Node:
                 self._linked.add(arrival.peer)
             elif isinstance(arrival, events.LinkDown):
                 self._linked.discard(arrival.peer)
-            elif self._tongue.tells_each:
-                self._tongue.heard(arrival.sender, arrival.message, arrival.payload)
+            else:
+                if self._tongue.tells_each:
+                    self._tongue.heard(arrival.sender, arrival.message, arrival.payload)
+                if (compared := self._comparison.of(arrival, self.core.compared_with)) is not None:
+                    self._handle(compared, now)
+                continue
             self._handle(arrival, now)
 
     def _receive(self, now: float, everything: bool) -> None:

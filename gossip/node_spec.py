@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
-from gossip.core.events import Effect, Event
+from gossip.core.events import Effect, Event, Payload
 from gossip.core.messages import Message, PeerId
 from gossip.core.peer import Peer
 from gossip.core.settings import CoreSettings
@@ -48,6 +48,8 @@ class Core(Protocol):
     def learn(self, peer: PeerId, control: str, bulk: str, incarnation: int, now: float) -> list[Effect]: ...
 
     def payload_limit(self, sender: PeerId, message: Message) -> int: ...
+
+    def compared_with(self, message: Message) -> tuple[Payload, ...] | None: ...
 
     @property
     def membership(self) -> HasIncarnation: ...

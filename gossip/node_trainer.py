@@ -58,7 +58,6 @@ class TrainerLink:
         in_flight: Whether the transport still reads an array (``Transport.in_flight``).
         cut: Elements of the flat vector -> sizes of its shards.
         sketch_seed: The same on all peers.
-        own_apart: In gossip rounds a liar believes its own true update.
     """
 
     def __init__(
@@ -74,11 +73,10 @@ class TrainerLink:
         in_flight: Callable[[object], bool],
         cut: Callable[[int], tuple[int, ...]],
         sketch_seed: int,
-        own_apart: bool,
     ) -> None:
         self._channel, self._worker, self._journal, self._tongue = channel, worker, journal, tongue
         self._emit, self._prepared, self._judged, self._in_flight = emit, prepared, judged, in_flight
-        self._cut, self._sketch_seed, self._own_apart = cut, sketch_seed, own_apart
+        self._cut, self._sketch_seed = cut, sketch_seed
         self._arena: Arena | None = None
         self._bounds: list[tuple[int, int]] = []  # start and stop of each shard
         self._outbox: deque[_Outgoing] = deque()
@@ -322,8 +320,6 @@ class TrainerLink:
         if not copy and not self._tongue.lies:
             told_all = payloads if parameters is None else (*payloads, parameters)
             self._offered[slot] = [payload.data for payload in told_all]
-        if not self._own_apart:
-            own = own_parameters = None
         self._emit(
             events.Contributed(
                 round_id, said.samples, payloads, loss, parameters, digest, own=own, own_parameters=own_parameters, rates=rates

@@ -161,6 +161,8 @@ class Recordable(Protocol):
 
     def payload_limit(self, sender: PeerId, message: Message) -> int: ...
 
+    def compared_with(self, message: Message) -> tuple[Payload, ...] | None: ...
+
     @property
     def membership(self) -> Any: ...
 
@@ -186,6 +188,9 @@ class RecordingCore:
 
     def payload_limit(self, sender: PeerId, message: Message) -> int:
         return self.core.payload_limit(sender, message)
+
+    def compared_with(self, message: Message) -> tuple[Payload, ...] | None:
+        return self.core.compared_with(message)
 
     def handle(self, event: Event, now: float) -> list[Effect]:
         return self._recorded(event, now, lambda: self.core.handle(event, now))

@@ -14,7 +14,7 @@ from .data_cursor import DataCursor, Ranges
 from .events import Apply, Committed, Effect, Payload, Report, Slice
 from .foresight import AHEAD_MAX, Foresight
 from .lineage import Lineage
-from .messages import Commit, PeerId
+from .messages import CHARGES_MAX, Commit, PeerId
 from .rates import are_sound
 from .settings import CoreSettings
 from .trust import TrustTable
@@ -143,7 +143,7 @@ class Agreed:
         step with, and with a payload that is finite and what the digest says."""
         if commit.roster != self.roster.peers and not self.is_roster(commit.roster):
             return False
-        if not self.may_have_contributed(commit) or not are_sound(commit.rates):
+        if not (self.may_have_contributed(commit) and self._may_charge(commit) and are_sound(commit.rates)):
             return False
         return commit.digest == (payload.digest if payload is not None else b"") and (payload is None or payload.finite)
 
@@ -157,6 +157,12 @@ class Agreed:
         return (
             once and ascending and with_samples and named <= set(self.roster.peers) and bool(contributors) <= bool(commit.digest)
         )
+
+    def _may_charge(self, commit: Commit) -> bool:
+        """Whether its charges are of members of the run and of rounds so far, each once, ascending, and few."""
+        named = [(charge.peer, charge.round_id) for charge in commit.charges]
+        known = all(peer in self.settings.peers and at <= commit.round_id for peer, at in named)
+        return known and len(named) <= CHARGES_MAX and named == sorted(set(named))
 
     def adopt(self, round_id: int, chain: bytes, snapshot: tuple[Any, ...]) -> None:
         """Takes over what another peer held before ``round_id``.

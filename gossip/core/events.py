@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any, Literal, TypeAlias
 
 from .data_cursor import EpochReport
@@ -36,13 +37,36 @@ class Started:
 
 
 @record
+class Likeness:
+    """How a server's result compares with this peer's own update of the round: Euclidean lengths and the inner product.
+
+    ``own`` is 0.0 where there is no such update, or an empty one.
+    """
+
+    length: float
+    own: float = 0.0
+    product: float = 0.0
+
+    @property
+    def cosine(self) -> float:
+        """Between the two; 0.0 where they have none, or one that is not finite."""
+        size = self.length * self.own
+        cosine = self.product / size if 0.0 < size < inf else 0.0
+        return cosine if cosine == cosine else 0.0  # NaN differs from itself
+
+
+@record
 class Received:
-    """A whole message of ``sender``, its payload complete. Malformed ones never come this far."""
+    """A whole message of ``sender``, its payload complete. Malformed ones never come this far.
+
+    ``likeness`` is there with results that ``Peer.compared_with`` wants to be compared.
+    """
 
     sender: PeerId
     incarnation: int
     message: Message
     payload: Payload | None = None
+    likeness: Likeness | None = None
 
 
 @record
@@ -108,7 +132,7 @@ class Contributed:
     loss: float | None = None
     parameters: Payload | None = None
     sketch: bytes = b""
-    own: Payload | None = None  # a liar's true update, which it keeps for itself in gossip rounds; None: payloads[0]
+    own: Payload | None = None  # a liar's true update, of all shards, which it keeps for itself; None: it tells the truth
     own_parameters: Payload | None = None  # likewise
     rates: tuple[float, ...] = ()  # what the trainer would step with
     took_us: int = 0  # from the begin of the round; the rounds fill it in

@@ -23,6 +23,7 @@ _SHARD = struct.Struct(">4q")  # round, shard, made_at, server
 _COUNT = struct.Struct(">q")
 _LENGTH = struct.Struct(">I")
 _CONTRIBUTION = struct.Struct(">3q2d")
+_CHARGE = struct.Struct(">2q")
 _REAL = struct.Struct(">d")
 
 
@@ -61,6 +62,9 @@ def header_bytes(commit: Commit) -> bytes:
     if commit.decision or commit.measured:
         parts += [_COUNT.pack(len(commit.decision)), *[_REAL.pack(_real(weight)) for weight in commit.decision]]
         parts += [_blob(digest) for digest in commit.measured]
+    if commit.charges:
+        parts.append(_COUNT.pack(-len(commit.charges)))  # below zero: no weights of a decision
+        parts += [_CHARGE.pack(charge.peer, charge.round_id) for charge in commit.charges]
     return b"".join(parts)
 
 

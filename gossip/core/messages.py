@@ -16,6 +16,7 @@ Stage: TypeAlias = Literal["ready", "leaving", "completed"]
 ROUND_MAX = 2**48
 DIGEST_BYTES = 16
 STATISTICS_BYTES_MAX = 48 * 1024
+CHARGES_MAX = 8
 JOINT_PEERS_MAX = 100
 """Most peers of a run whose shards decide together: what is measured of their updates fits a message."""
 
@@ -137,6 +138,14 @@ class Rejection:
 
 
 @record
+class Charge:
+    """The server of a commit says in its own name: what ``peer`` has sent it as the result of round ``round_id`` was refused."""
+
+    peer: PeerId
+    round_id: int
+
+
+@record
 class Commit:
     """What everybody applies for one shard of a round; its payload is the aggregate.
 
@@ -162,6 +171,7 @@ class Commit:
     decision: tuple[float, ...] = ()
     measured: tuple[bytes, ...] = ()
     rates: tuple[float, ...] = ()  # what all step with; of the first shard only
+    charges: tuple[Charge, ...] = ()  # of the server's own experience
 
 
 @record

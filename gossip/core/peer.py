@@ -120,11 +120,9 @@ class Peer:
         rng = Random(f"{settings.seed}/{local}/{incarnation}")
         allowed = frozenset(settings.peers)
         self.membership = Membership(local, incarnation, settings.membership, self.timers, rng, allowed, control, bulk)
-        self.rounds: RollingRounds | GossipRounds
-        if topology.rolling:
-            self.rounds = RollingRounds(local, settings, topology, self.membership, self.timers)
-        else:
-            self.rounds = GossipRounds(local, settings, topology, self.membership, self.timers, rng)
+        own = (local, settings, topology, self.membership, self.timers)
+        self.rounds: RollingRounds | GossipRounds = RollingRounds(*own) if topology.rolling else GossipRounds(*own, rng)
+        self.compared_with = self.rounds.compared_with
         self._rolling = self.rounds if isinstance(self.rounds, RollingRounds) else None
         self._tolerance_s = min(settings.membership.probe_interval_s, STOOD_STILL_S)
         self.greeting = Greeting(local, settings, self.membership, self.rounds, (control, bulk))

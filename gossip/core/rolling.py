@@ -7,33 +7,30 @@ commit for every shard; then it applies them all and goes on. Nothing here waits
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, TypeAlias
 
-from gossip.topologies.base import Plan, Roster
+from gossip.topologies.base import Roster
 
 from .agreed import Agreed, whence
 from .astray import Astray, StillBehind
 from .commit_log import CommitLog, reissue
 from .deadline import Deadline
+from .doubts import Doubts
 from .elsewhere import Elsewhere
 from .events import Aggregated, Applied, Contributed, Effect, Go, Payload, Received, Report, Send, Token
 from .joint import Joint
-from .messages import Commit, CommitRequest, Hello, NotMe, Overdue, Partial, PeerId, Push, Query, Update
+from .messages import Commit, CommitRequest, Hello, Message, NotMe, Overdue, Partial, PeerId, Push, Query, Update
 from .pace import since_us
 from .promises import Promises
 from .serving import RoundTimer, Server
 from .settings import CoreSettings
-from .shard import ShardRound
+from .shard import ShardRound, bytes_of
 from .spreading import next_roster, spread
 from .timers import Timers
-from .view import View
+from .view import RollingTopology, View
 
 AFTER_STANDING_STILL_S = 1.0
 """How long a peer that was stopped does not serve: what it was sent before is drained by then, and was meant for another time."""
-
-
-class RollingTopology(Protocol):
-    def __call__(self, roster: Roster, round_id: int, seed: int, *, shards: int) -> Plan: ...
 
 
 RollingTimer: TypeAlias = RoundTimer | StillBehind
@@ -57,6 +54,7 @@ class RollingRounds:
         self.joining: set[PeerId] = set()  # ready to be in the roster
         self.server = Server(local, settings, timers, self.deadline, self.skip_reason, self.joining, view.is_gone)
         self.joint = Joint(local, settings, self.server, timers, self._advance)
+        self.doubts = Doubts(local, settings, self.server, self.agreed.trust, self._advance)
         self.elsewhere = Elsewhere()
         self.mode: Mode = "off"
         self.round_id = 0
@@ -148,7 +146,7 @@ class RollingRounds:
             return []
         if (measured := self.server.measured(event)) is not None:
             return self.joint.on_measured(measured, now)
-        made = self.server.finish(event, next_roster(self.local, self.view, self.roster, self.joining))
+        made = self.server.finish(event, next_roster(self.local, self.view, self.roster, self.joining), self.doubts.charges())
         if made is None:
             return []
         # The others wait for it: it leaves now, and what follows from it here comes in a turn of its own.
@@ -190,7 +188,7 @@ class RollingRounds:
             case Query():
                 return self._on_query(sender, shard, message, now)
             case Commit():
-                return self._on_commit(sender, shard, message, event.payload, now)
+                return self._on_commit(sender, shard, message, event, now)
             case Partial() | Overdue():
                 heard = self.mode == "active" and not self.astray.is_elsewhere(sender, message.parent, now)
                 return self.joint.on_message(sender, message, now) if heard else []
@@ -241,27 +239,28 @@ class RollingRounds:
         shard.attempt = query.attempt
         return self._offer(shard, now)
 
-    def _on_commit(self, sender: PeerId, shard: ShardRound, commit: Commit, payload: Payload | None, now: float) -> list[Effect]:
+    def _on_commit(self, sender: PeerId, shard: ShardRound, commit: Commit, event: Received, now: float) -> list[Effect]:
+        payload = event.payload
         if shard.commit is not None:
             if shard.commit.digest == commit.digest or commit.parent != self.chain:
                 return []
-            digests = {"held": shard.commit.digest.hex(), "heard": commit.digest.hex()}
-            return [Report("fork", {**whence(sender, commit), **digests})]
+            return [Report("fork", {**whence(sender, commit), "held": shard.commit.digest.hex(), "heard": commit.digest.hex()})]
         if self.astray.is_off_branch(sender, commit, now):
             return []
         in_turn = commit.made_at <= commit.attempt and commit.server == shard.server(commit.made_at)
         if not in_turn or not self.agreed.is_sound(commit, payload):
-            return [Report("bad_commit", whence(sender, commit))]
+            return self.doubts.refuse(sender, shard, commit, "bad_commit", "it is no result of this round", now)
         serves = shard.server(shard.attempt) == self.local
         if commit.attempt < shard.attempt and not serves:
             # We have promised not to take it. Who serves our attempt may: then it re-issues it to everybody.
             return [Send(shard.server(shard.attempt), commit, payload)] if shard.passes_on(commit) else []
-        effects: list[Effect] = []
+        if (instead := self.doubts.judge(sender, shard, commit, event.likeness, now)) is not None:
+            return instead
         if serves:
             # A server that hears of a commit, its own of a former life even, spreads that one and does not aggregate again, nor
             # commit what its rule is at.
             commit = replace(commit, attempt=max(commit.attempt, shard.attempt))
-            effects = spread(self.local, self.view, self.roster, commit, payload)
+        effects = spread(self.local, self.view, self.roster, commit, payload) if serves else []
         return effects + self._hold(shard, commit, payload, False, now)
 
     def _on_not_me(self, sender: PeerId, notice: NotMe, now: float) -> list[Effect]:
@@ -444,7 +443,8 @@ class RollingRounds:
 
     def payload_bytes(self, message: Update | Commit | Push) -> int:
         """What the payload of ``message`` must measure, by our own layout; -1 when there is no such shard."""
-        if isinstance(message, Push) or message.shard >= len(self.sizes):
-            return -1
-        empty = message.samples == 0 if isinstance(message, Update) else not message.digest
-        return 0 if empty else 4 * self.sizes[message.shard]
+        return -1 if isinstance(message, Push) else bytes_of(message, self.sizes)
+
+    def compared_with(self, message: Message) -> tuple[Payload, ...] | None:
+        """What the payload of a message is to be compared with before it comes: the own update, if any. None: with nothing."""
+        return self.doubts.compared_with(message, self.round_id, self._own) if self.mode == "active" else None

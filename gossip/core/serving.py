@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from typing import Any, Literal
 
 from gossip.topologies.base import Roster
 
 from .deadline import Deadline
 from .events import Aggregate, Aggregated, Effect, Payload, Report, Row, Send, SetTimer
-from .messages import Commit, PeerId, Query, Update
+from .messages import Charge, Commit, PeerId, Query, Update
 from .quorum import needed_by_rule, quorum_of
 from .record import record
 from .settings import CoreSettings
@@ -156,7 +157,8 @@ class Server:
         if len(shard.answers) < self.quorum():
             return []
         expected = self.expected()
-        missing = [peer for peer in expected if peer not in shard.answers]
+        # Who holds a result that is refused here has nothing else to say.
+        missing = [peer for peer in expected if peer not in shard.answers and peer not in shard.doubted]
         if not missing:
             return self._close(shard, now)
         over_at = shard.first_at + self._patience_s(shard, len(expected))
@@ -219,12 +221,15 @@ class Server:
         together.why = "" if event.statistics else event.reason
         return shard
 
-    def finish(self, event: Aggregated, roster: tuple[PeerId, ...]) -> tuple[ShardRound, Commit] | None:
+    def finish(
+        self, event: Aggregated, roster: tuple[PeerId, ...], charges: tuple[Charge, ...] = ()
+    ) -> tuple[ShardRound, Commit] | None:
         """The rule has answered. None when that is no longer of use: we have promised a later attempt meanwhile."""
         shard, attempt = self._tickets.pop(event.ticket, (None, 0))
         if shard is None or shard.ticket != event.ticket or shard.commit is not None or attempt < shard.attempt:
             return None
-        return shard, shard.commit_of(event, self.settings.lineage, self.round_id, self.local, self.parent, roster)
+        commit = shard.commit_of(event, self.settings.lineage, self.round_id, self.local, self.parent, roster)
+        return shard, replace(commit, charges=charges) if charges else commit
 
     def timer(self, what: Literal["grace", "ask", "lack"], shard: ShardRound, at: float) -> SetTimer:
         assert shard.serving is not None

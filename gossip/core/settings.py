@@ -59,6 +59,8 @@ class TrustSettings:
 
     memory: float = 0.9  # trust <- memory * trust + (1 - memory) * (1 if the update was ordinary else 0)
     outlying: float = 3.0  # so many times farther out than the median, as a rule and this time: that is evidence
+    served_memory: float = 0.4  # what is left of the trust in a server when more than f peers have refused a result of it
+    served_recovery: float = 0.1  # of what is lacking comes back with each result of it that is taken
     suspect_below: float = 0.5
     quarantine_below: float = 0.2
     quarantine_rounds: int = 100
@@ -77,6 +79,14 @@ Slices: TypeAlias = Literal["speed", "equal"]
 
 
 @dataclass(frozen=True, slots=True)
+class ResultSettings:
+    """When a receiver doubts what a server has made of the updates. How they were measured: docs/threat_model.md."""
+
+    opposed: float = -0.5  # cosine to the own update; near the end of a training, 1 to 2 % of honest results are below for a peer
+    longer: float = 3.0  # times the longest results of late, and the own update; a longer one is doubted
+
+
+@dataclass(frozen=True, slots=True)
 class CoreSettings:
     run: bytes
     lineage: bytes
@@ -91,6 +101,7 @@ class CoreSettings:
     rounds: RoundSettings = field(default_factory=RoundSettings)
     gossip: GossipSettings = field(default_factory=GossipSettings)
     trust: TrustSettings = field(default_factory=TrustSettings)
+    results: ResultSettings = field(default_factory=ResultSettings)
 
     @property
     def updates_min(self) -> int:

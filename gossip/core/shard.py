@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 from typing import Literal
@@ -14,6 +14,14 @@ from .rates import agree
 REASON_CHARACTERS = 200  # of why nothing could be aggregated; a longer text would not fit a message
 
 PASSED_ON_MAX = 64  # different commits of one round; no more than a few are ever honest
+
+
+def bytes_of(message: Update | Commit, sizes: Sequence[int]) -> int:
+    """What its payload must measure, by the own layout; -1 when there is no such shard."""
+    if message.shard >= len(sizes):
+        return -1
+    empty = message.samples == 0 if isinstance(message, Update) else not message.digest
+    return 0 if empty else 4 * sizes[message.shard]
 
 
 @dataclass(slots=True)
@@ -54,6 +62,7 @@ class ShardRound:
     lack: Token | None = None  # fires when what others have measured should be here
     blamed: int = -1  # attempt of the first shard whose server had this one handed on last
 
+    doubted: set[PeerId] = field(default_factory=set)  # who has handed us results that we doubt
     commit: Commit | None = None
     payload: Payload | None = None
     made_here: bool = False

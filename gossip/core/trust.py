@@ -1,7 +1,8 @@
 """One score a peer from evidence with a name: who is suspected, quarantined, on parole, and why.
 
 A pure function of the commits, so all peers whose commits agree hold the same table. Crashes and lateness are no evidence:
-only what a peer has sent is. A peer's life in the table:
+only what a peer has sent is. What it has sent as a server is told by others when they serve (``Charge``): once more than f have
+said so of the same round, one of them is honest. A peer's life in the table:
 
     normal --score < quarantine_below--> quarantined --quarantine_rounds--> on parole --parole_rounds--> normal
                                               ^                               |
@@ -29,6 +30,9 @@ NOBODY: frozenset[PeerId] = frozenset()
 
 Change: TypeAlias = Literal["suspected", "trusted", "quarantined", "parole", "cleared"]
 
+CHARGES_OPEN = 16
+"""Rounds of one peer's results of which others have said that they refused them, at most."""
+
 # What counts as evidence, in words for "3 of the last 20 updates ...". Rejections for any other reason say nothing about lying.
 WORDS = {"outlying": "stood out", "non_finite": "were not finite", "wrong_size": "had the wrong size"}
 
@@ -46,11 +50,21 @@ class Transition:
 
 @dataclass(slots=True)
 class _Standing:
-    score: float = 1.0
+    score: float = 1.0  # by its updates
+    served: float = 1.0  # by its results
     suspected: bool = False
     rounds_left: int = 0  # of the quarantine or the parole
     phase: Literal["normal", "quarantined", "parole"] = "normal"
     recent: tuple[tuple[str, float], ...] = ()  # evidence ("" for none) and outlyingness, oldest first
+    refused: int = 0  # results that more than f have refused, since it was locked up last
+    charges: tuple[tuple[int, tuple[PeerId, ...]], ...] = ()  # round of a result -> who refused it; (): enough
+
+    @property
+    def trust(self) -> float:
+        return min(self.score, self.served)
+
+
+_UNKNOWN = _Standing()
 
 
 class TrustTable:
@@ -65,6 +79,7 @@ class TrustTable:
     def __init__(self, settings: TrustSettings, f: int) -> None:
         self.settings, self.f = settings, f
         self._standings: dict[PeerId, _Standing] = {}
+        self._window = 64 + 16 * f  # rounds in which more than f different peers have served, as good as certainly
         self._locked_ever = False  # somebody has been in quarantine: most runs need not look who is
         # Between falling below suspect_below and being trusted again lies a quarter of what is above it.
         self._trusted_above = settings.suspect_below + (1.0 - settings.suspect_below) / 4
@@ -74,11 +89,11 @@ class TrustTable:
 
     def score(self, peer: PeerId) -> float:
         standing = self._standings.get(peer)
-        return 1.0 if standing is None else standing.score
+        return 1.0 if standing is None else standing.trust
 
     def scores(self) -> dict[PeerId, float]:
         """Of every peer that was ever judged, by peer."""
-        return {peer: self._standings[peer].score for peer in sorted(self._standings)}
+        return {peer: self._standings[peer].trust for peer in sorted(self._standings)}
 
     def suspected(self) -> tuple[PeerId, ...]:
         return tuple(sorted(peer for peer, standing in self._standings.items() if standing.suspected))
@@ -108,7 +123,17 @@ class TrustTable:
                 far = sorted(value for evidence, value in standing.recent if evidence == name)
                 words += f", {_times(far[len(far) // 2])} farther out than typical"
             found.append(words)
+        if standing.refused:
+            results = f"{standing.refused} of its results were" if standing.refused > 1 else "a result of it was"
+            found.append(f"{results} refused by more than {self.f} peers")
         return tuple(found)
+
+    def lacks(self, accuser: PeerId, peer: PeerId, of_round: int, round_id: int) -> bool:
+        """Whether the charge of ``accuser`` is of use: not known yet, and not too old in ``round_id``."""
+        standing = self._standings.get(peer, _UNKNOWN)
+        known = dict(standing.charges).get(of_round)
+        new = known is None or (bool(known) and accuser not in known)
+        return new and of_round >= round_id - self._window and standing.phase != "quarantined"
 
     # --- what it learns ---------------------------------------------------------------------------------------------------
 
@@ -125,9 +150,38 @@ class TrustTable:
             for rejection in commit.rejected:
                 if rejection.peer not in rejected or rejection.reason in WORDS:
                     rejected[rejection.peer] = rejection
+        accused = self._serve(commits)
         return self.observe_commit(
-            commits[0].round_id, contributors.values(), rejected.values(), roster=commits[0].roster or None
+            commits[0].round_id, contributors.values(), rejected.values(), roster=commits[0].roster or None, accused=accused
         )
+
+    def _serve(self, commits: Sequence[Commit]) -> tuple[PeerId, ...]:
+        """Learns who has made a result that was taken, and who one that was refused. Returns whose trust may have changed."""
+        changed: list[PeerId] = []
+        for commit in commits:
+            server = self._standings.get(commit.server)
+            if server is not None and server.served < 1.0 and commit.digest and server.phase == "normal":
+                server.served += self.settings.served_recovery * (1.0 - server.served)
+                changed.append(commit.server)
+        for commit in commits:
+            for charge in commit.charges:
+                if charge.peer != commit.server and self.lacks(commit.server, charge.peer, charge.round_id, commit.round_id):
+                    self._charge(self._standings.setdefault(charge.peer, _Standing()), commit, charge.round_id)
+                    changed.append(charge.peer)
+        return tuple(changed)
+
+    def _charge(self, standing: _Standing, commit: Commit, of_round: int) -> None:
+        """The server of ``commit`` says that it has refused a result. Once more than f have, it counts."""
+        charges = {at: by for at, by in standing.charges if at >= commit.round_id - self._window}
+        by = tuple(sorted({*charges.get(of_round, ()), commit.server}))
+        enough = len(by) > self.f
+        charges[of_round] = () if enough else by
+        # No liar can push out by charges of its own what others say, too.
+        kept = sorted(charges.items(), key=lambda charge: (not charge[1], len(charge[1]), charge[0]))[-CHARGES_OPEN:]
+        standing.charges = tuple(sorted(kept))
+        if enough:
+            standing.served *= self.settings.served_memory
+            standing.refused = min(standing.refused + 1, RECENT)
 
     def observe_commit(
         self,
@@ -136,11 +190,13 @@ class TrustTable:
         rejected: Iterable[Rejection],
         *,
         roster: Sequence[PeerId] | None = None,
+        accused: Sequence[PeerId] = (),
     ) -> list[Transition]:
         """Learns from one round.
 
         Args:
             roster: Whose majority must stay out of quarantine; when None, everybody who was ever judged.
+            accused: Whose trust may have changed otherwise.
         Returns: what changed, in the order of the peers.
         """
         judged: dict[PeerId, tuple[str, float]] = {}
@@ -156,7 +212,8 @@ class TrustTable:
                 if peer not in self._standings:
                     self._standings[peer] = _Standing()
                 self._learn(self._standings[peer], verdict)
-        changes = [*self._release(round_id), *self._suspect(round_id, judged), *self._quarantine(round_id, roster)]
+        looked_at = dict.fromkeys([*judged, *accused])
+        changes = [*self._release(round_id), *self._suspect(round_id, looked_at), *self._quarantine(round_id, roster)]
         return sorted(changes, key=lambda change: change.peer)
 
     def _stands_out(self, peer: PeerId, far: float) -> bool:
@@ -190,12 +247,14 @@ class TrustTable:
                 continue
             if standing.phase == "quarantined":
                 standing.phase, standing.score = "parole", self._parole_score
+                standing.served = max(standing.served, self._parole_score)
                 standing.rounds_left = self.settings.parole_rounds
                 # Otherwise the old offences would be told as the reason for what happens from now on.
-                standing.recent = ()
+                standing.recent, standing.refused = (), 0
                 changes.append(self._transition(peer, "parole", round_id))
             else:
                 standing.phase, standing.score = "normal", self.settings.suspect_below
+                standing.served = max(standing.served, self.settings.suspect_below)
                 changes.append(self._transition(peer, "cleared", round_id))
         return changes
 
@@ -205,17 +264,17 @@ class TrustTable:
             standing = self._standings.get(peer)
             if standing is None or standing.phase == "quarantined":
                 continue
-            if not standing.suspected and standing.score < self.settings.suspect_below:
+            if not standing.suspected and standing.trust < self.settings.suspect_below:
                 standing.suspected = True
                 changes.append(self._transition(peer, "suspected", round_id))
-            elif standing.suspected and standing.score > self._trusted_above:
+            elif standing.suspected and standing.trust > self._trusted_above:
                 standing.suspected = False
                 changes.append(self._transition(peer, "trusted", round_id))
         return changes
 
     def _quarantine(self, round_id: int, roster: Sequence[PeerId] | None) -> list[Transition]:
         below = self.settings.quarantine_below
-        low = [(s.score, peer) for peer, s in self._standings.items() if s.score < below and s.phase != "quarantined"]
+        low = [(s.trust, peer) for peer, s in self._standings.items() if s.trust < below and s.phase != "quarantined"]
         if not low:
             return []
         members = set(self._standings if roster is None else roster)
@@ -238,7 +297,9 @@ class TrustTable:
     def pack(self) -> tuple[Any, ...]:
         """The whole table as plain tuples, for a peer that takes over our state."""
         table = sorted(self._standings.items())
-        return tuple([(p, s.score, s.suspected, s.phase, s.rounds_left, s.recent) for p, s in table])
+        return tuple(
+            [(p, s.score, s.suspected, s.phase, s.rounds_left, s.recent, s.served, s.refused, s.charges) for p, s in table]
+        )
 
     def unpack(self, packed: Any) -> None:
         """Takes over what ``pack`` gave elsewhere. Raises ``ValueError``, and changes nothing, when it is not that."""
@@ -259,13 +320,14 @@ def _standings_of(packed: Any) -> dict[PeerId, _Standing]:
         raise ValueError("trust: not a table of peers")
     standings = {}
     for row in packed:
-        if not isinstance(row, tuple | list) or len(row) != 6:
-            raise ValueError("trust: a row has 6 fields")
-        peer, score, suspected, phase, rounds_left, recent = row
-        if not all(isinstance(value, int) and not isinstance(value, bool) and value >= 0 for value in (peer, rounds_left)):
+        if not isinstance(row, tuple | list) or len(row) != 9:
+            raise ValueError("trust: a row has 9 fields")
+        peer, score, suspected, phase, rounds_left, recent, served, refused, charges = row
+        if not _are_counts((peer, rounds_left, refused)):
             raise ValueError("trust: peers and rounds are whole numbers")
-        if not isinstance(score, int | float) or not 0.0 <= score <= 1.0 or not isinstance(suspected, bool):
-            raise ValueError(f"trust: a score of {score!r}")
+        for value in (score, served):
+            if not isinstance(value, int | float) or not 0.0 <= value <= 1.0 or not isinstance(suspected, bool):
+                raise ValueError(f"trust: a score of {value!r}")
         if phase not in ("normal", "quarantined", "parole"):
             raise ValueError(f"trust: a phase of {phase!r}")
         if not isinstance(recent, tuple | list) or len(recent) > RECENT:
@@ -275,6 +337,21 @@ def _standings_of(packed: Any) -> dict[PeerId, _Standing]:
                 raise ValueError("trust: evidence without a name")
             if not isinstance(item[1], int | float):
                 raise ValueError("trust: evidence without a number")
-        memory = tuple([(str(name), float(far)) for name, far in recent])
-        standings[peer] = _Standing(float(score), suspected, rounds_left, phase, memory)
+        memory, known = tuple([(str(name), float(far)) for name, far in recent]), _charges_of(charges)
+        standings[peer] = _Standing(float(score), float(served), suspected, rounds_left, phase, memory, refused, known)
     return standings
+
+
+def _are_counts(values: Iterable[Any]) -> bool:
+    return all(isinstance(value, int) and not isinstance(value, bool) and value >= 0 for value in values)
+
+
+def _charges_of(packed: Any) -> tuple[tuple[int, tuple[PeerId, ...]], ...]:
+    if not isinstance(packed, tuple | list) or len(packed) > CHARGES_OPEN:
+        raise ValueError("trust: too many charges")
+    for item in packed:
+        if not isinstance(item, tuple | list) or len(item) != 2 or not isinstance(item[1], tuple | list):
+            raise ValueError("trust: a charge has a round and those who have said it")
+        if not _are_counts((item[0], *item[1])) or len(item[1]) > MOST_PEERS:
+            raise ValueError("trust: a charge of no round or by no peer")
+    return tuple([(at, tuple(by)) for at, by in packed])

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from gossip.topologies.base import Plan, Roster
+
 from .messages import PeerId
+
+
+class RollingTopology(Protocol):
+    def __call__(self, roster: Roster, round_id: int, seed: int, *, shards: int) -> Plan: ...
 
 
 class View(Protocol):

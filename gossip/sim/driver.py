@@ -20,7 +20,8 @@ from typing import Any, Generic
 
 from gossip.core import events
 from gossip.core.events import Effect, Event, Received, Send, TimerFired, Token
-from gossip.core.messages import PeerId
+from gossip.core.messages import Commit, PeerId
+from gossip.node_results import compared
 
 from .host import C, Host
 from .links import Links
@@ -341,6 +342,8 @@ class Swarm(Timeline, Generic[C]):
         kind: type = type(event)
         if kind is Received:
             kind = type(event.message)  # type: ignore[union-attr]
+            if kind is Commit and host.compared_with is not None:
+                event = compared(event, host.compared_with)  # type: ignore[arg-type]
         for see in hooks.event[kind]:
             see(self, peer, event)
         if host.state == CRASHED:

@@ -70,7 +70,11 @@ JOINT = {"krum": 5, "multi_krum": 5, "geometric_median": 3, "centered_clipping":
 TOGETHER, PEERS_TOGETHER = 0.4, 6
 SHARD_LIE = 0.5  # of the node lies where shards decide together: about that
 ROBUST = 0.45  # of the schedules in which nobody does: the rule is drawn all the same, of which a mean is one
-SERVER_LIES = ("wrong_results", "broken_results", "nan_results", "two_results", "strange_roster", "usurper")
+SERVER_LIES = (
+    *("wrong_results", "scaled_results", "slightly_wrong_results", "broken_results", "nan_results", "two_results"),
+    "kept_results",
+    *("strange_roster", "usurper"),
+)
 """About results of rounds that somebody serves: elsewhere nobody can tell them."""
 LIES = (("sign_flip", 1.0), ("nan", 1.0), ("zero", 1.0), ("stale", 3.0), ("scale", 20.0), ("bit_flip", 1.0))
 

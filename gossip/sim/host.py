@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Generic, Literal, Protocol, TypeVar
 
 from gossip.core import events
-from gossip.core.events import Effect, Event, Token
+from gossip.core.events import Effect, Event, Payload, Token
 from gossip.core.messages import Message, PeerId
 
 from .machine import Machine
@@ -66,9 +66,12 @@ class Host(Generic[C]):
     halt: events.Halt | None = None
     payload_limit: Callable[[PeerId, Message], int] | None = None
     """What the transport asks before it takes a payload; a core without that takes any."""
+    compared_with: Callable[[Message], tuple[Payload, ...] | None] | None = None
+    """What the node asks before it hands over a result."""
 
     def __post_init__(self) -> None:
         self.payload_limit = getattr(self.core, "payload_limit", None)
+        self.compared_with = getattr(self.core, "compared_with", None)
 
     @property
     def running(self) -> bool:

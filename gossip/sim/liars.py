@@ -11,14 +11,11 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from gossip.core.digests import digests_of
-from gossip.core.donating import parts_of, vouched_digest
 from gossip.core.events import Payload
 from gossip.core.members import REFUTATIONS
 from gossip.core.messages import (
@@ -32,14 +29,13 @@ from gossip.core.messages import (
     Ping,
     PushPull,
     Rumour,
-    StateOffer,
     Status,
     Update,
-    Voucher,
 )
 from gossip.core.messages import Push as PushMessage
 
-from .toy_trainer import payload_of
+from . import state_lies  # noqa: F401 - its lies have names, too
+from .lying import LIES, Liar, forged, lie, say
 from .wire import Letter
 
 if TYPE_CHECKING:
@@ -47,41 +43,8 @@ if TYPE_CHECKING:
 
 OFTEN = 0.1  # of the messages that could carry a lie about others, so many do
 HUGE = np.float32(1e30)
-FAR_ROUNDS = 1_000_000
 STATUSES: tuple[Status, ...] = ("alive", "suspect", "dead", "left")
 STRANGERS = 10_000  # from which id on nobody is of the run
-
-
-@dataclass(slots=True)
-class Liar:
-    """One Byzantine peer: what it has to lie with."""
-
-    swarm: Swarm[Any]
-    peer: PeerId
-    rng: random.Random
-    told: Counter[str] = field(default_factory=Counter)  # how often each lie was told
-    heard: dict[str, Letter] = field(default_factory=dict)  # what a lie keeps for later
-    forged: set[bytes] = field(default_factory=set)  # digests of results that are lies already, and may come back to their teller
-
-    def victim(self) -> PeerId:
-        return self.rng.choice([peer for peer in self.swarm.hosts if peer != self.peer])
-
-    def standing_of(self, subject: PeerId) -> int:
-        """As its own core knows it; 0 of one that it does not know."""
-        membership = getattr(self.swarm.hosts[self.peer].core, "membership", None)
-        member = membership.members.get(subject) if membership is not None else None
-        return member.standing if member is not None else 0
-
-
-Lie = Callable[[Liar, PeerId, Envelope, Payload | None], Iterable[Letter] | None]
-"""``(liar, to, envelope, payload) -> what is sent instead``; None: nothing to lie about."""
-
-LIES: dict[str, Lie] = {}
-
-
-def lie(function: Lie) -> Lie:
-    LIES[function.__name__] = function
-    return function
 
 
 class Liars:
@@ -117,15 +80,6 @@ class Liars:
         return letters
 
 
-def _say(envelope: Envelope, **changes: Any) -> Envelope:
-    """The same with some fields of its message changed."""
-    return replace(envelope, message=replace(envelope.message, **changes))
-
-
-def _forged(values: NDArray[Any], digest: bool = False) -> Payload:
-    return payload_of(np.ascontiguousarray(values), digest)
-
-
 # --- updates ----------------------------------------------------------------------------------------------------------------
 
 
@@ -133,7 +87,7 @@ def _twisted(to: PeerId, envelope: Envelope, payload: Payload | None, twist: Cal
     if payload is None or not isinstance(envelope.message, Update | PushMessage):
         return None
     with np.errstate(over="ignore"):
-        return [(to, envelope, _forged(twist(payload.data).astype(np.float32)))]
+        return [(to, envelope, forged(twist(payload.data).astype(np.float32)))]
 
 
 @lie
@@ -166,7 +120,7 @@ def wrong_size(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | No
     if payload is None or not isinstance(envelope.message, Update | PushMessage | Commit):
         return None
     longer = np.append(payload.data, np.float32(1.0))
-    return [(to, envelope, _forged(longer, digest=isinstance(envelope.message, Commit)))]
+    return [(to, envelope, forged(longer, digest=isinstance(envelope.message, Commit)))]
 
 
 # --- results ----------------------------------------------------------------------------------------------------------------
@@ -183,11 +137,30 @@ def _forged_before(liar: Liar, envelope: Envelope) -> bool:
 @lie
 def wrong_results(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[Letter] | None:
     """As a server it commits another aggregate than the rule gave, the same to everybody, with the digest to match."""
+    return _instead(liar, to, envelope, payload, lambda result: -result)
+
+
+@lie
+def scaled_results(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[Letter] | None:
+    """As a server it commits a thousand times the aggregate that the rule gave."""
+    return _instead(liar, to, envelope, payload, lambda result: result * np.float32(1000))
+
+
+@lie
+def slightly_wrong_results(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[Letter] | None:
+    """As a server it commits an aggregate that is a little longer than the rule's: nobody can tell it from a true one."""
+    return _instead(liar, to, envelope, payload, lambda result: result * np.float32(1.01))
+
+
+def _instead(
+    liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | None, twist: Callable[[Any], Any]
+) -> list[Letter] | None:
+    """Another result than the rule's, with the digest to match, under which the liar never says anything else."""
     if not _own_commit(envelope, payload) or payload is None or _forged_before(liar, envelope):
         return None
-    content = _forged(-payload.data, digest=True)
+    content = forged(twist(payload.data).astype(np.float32), digest=True)
     liar.forged.add(content.digest)
-    return [(to, _say(envelope, digest=content.digest), content)]
+    return [(to, say(envelope, digest=content.digest), content)]
 
 
 @lie
@@ -195,7 +168,13 @@ def broken_results(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload 
     """As a server it sends an aggregate that its own digest does not fit."""
     if not _own_commit(envelope, payload) or payload is None:
         return None
-    return [(to, envelope, _forged(payload.data + np.float32(1.0), digest=True))]
+    return [(to, envelope, forged(payload.data + np.float32(1.0), digest=True))]
+
+
+@lie
+def kept_results(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[Letter] | None:
+    """As a server it tells nobody what it has made of their updates."""
+    return [] if _own_commit(envelope, payload) else None
 
 
 @lie
@@ -203,8 +182,8 @@ def nan_results(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | N
     """As a server it commits NaN, with the digest to match."""
     if not _own_commit(envelope, payload) or payload is None:
         return None
-    content = _forged(np.full_like(payload.data, np.nan), digest=True)
-    return [(to, _say(envelope, digest=content.digest), content)]
+    content = forged(np.full_like(payload.data, np.nan), digest=True)
+    return [(to, say(envelope, digest=content.digest), content)]
 
 
 @lie
@@ -220,7 +199,7 @@ def strange_roster(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload 
     """As a server it names a roster with somebody in it who is not of the run."""
     if not _own_commit(envelope, payload) or not isinstance(envelope.message, Commit):
         return None
-    return [(to, _say(envelope, roster=(*envelope.message.roster, STRANGERS)), payload)]
+    return [(to, say(envelope, roster=(*envelope.message.roster, STRANGERS)), payload)]
 
 
 @lie
@@ -229,7 +208,7 @@ def usurper(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | None)
     message = envelope.message
     if not isinstance(message, Update) or payload is None or liar.rng.random() >= OFTEN:
         return None
-    content = _forged(payload.data.copy(), digest=True)
+    content = forged(payload.data.copy(), digest=True)
     where = (message.lineage, message.round_id, message.shard, message.attempt, message.attempt, liar.peer, message.parent)
     roster = tuple(liar.swarm.hosts)
     return [(to, replace(envelope, message=Commit(*where, content.digest, (), (), roster, None, "")), content)]
@@ -246,7 +225,7 @@ def wrong_measures(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload 
         return None
     numbers = np.frombuffer(message.statistics, "<f8")
     factors = np.array([liar.rng.gauss(0.0, 1.0) for _ in numbers])
-    return [(to, _say(envelope, statistics=(numbers * factors).astype("<f8").tobytes()), payload)]
+    return [(to, say(envelope, statistics=(numbers * factors).astype("<f8").tobytes()), payload)]
 
 
 @lie
@@ -266,7 +245,7 @@ def broken_measures(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload
             {"contributors": ()},
         )
     )
-    return [(to, _say(envelope, **broken), payload)]
+    return [(to, say(envelope, **broken), payload)]
 
 
 @lie
@@ -281,7 +260,7 @@ def wrong_decisions(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload
     message = envelope.message
     if not isinstance(message, Commit) or message.server != liar.peer or not message.decision:
         return None
-    return [(to, _say(envelope, decision=(1.0,) + (0.0,) * (len(message.decision) - 1)), payload)]
+    return [(to, say(envelope, decision=(1.0,) + (0.0,) * (len(message.decision) - 1)), payload)]
 
 
 # --- membership -------------------------------------------------------------------------------------------------------------
@@ -290,10 +269,10 @@ def wrong_decisions(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload
 def _with_rumour(to: PeerId, envelope: Envelope, payload: Payload | None, rumour: Rumour) -> list[Letter] | None:
     match envelope.message:
         case Ping(rumours=rumours) | Ack(rumours=rumours) | Gossip(rumours=rumours):
-            return [(to, _say(envelope, rumours=(rumour, *rumours)), payload)]
+            return [(to, say(envelope, rumours=(rumour, *rumours)), payload)]
         case PushPull(members=members):
             others = tuple(member for member in members if member.peer != rumour.peer)
-            return [(to, _say(envelope, members=(*others, rumour)), payload)]
+            return [(to, say(envelope, members=(*others, rumour)), payload)]
         case _:
             return None
 
@@ -353,63 +332,7 @@ def strangers(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | Non
     return _with_rumour(to, envelope, payload, Rumour(stranger, status, 0, *where, stranger))
 
 
-# --- states, and anything ---------------------------------------------------------------------------------------------------
-
-
-def _forged_state(payload: Payload, parts: tuple[int, ...]) -> Payload:
-    """One bit of it is another: the same one whoever forges it."""
-    content = payload.data.copy()
-    content[0] ^= 1
-    content.setflags(write=False)
-    return Payload(content, content.nbytes, True, *digests_of(content, parts))
-
-
-@lie
-def wrong_states(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[Letter] | None:
-    """Hands another state than its own to who asks for one, with a digest that fits it, and vouches for that one: the same that
-    all vouch for who tell this lie."""
-    message = envelope.message
-    if isinstance(message, Voucher) and message.digest:
-        copy = liar.swarm.hosts[liar.peer].core.recovery.giving.copies[message.round_id]
-        state, _ = parts_of(_forged_state(copy.taken.payload, copy.taken.parts))
-        digest = vouched_digest(message.lineage, message.round_id, copy.chain, copy.core, state)
-        return [(to, _say(envelope, digest=digest), payload)]
-    if payload is None or not isinstance(message, StateOffer):
-        return None
-    content = _forged_state(payload, message.parts)
-    return [(to, _say(envelope, digest=content.digest), content)]
-
-
-@lie
-def broken_states(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[Letter] | None:
-    """Vouches for the truth, and then hands out a state that its digest does not fit."""
-    if payload is None or not isinstance(envelope.message, StateOffer):
-        return None
-    return [(to, envelope, _forged_state(payload, envelope.message.parts))]
-
-
-@lie
-def swapped_states(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[Letter] | None:
-    """Vouches for the truth, and then hands out another state, with a digest that fits that one."""
-    if payload is None or not isinstance(envelope.message, StateOffer):
-        return None
-    content = _forged_state(payload, envelope.message.parts)
-    return [(to, _say(envelope, digest=content.digest), content)]
-
-
-@lie
-def far_states(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[Letter] | None:
-    """Says that it is in a round that nobody has come to, and offers a state of that."""
-    message = envelope.message
-    if not isinstance(message, StateOffer | Voucher):
-        return None
-    return [(to, _say(envelope, round_id=message.round_id + FAR_ROUNDS), payload)]
-
-
-@lie
-def kept_states(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[Letter] | None:
-    """Answers nobody who asks for its state."""
-    return [] if isinstance(envelope.message, StateOffer | Voucher) else None
+# --- anything ---------------------------------------------------------------------------------------------------------------
 
 
 @lie

@@ -43,11 +43,11 @@ from gossip.world_faults import (
 from .checkers import Circumstances, Panel, Violation, every_checker
 from .checkers.promptness import AT_ONCE_S
 from .driver import Swarm, address
-from .liars import FAR_ROUNDS
 from .nemesis import Nemesis
 from .network import LinkModel, Network
 from .observer import Observer
 from .schedule import Schedule
+from .state_lies import FAR_ROUNDS
 from .toy_trainer import PREPARE_S, Judged, Reducer, Refused, Step, ToyTrainer, Values, payload_of_values, weighted_mean
 
 LONGER = 4 / 3  # times its duration is the most that a schedule is played for the sake of its rounds

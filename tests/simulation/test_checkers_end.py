@@ -106,7 +106,9 @@ def test_lies_excuse_by_kind_what_they_can_cause() -> None:
     delaying = [lie for lie in NODE_LIES if Circumstances.of(lies=[lie]).delaying]
     others = ["false_deaths", "false_suspicions", "forged_departures", "forged_incarnations", "deaf"]
     noise = ["replays", "garbage", "flood"]
-    results = ["wrong_results", "broken_results", "nan_results", "two_results", "strange_roster", "usurper"]
+    wrong = ["wrong_results", "scaled_results", "slightly_wrong_results", "broken_results", "nan_results", "two_results"]
+    wrong.insert(-1, "kept_results")
+    results = [*wrong, "strange_roster", "usurper"]
     assert defaming == ["wrong_size", *others, *noise]
     assert delaying == ["wrong_size", *results, *others, "far_states", *noise, *SHARD_LIES]
 

@@ -66,6 +66,9 @@ class FakeCore:
     def payload_limit(self, sender: int, message: Any) -> int:
         return -1
 
+    def compared_with(self, message: Any) -> None:
+        return None
+
     def say(self, *effects: Effect) -> None:
         """The effects go out with the next event, all in one turn."""
         with self._news:

@@ -181,7 +181,7 @@ def test_every_lie_can_be_told(attack: str) -> None:
         stage.trainer.send(control.Contribute(0, go.slot, 1, None, 0.1, False))
         heard = core.wait_for(events.Contributed)
         assert heard.payloads[0].finite == (attack != "nan:0")
-        assert heard.own is None
+        assert heard.own.data.tolist() == [1, 2, 3, 4]
 
 
 def test_the_rule_runs_and_its_answer_has_the_digest_of_its_bytes() -> None:
@@ -579,6 +579,7 @@ def test_a_commit_made_here_becomes_a_line_and_another_does_not(tmp_path: Any) -
         "chain": "04" * 16,
         "contributors": [{"peer": 2, "samples": 8, "weight": 0.5, "outlyingness": 1.5, "took_us": 0}],
         "rejected": [{"peer": 3, "reason": "non_finite"}],
+        "charges": [],
         "roster": [0, 2],
         "loss": 0.25,
         "rates": [],

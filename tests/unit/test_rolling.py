@@ -901,3 +901,15 @@ def test_a_commit_repeats_how_long_updates_took() -> None:
     table.deliver()
     (commit,) = table.made[:1]
     assert [c.took_us for c in commit.contributors] == [250_000, 750_000, 750_000]
+
+
+def test_a_server_does_not_wait_for_one_whose_result_it_has_refused() -> None:
+    table = Table(4, f=1)
+    liar, server = table.order()[:2]
+    table.lose = lambda sender, to, message: liar in (sender, to)
+    table.peers[server]._shards[0].doubted.add(liar)
+    for i in table.order()[1:]:
+        table.contribute(i)
+        table.run(i, table.peers[i]._advance(table.peers[i]._shards[0], "its result is refused", table.now))
+    table.deliver()
+    assert [peer.round_id for i, peer in enumerate(table.peers) if i != liar] == [1, 1, 1]

@@ -3,7 +3,9 @@
 import json
 from pathlib import Path
 
-from gossip.core.messages import Commit, Contribution, Rejection
+import pytest
+
+from gossip.core.messages import Charge, Commit, Contribution, Rejection
 from gossip.core.settings import TrustSettings
 from gossip.core.trust import Transition, TrustTable
 
@@ -79,7 +81,7 @@ def test_honest_peers_of_a_converged_model_are_not_suspected_though_some_stand_o
         far = dict(enumerate(row))
         assert run(table, range(round_id, round_id + 1), far) == []
         # Each update by itself, as if its sender had never sent another: that would be enough for a suspicion.
-        alone.unpack(tuple([(*standing[:5], ()) for standing in alone.pack()]))
+        alone.unpack(tuple([(*standing[:5], (), *standing[6:]) for standing in alone.pack()]))
         wronged += names(run(alone, range(round_id, round_id + 1), far))
     assert sum(value > SETTINGS.outlying for row in rows for value in row) > 0.15 * len(rows) * len(PEERS)
     assert (0, "suspected") in wronged
@@ -223,3 +225,77 @@ def test_absurd_distances_stay_readable() -> None:
     table = TrustTable(SETTINGS, f=2)
     run(table, range(3), {4: 3.4e38})
     assert table.reasons(4) == ("3 of the last 3 updates stood out, over 1000x farther out than typical",)
+
+
+# --- results --------------------------------------------------------------------------------------------------------------
+
+
+def served(table: TrustTable, round_id: int, server: int, *charges: tuple[int, int]) -> list[tuple[int, str]]:
+    """``server`` commits a round, and says of these peers that it has refused their results of these rounds."""
+    said = tuple(Charge(*charge) for charge in charges)
+    commit = Commit(b"l", round_id, 0, 0, 0, server, b"", b"d" * 16, (), (), tuple(range(8)), None, "", charges=said)
+    return names(table.observe_round([commit]))
+
+
+def test_who_has_two_results_refused_by_more_than_f_is_locked_up() -> None:
+    table = TrustTable(TrustSettings(), f=2)
+    assert [served(table, 10 + i, i, (5, 9)) for i in range(2)] == [[], []]
+    assert table.score(5) == 1.0
+    assert served(table, 12, 2, (5, 9)) == [(5, "suspected")]
+    assert table.score(5) == pytest.approx(0.4)
+    assert table.reasons(5) == ("a result of it was refused by more than 2 peers",)
+    assert served(table, 13, 3, (5, 9)) == []  # it is known
+    assert table.score(5) == pytest.approx(0.4)
+    assert not any(served(table, 30 + i, i, (5, 29)) for i in range(2))
+    assert served(table, 32, 2, (5, 29)) == [(5, "quarantined")]
+    assert not table.may_serve(5)
+    assert table.reasons(5) == ("2 of its results were refused by more than 2 peers",)
+
+
+def test_f_liars_can_charge_whom_and_as_often_as_they_like() -> None:
+    table = TrustTable(TrustSettings(), f=2)
+    for round_id in range(100):
+        charged = [(5, at) for at in range(max(0, round_id - 8), round_id)]
+        assert served(table, round_id, 6 + round_id % 2, *charged) == []
+    assert table.score(5) == 1.0
+    # Nor can they push out what honest peers have begun to say.
+    for accuser in (0, 6, 1):
+        served(table, 100, accuser, (4, 99))
+    assert table.score(4) == pytest.approx(0.4)
+
+
+def test_nobody_charges_itself_and_no_charge_is_kept_for_ever() -> None:
+    table = TrustTable(TrustSettings(), f=1)
+    served(table, 10, 5, (5, 9))
+    served(table, 11, 0, (5, 9))
+    assert table.score(5) == 1.0
+    served(table, 500, 1, (5, 9))
+    assert table.score(5) == 1.0
+    served(table, 501, 1, (5, 500))
+    served(table, 700, 0, (5, 699))
+    assert [at for at, _ in table.pack()[0][-1]] == [699]
+
+
+def test_trust_in_a_server_comes_back_with_results_that_are_taken() -> None:
+    table = TrustTable(TrustSettings(), f=0)
+    served(table, 10, 0, (5, 9))
+    before = table.score(5)
+    assert before == pytest.approx(0.4)
+    for round_id in range(11, 15):
+        served(table, round_id, 5)
+    assert table.score(5) == pytest.approx(1.0 - 0.6 * 0.9**4)
+
+
+def test_charges_travel_with_the_table() -> None:
+    table = TrustTable(TrustSettings(), f=2)
+    for accuser in range(2):
+        served(table, 10, accuser, (5, 9))
+    other = TrustTable(TrustSettings(), f=2)
+    other.unpack(table.pack())
+    assert served(other, 12, 3, (5, 9)) == [(5, "suspected")]
+
+
+@pytest.mark.parametrize("charges", [3, ((1,),), ((-1, ()),), ((1, (True,)),), ((1, 2),), tuple((i, ()) for i in range(17))])
+def test_what_are_no_charges_is_refused(charges: object) -> None:
+    with pytest.raises(ValueError, match="charge"):
+        TrustTable(TrustSettings(), f=2).unpack(((5, 1.0, False, "normal", 0, (), 1.0, 0, charges),))

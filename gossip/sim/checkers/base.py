@@ -43,7 +43,12 @@ FORKING_LIES = frozenset({"two_results", "forged_departures"})
 by the next round's hashes only, until results are compared. Who forges others' farewells speaks in their name, which nothing
 prevents before there are keys, and shrinks the roster until half of it is a majority."""
 
-SPLITTING_LIES = frozenset({"wrong_results", "broken_results", "nan_results", "strange_roster", "wrong_decisions"})
+SPLITTING_LIES = frozenset(
+    (
+        *("wrong_results", "scaled_results", "slightly_wrong_results", "broken_results", "nan_results"),
+        *("kept_results", "strange_roster", "wrong_decisions"),
+    )
+)
 """By which the liar holds another result than all others, who refused what it said. Peers that are started again have forgotten
 what they held, too: of five, two that forgot and the liar are as good as a majority. And whoever returns into that round takes
 the liar's result if the liar shows it then as it is."""
@@ -59,7 +64,8 @@ a single word that it died before they came is believed until it speaks."""
 QUIET_LIES = frozenset(
     (
         *("sign_flip", "nan", "huge", "two_updates"),
-        *("wrong_results", "broken_results", "nan_results", "two_results", "strange_roster", "usurper"),
+        *("wrong_results", "scaled_results", "slightly_wrong_results", "broken_results", "nan_results"),
+        *("kept_results", "two_results", "strange_roster", "usurper"),
         *STATE_LIES,
         *("wrong_measures", "broken_measures", "kept_measures", "wrong_decisions"),
         "strangers",

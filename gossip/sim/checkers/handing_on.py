@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from gossip.core.events import Effect, Event, Received, Send
+from gossip.core.events import Effect, Event, Likeness, Received, Send
 from gossip.core.messages import Commit, CommitRequest, NotMe, PeerId, Query, Update
 from gossip.core.peer import Peer
 from gossip.core.rolling import RollingRounds
@@ -17,6 +17,9 @@ from .rounds import rolling_of
 
 if TYPE_CHECKING:
     from gossip.sim.driver import Swarm
+
+
+ROUNDS_KEPT = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +87,15 @@ class _Heard:
     commit: Commit
     attempt: int  # where the receiver was
     serves: bool
+    refusable: bool  # it opposes the receiver's own update, and no more than f have handed it over
 
 
 class TakesWhatWasCommitted(Checker):
     """S10: whoever hears of a sound commit of its round takes it, unless it has promised not to. The server of a later attempt
-    has not: it spreads that one under its own attempt, and does not make a second, though its rule may be running."""
+    has not: it spreads that one under its own attempt, and does not make a second, though its rule may be running.
+
+    And S13: nobody takes a result that opposes its own update, until more than f peers have handed it such in this round. (It
+    may refuse one that is too long, too.)"""
 
     invariant = "S10"
     events = (Commit,)
@@ -97,9 +104,11 @@ class TakesWhatWasCommitted(Checker):
     def __init__(self, circumstances: Circumstances | None = None) -> None:
         super().__init__(circumstances)
         self._heard: dict[PeerId, _Heard] = {}
+        self._doubted: dict[PeerId, dict[tuple[int, int, bytes], set[PeerId]]] = {}  # by round and shard: who handed it over
 
     def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
         self._heard.pop(peer, None)
+        self._doubted.pop(peer, None)
 
     def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
         if not isinstance(event, Received) or not isinstance(event.message, Commit):
@@ -116,8 +125,18 @@ class TakesWhatWasCommitted(Checker):
         if shard.commit is not None or (commit.attempt < shard.attempt and not serves):
             return
         in_turn = commit.made_at <= commit.attempt and commit.server == shard.server(commit.made_at)
-        if in_turn and rounds.agreed.is_sound(commit, event.payload):
-            self._heard[peer] = _Heard(commit, shard.attempt, serves)
+        if not in_turn or not rounds.agreed.is_sound(commit, event.payload):
+            return
+        if _is_doubtful(core, event.likeness):
+            doubted, where = self._doubted.setdefault(peer, {}), (commit.round_id, commit.shard, commit.parent)
+            doubted.setdefault(where, set()).add(event.sender)
+            if len(doubted) > ROUNDS_KEPT:
+                del doubted[next(iter(doubted))]
+            if len(doubted[where]) <= core.settings.f:
+                if _is_opposed(core, event.likeness):
+                    self._heard[peer] = _Heard(commit, shard.attempt, serves, True)
+                return
+        self._heard[peer] = _Heard(commit, shard.attempt, serves, False)
 
     def after_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
         heard = self._heard.pop(peer, None)
@@ -125,7 +144,13 @@ class TakesWhatWasCommitted(Checker):
         if heard is None or rounds is None or not rounds._shards:
             return
         commit = heard.commit
-        if rounds.round_id == commit.round_id and rounds.chain == commit.parent:
+        if heard.refusable:
+            kept = rounds.log.get(commit.round_id) if rounds.round_id == commit.round_id + 1 else None
+            taken = kept[commit.shard][0] if kept is not None else rounds._shards[commit.shard].commit
+            same = taken is not None and (taken.digest, taken.parent) == (commit.digest, commit.parent)
+            where = f"round {commit.round_id}, shard {commit.shard}, made by peer {commit.server}"
+            self.demand(not same, swarm, peer, f"takes a result of {where}, although it opposes its own update")
+        elif rounds.round_id == commit.round_id and rounds.chain == commit.parent:
             shard = rounds._shards[commit.shard]
             if shard.attempt != heard.attempt:
                 return  # it stood still before it heard this, and serves no more
@@ -134,6 +159,17 @@ class TakesWhatWasCommitted(Checker):
             self.demand(shard.commit is not None, swarm, peer, f"does not take a sound commit of {where}")
         else:
             self.judged += 1
+
+
+def _is_doubtful(core: Peer, likeness: Likeness | None) -> bool:
+    """Whether a peer may find a result too far from its own update: opposed to it, or too long for all that it knows."""
+    if likeness is None:
+        return False
+    return not likeness.length <= core.settings.results.longer * likeness.own or _is_opposed(core, likeness)
+
+
+def _is_opposed(core: Peer, likeness: Likeness | None) -> bool:
+    return likeness is not None and likeness.product < core.settings.results.opposed * likeness.length * likeness.own
 
 
 @dataclass(slots=True)

@@ -18,12 +18,14 @@ class Record:
     Attributes:
         in_a_row: Rounds in a row, of those in which it was judged, in which it stood out.
         counts: Rounds in which it did, since it was released last.
+        refused: Results of it that more than f have refused, likewise.
         locked_for: Rounds since that with which its quarantine began; -1: it is in none.
         released_for: Rounds since that with which its last one ended, likewise; its parole goes on from then.
     """
 
     in_a_row: int = 0
     counts: int = 0
+    refused: int = 0
     locked_for: int = -1
     released_for: int = -1
 
@@ -38,6 +40,7 @@ class Ledger:
     settings: TrustSettings
     f: int
     records: dict[PeerId, Record] = field(default_factory=dict)
+    charges: dict[tuple[PeerId, int], frozenset[PeerId]] = field(default_factory=dict)  # peer and round -> who has refused it
     wrong: tuple[PeerId, str] | None = None
 
     def locked(self) -> tuple[PeerId, ...]:
@@ -60,12 +63,14 @@ class Ledger:
         judged: Iterable[tuple[PeerId, bool]],
         changes: Iterable[tuple[PeerId, str]],
         members: Collection[PeerId],
+        charged: Iterable[tuple[PeerId, PeerId, int]] = (),
     ) -> Ledger:
         """What one more round makes of it.
 
         Args:
             judged: Whom the rule has seen, or who is proven faulty, and whether it stood out.
             changes: What trust says: ``(peer, "quarantined" or "parole")``.
+            charged: Who says that it has refused whose result of which round.
         """
         records, wrong = {peer: _a_round_on(record) for peer, record in self.records.items()}, None
         for peer, stood_out in judged:
@@ -73,24 +78,31 @@ class Ledger:
             if record.locked_for < 0:
                 row, counts = (record.in_a_row + 1, record.counts + 1) if stood_out else (0, record.counts)
                 records[peer] = replace(record, in_a_row=row, counts=counts)
+        charges = dict(self.charges)
+        for accuser, peer, of_round in charged:
+            before = charges.get((peer, of_round), frozenset())
+            charges[peer, of_round] = by = before | {accuser}
+            if len(before) <= self.f < len(by):
+                record = records.get(peer, NOTHING)
+                records[peer] = replace(record, refused=record.refused + 1)
         for peer, change in changes:
             record = records.get(peer, NOTHING)
             if change == "quarantined":
                 # On parole a score begins between the thresholds.
                 between = (self.settings.suspect_below + self.settings.quarantine_below) / 2
-                least = self.most(1.0 if record.released_for < 0 else between)
-                if record.counts < least:
-                    wrong = (
-                        peer,
-                        f"is locked up with round {round_id} for {record.counts} rounds of standing out; it takes {least}",
-                    )
+                start = 1.0 if record.released_for < 0 else between
+                least = self.most(start)
+                results = ceil(log(self.settings.quarantine_below / start) / log(self.settings.served_memory))
+                if record.counts < least and record.refused < results:
+                    why = f"{record.counts} rounds of standing out, it takes {least}; {record.refused} results, of {results}"
+                    wrong = peer, f"is locked up with round {round_id} for {why}"
                 records[peer] = replace(record, locked_for=0)
             elif change == "parole":
                 if record.locked_for < self.settings.quarantine_rounds:
                     lasted = f"was locked up for {record.locked_for} rounds" if record.locked_for >= 0 else "was not locked up"
                     wrong = peer, f"is released with round {round_id}, and {lasted}"
                 records[peer] = Record(released_for=0)
-        return replace(self, records=records, wrong=wrong or self._lacks(round_id, records, members))
+        return replace(self, records=records, charges=charges, wrong=wrong or self._lacks(round_id, records, members))
 
     def _lacks(self, round_id: int, records: dict[PeerId, Record], members: Collection[PeerId]) -> tuple[PeerId, str] | None:
         # Only who stands out as a rule is accused: what a peer sent before may clear it for as long as that is remembered.

@@ -65,7 +65,9 @@ class TrustFollowsTheCommits(Checker):
             return  # it took over a state of which nobody has seen the history
         for commit in commits:
             self._judge_commit(swarm, peer, core, before, commit)
-        ledger = before.after(commits[0].round_id, _judged(commits, core.settings.trust.outlying), changes, commits[0].roster)
+        charged = [(commit.server, charge.peer, charge.round_id) for commit in commits for charge in commit.charges]
+        judged = _judged(commits, core.settings.trust.outlying)
+        ledger = before.after(commits[0].round_id, judged, changes, commits[0].roster, charged)
         self.judged += 1
         if ledger.wrong is not None:
             raise self.violated(swarm, peer, f"peer {ledger.wrong[0]} {ledger.wrong[1]}")

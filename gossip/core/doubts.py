@@ -1,0 +1,106 @@
+"""A server can lie: what a receiver checks of a result before it takes it, and when it takes it all the same.
+
+Refused is what at most f peers have handed it. Once there are more, one of them is honest, and has taken or made that result
+itself: then this peer's update is the odd one.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TypeAlias
+
+from .agreed import whence
+from .events import Contributed, Effect, Likeness, Payload, Report
+from .joint import Advance
+from .messages import CHARGES_MAX, Charge, Commit, Message, PeerId
+from .serving import Server
+from .settings import CoreSettings
+from .shard import ShardRound
+from .trust import TrustTable
+
+ROUNDS_KEPT = 256
+"""Rounds whose lengths say how long a result may be. Once a model fits its data nearly all are short, and now and then one is a
+hundred times as long: that is no lie, but such a one was seen not long before."""
+
+REFUSALS_KEPT = 64
+
+Lengths: TypeAlias = "OrderedDict[int, tuple[PeerId, float]]"
+"""Round -> who made its result, and how long that was."""
+
+
+class Doubts:
+    """What is known here of results, and so which ones this peer doubts. ``advance`` hands a shard on to its next server."""
+
+    def __init__(self, local: PeerId, settings: CoreSettings, server: Server, trust: TrustTable, advance: Advance) -> None:
+        self.local, self.f, self.settings, self.server, self.advance = local, settings.f, settings.results, server, advance
+        self.trust = trust
+        self._lengths: dict[int, Lengths] = {}
+        self._refused: OrderedDict[tuple[PeerId, int], None] = OrderedDict()  # whose results of which rounds
+
+    def charges(self) -> tuple[Charge, ...]:
+        """What a commit that is made here says of others. Told again until it is in the history."""
+        told = [charge for charge in self._refused if self.trust.lacks(self.local, *charge, self.server.round_id)]
+        return tuple([Charge(*charge) for charge in sorted(told[-CHARGES_MAX:])])
+
+    def compared_with(self, message: Message, round_id: int, own: Contributed | None) -> tuple[Payload, ...] | None:
+        """As ``Peer.compared_with``, while round ``round_id`` is the present one, to which this peer has given ``own``."""
+        # Among too few, an honest server may find no more than f to vouch for its result.
+        if not isinstance(message, Commit) or not message.digest or not self.f or len(self.server.roster) < 2 * self.f + 2:
+            return None
+        if own is None or not own.samples or message.round_id != round_id:
+            return ()
+        if own.own is not None and len(own.payloads) == 1:
+            return (own.own,)
+        return own.payloads[message.shard : message.shard + 1]
+
+    def judge(
+        self, sender: PeerId, shard: ShardRound, commit: Commit, likeness: Likeness | None, now: float
+    ) -> list[Effect] | None:
+        """Whether a sound commit, handed over by ``sender``, is taken: then None; else what is done instead."""
+        why = self._why(shard.index, likeness) if likeness is not None else ""
+        if why:
+            shard.doubted.add(sender)
+            if len(shard.doubted) <= self.f:
+                return self.refuse(sender, shard, commit, "refused_result", why, now)
+        self.learn(commit, likeness)
+        return None
+
+    def refuse(self, sender: PeerId, shard: ShardRound, commit: Commit, event: str, why: str, now: float) -> list[Effect]:
+        """Says so as ``event``, and goes to the next server when it is the present one that has made this."""
+        effects: list[Effect] = [Report(event, {**whence(sender, commit), "reason": why})]
+        if not self.f:
+            return effects  # nobody is expected to lie, so it was damaged on its way: it may come again
+        if sender == commit.server:  # what others say that it has made is their word
+            self._refused[sender, commit.round_id] = None
+            while len(self._refused) > REFUSALS_KEPT:
+                self._refused.popitem(last=False)
+        server = shard.server(shard.attempt)
+        if server == self.local:
+            return effects + self.server.maybe_close(shard, now)
+        # Once round the order at the speed of the network; after that only time can help.
+        if server in (sender, commit.server) and shard.attempt < len(shard.order):
+            effects += self.advance(shard, f"a result of {commit.server} is refused: {why}", now)
+        return effects
+
+    def learn(self, commit: Commit, likeness: Likeness | None) -> None:
+        """A result is taken."""
+        if likeness is None:
+            return
+        lengths = self._lengths.setdefault(commit.shard, OrderedDict())
+        lengths[commit.round_id] = (commit.server, likeness.length)
+        while len(lengths) > ROUNDS_KEPT:
+            lengths.popitem(last=False)
+
+    def _why(self, shard: int, likeness: Likeness) -> str:
+        usual = max(self._usual(shard), likeness.own)
+        if usual and not likeness.length <= self.settings.longer * usual:
+            return f"it is {likeness.length / usual:.3g} times as long as results and own updates are"
+        cosine = likeness.cosine
+        return f"it opposes the own update, with a cosine of {cosine:.2f}" if cosine < self.settings.opposed else ""
+
+    def _usual(self, shard: int) -> float:
+        """How long results are at most, as more than f servers have made them: so liars cannot raise it step by step."""
+        longest: dict[PeerId, float] = {}
+        for server, length in self._lengths.get(shard, {}).values():
+            longest[server] = max(length, longest.get(server, 0.0))
+        return sorted(longest.values(), reverse=True)[self.f] if len(longest) > self.f else 0.0

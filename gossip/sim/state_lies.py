@@ -1,0 +1,69 @@
+"""Lies about states: what a Byzantine donor says to those who take one over."""
+
+from __future__ import annotations
+
+from gossip.core.digests import digests_of
+from gossip.core.donating import parts_of, vouched_digest
+from gossip.core.events import Payload
+from gossip.core.messages import Envelope, PeerId, StateOffer, Voucher
+
+from .lying import Liar, lie, say
+from .wire import Letter
+
+FAR_ROUNDS = 1_000_000
+
+
+def _forged_state(payload: Payload, parts: tuple[int, ...]) -> Payload:
+    """One bit of it is another: the same one whoever forges it."""
+    content = payload.data.copy()
+    content[0] ^= 1
+    content.setflags(write=False)
+    return Payload(content, content.nbytes, True, *digests_of(content, parts))
+
+
+@lie
+def wrong_states(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[Letter] | None:
+    """Hands another state than its own to who asks for one, with a digest that fits it, and vouches for that one: the same that
+    all vouch for who tell this lie."""
+    message = envelope.message
+    if isinstance(message, Voucher) and message.digest:
+        copy = liar.swarm.hosts[liar.peer].core.recovery.giving.copies[message.round_id]
+        state, _ = parts_of(_forged_state(copy.taken.payload, copy.taken.parts))
+        digest = vouched_digest(message.lineage, message.round_id, copy.chain, copy.core, state)
+        return [(to, say(envelope, digest=digest), payload)]
+    if payload is None or not isinstance(message, StateOffer):
+        return None
+    content = _forged_state(payload, message.parts)
+    return [(to, say(envelope, digest=content.digest), content)]
+
+
+@lie
+def broken_states(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[Letter] | None:
+    """Vouches for the truth, and then hands out a state that its digest does not fit."""
+    if payload is None or not isinstance(envelope.message, StateOffer):
+        return None
+    return [(to, envelope, _forged_state(payload, envelope.message.parts))]
+
+
+@lie
+def swapped_states(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[Letter] | None:
+    """Vouches for the truth, and then hands out another state, with a digest that fits that one."""
+    if payload is None or not isinstance(envelope.message, StateOffer):
+        return None
+    content = _forged_state(payload, envelope.message.parts)
+    return [(to, say(envelope, digest=content.digest), content)]
+
+
+@lie
+def far_states(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[Letter] | None:
+    """Says that it is in a round that nobody has come to, and offers a state of that."""
+    message = envelope.message
+    if not isinstance(message, StateOffer | Voucher):
+        return None
+    return [(to, say(envelope, round_id=message.round_id + FAR_ROUNDS), payload)]
+
+
+@lie
+def kept_states(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[Letter] | None:
+    """Answers nobody who asks for its state."""
+    return [] if isinstance(envelope.message, StateOffer | Voucher) else None

@@ -1,0 +1,168 @@
+"""Which results a receiver does not take, and when it takes them all the same."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gossip.core.doubts import ROUNDS_KEPT, Doubts
+from gossip.core.events import Contributed, Effect, Likeness, Payload, Report
+from gossip.core.messages import CHARGES_MAX, Charge, Commit, Query
+from gossip.core.settings import CoreSettings, TrustSettings
+from gossip.core.shard import ShardRound
+from gossip.core.trust import TrustTable
+from gossip.node_results import likeness_of
+
+OPPOSED, ALIKE = Likeness(1.0, 1.0, -0.9), Likeness(1.0, 1.0, 0.9)
+
+
+class Desk:
+    """Peer 1 of n, at attempt 0 of a shard that peer 0 serves."""
+
+    def __init__(self, n: int = 8, f: int = 2) -> None:
+        self.shard = ShardRound(0, tuple(range(n)))
+        self.handed_on: list[str] = []
+        self.closed = 0
+        server: Any = SimpleNamespace(roster=range(n), round_id=7, maybe_close=self.maybe_close)
+        self.trust = TrustTable(TrustSettings(), f)
+        self.doubts = Doubts(1, CoreSettings(b"r", b"l", 0, tuple(range(n)), f=f), server, self.trust, self.advance)
+
+    def maybe_close(self, shard: ShardRound, now: float) -> list[Effect]:
+        self.closed += 1
+        return []
+
+    def advance(self, shard: ShardRound, reason: str, now: float) -> list[Effect]:
+        shard.attempt += 1
+        self.handed_on.append(reason)
+        return []
+
+    def judge(self, sender: int, likeness: Likeness | None, maker: int = 0, round_id: int = 0) -> list[Effect] | None:
+        commit = Commit(b"l", round_id, 0, self.shard.attempt, 0, maker, b"", b"d" * 16, (), (), (), None, "")
+        return self.doubts.judge(sender, self.shard, commit, likeness, 1.0)
+
+
+def test_a_result_that_opposes_the_own_update_is_refused_and_the_next_server_asked() -> None:
+    desk = Desk()
+    refused = desk.judge(0, OPPOSED)
+    assert refused is not None
+    [report] = refused
+    assert isinstance(report, Report)
+    assert (report.event, report.fields["server"]) == ("refused_result", 0)
+    assert "cosine of -0.90" in report.fields["reason"]
+    assert desk.shard.attempt == 1
+    assert desk.judge(1, ALIKE) is None
+
+
+def test_what_more_than_f_have_handed_over_is_taken() -> None:
+    desk = Desk(f=2)
+    assert desk.judge(0, OPPOSED) is not None
+    assert desk.judge(0, OPPOSED) is not None  # the same peer again is one voice
+    assert desk.judge(2, OPPOSED) is not None
+    assert desk.judge(3, OPPOSED) is None
+
+
+def test_who_serves_the_attempt_itself_closes_without_those_who_hold_what_it_refuses() -> None:
+    desk = Desk()
+    desk.shard.attempt = 1
+    assert desk.judge(0, OPPOSED) is not None
+    assert (desk.closed, desk.handed_on, desk.shard.doubted) == (1, [], {0})
+
+
+def test_a_doubtful_result_of_another_attempt_hands_nothing_on() -> None:
+    desk = Desk()
+    desk.shard.attempt = 3
+    assert desk.judge(0, OPPOSED) is not None
+    assert desk.handed_on == []
+
+
+def test_nobody_goes_round_the_order_twice_at_the_speed_of_the_network() -> None:
+    desk = Desk()
+    desk.shard.attempt = 8  # peer 0 again
+    assert desk.judge(0, OPPOSED) is not None
+    assert desk.handed_on == []
+
+
+def test_a_result_may_be_as_long_as_the_own_update_or_as_those_that_more_than_f_servers_have_made() -> None:
+    assert Desk().judge(0, Likeness(2.9, 1.0, 1.0)) is None
+    assert Desk().judge(0, Likeness(3.1, 1.0, 1.0)) is not None
+    assert Desk().judge(0, Likeness(float("inf"), 1.0, float("nan"))) is not None
+    assert Desk().judge(0, Likeness(5.0)) is None  # nothing is known that it could be compared with
+    desk = Desk(f=2)
+    for server in (3, 4):  # two liars, each a little longer every time
+        for round_id in range(10):
+            assert desk.judge(server, Likeness(2.0 * round_id, 100.0), server, 10 * server + round_id) is None
+    assert desk.judge(0, Likeness(9.0, 1.0, 1.0)) is not None
+    desk = Desk(f=2)
+    for server in (3, 4, 5):
+        assert desk.judge(server, Likeness(4.0, 100.0), server, server) is None
+    assert desk.judge(0, Likeness(9.0, 1.0, 1.0)) is None
+    assert desk.judge(0, Likeness(12.1, 1.0, 1.0)) is not None
+
+
+def test_lengths_are_forgotten() -> None:
+    desk = Desk(f=1)
+    for round_id in range(ROUNDS_KEPT + 2):
+        length = 50.0 if round_id < 2 else 1.0
+        assert desk.judge(round_id % 4, Likeness(length, 100.0), round_id % 4, round_id) is None
+    assert desk.judge(0, Likeness(10.0, 1.0)) is not None
+
+
+def payload(*numbers: float) -> Payload:
+    data = np.array(numbers, np.float32)
+    return Payload(data, data.nbytes)
+
+
+def test_the_own_update_is_compared_with_results_of_its_round_and_shard_only() -> None:
+    desk, own = Desk(), Contributed(4, 2, (payload(1.0), payload(2.0)))
+    commit = Commit(b"l", 4, 1, 0, 0, 0, b"", b"d" * 16, (), (), (), None, "")
+    assert desk.doubts.compared_with(commit, 4, own) == (own.payloads[1],)
+    assert desk.doubts.compared_with(commit, 3, own) == ()
+    assert desk.doubts.compared_with(commit, 4, None) == ()
+    assert desk.doubts.compared_with(Query(b"l", 4, 0, 0, b""), 4, own) is None
+    truth = payload(-1.0)
+    assert desk.doubts.compared_with(commit, 4, Contributed(4, 2, (payload(1.0),), own=truth)) == (truth,)
+
+
+@pytest.mark.parametrize(("n", "f"), [(4, 0), (3, 1), (5, 2)])
+def test_among_too_few_to_vouch_for_an_honest_server_nothing_is_compared(n: int, f: int) -> None:
+    commit = Commit(b"l", 4, 0, 0, 0, 0, b"", b"d" * 16, (), (), (), None, "")
+    assert Desk(n, f).doubts.compared_with(commit, 4, None) is None
+    assert Desk(2 * f + 2, f or 1).doubts.compared_with(commit, 4, None) == (() if f else None)
+
+
+def test_likeness_is_lengths_and_product() -> None:
+    found = likeness_of(payload(3.0, 4.0), (payload(-6.0, -8.0),))
+    assert found == Likeness(5.0, 10.0, -50.0)
+    assert found.cosine == -1.0
+    assert likeness_of(payload(3.0, 4.0), ()) == Likeness(5.0)
+    assert likeness_of(payload(1e30), (payload(1.0),)).length == float("inf")
+    assert Likeness(1.0).cosine == 0.0
+    assert Likeness(float("inf"), 1.0, float("nan")).cosine == 0.0
+
+
+def test_who_has_refused_a_result_says_so_until_it_is_in_the_history() -> None:
+    desk = Desk()
+    assert desk.doubts.charges() == ()
+    desk.judge(0, OPPOSED, round_id=6)
+    desk.judge(2, OPPOSED, maker=3, round_id=6)  # that peer 3 has made it is peer 2's word
+    assert desk.doubts.charges() == (Charge(0, 6),) == desk.doubts.charges()
+    commit = Commit(b"l", 7, 0, 0, 0, 1, b"", b"d" * 16, (), (), tuple(range(8)), None, "", charges=desk.doubts.charges())
+    desk.trust.observe_round([commit])
+    assert desk.doubts.charges() == ()
+
+
+def test_a_commit_has_room_for_a_few_charges_the_latest_first() -> None:
+    desk = Desk(f=3)
+    for round_id in range(12):
+        desk.judge(0, OPPOSED, round_id=round_id)
+    assert desk.doubts.charges() == tuple([Charge(0, at) for at in range(12 - CHARGES_MAX, 12)])
+
+
+def test_with_no_liars_to_bear_a_damaged_result_hands_nothing_on() -> None:
+    desk = Desk(4, f=0)
+    commit = Commit(b"l", 0, 0, 0, 0, 0, b"", b"d" * 16, (), (), (), None, "")
+    assert [type(effect) for effect in desk.doubts.refuse(0, desk.shard, commit, "bad_commit", "", 1.0)] == [Report]
+    assert (desk.handed_on, desk.doubts.charges()) == ([], ())
