@@ -125,8 +125,11 @@ class Fetcher:
 
     def close(self) -> None:
         """Ends the workers, if there are any."""
-        self._batches = self._own = None  # nobody else holds them
+        batches, self._batches, self._own = self._batches, None, None
         self._asked.clear()
+        # torch ends them when the last reference goes, and the traceback of a broken sample may hold one for long.
+        if (shut_down := getattr(batches, "_shutdown_workers", None)) is not None:
+            shut_down()
 
 
 class _Wanted:

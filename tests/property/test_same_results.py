@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gossip.core.data_cursor import DataCursor, Ranges
 from gossip.core.lineage import header_bytes
-from gossip.core.messages import Commit, Contribution, PeerId, Rejection
+from gossip.core.messages import Charge, Commit, Contribution, PeerId, Rejection
 from gossip.core.settings import TrustSettings
 from gossip.core.trust import TrustTable
 from gossip.topologies import Roster, load
@@ -29,11 +29,13 @@ COMMITS = st.builds(
     server=PEER,
     parent=st.binary(max_size=20),
     digest=st.binary(max_size=20),
-    contributors=st.lists(st.builds(Contribution, PEER, WHOLE, st.floats(), st.floats()), max_size=6).map(tuple),
+    contributors=st.lists(st.builds(Contribution, PEER, WHOLE, st.floats(), st.floats(), WHOLE), max_size=6).map(tuple),
     rejected=st.lists(st.builds(Rejection, PEER, st.text(max_size=30)), max_size=4).map(tuple),
     roster=st.lists(PEER, max_size=40).map(tuple),
     loss=st.none() | st.floats(),
     reason=st.text(max_size=40),
+    rates=st.lists(st.floats(), max_size=4).map(tuple),
+    charges=st.lists(st.builds(Charge, PEER, WHOLE), max_size=3).map(tuple),
 )
 
 
@@ -53,13 +55,15 @@ def plain_header(commit: Commit) -> bytes:
     data = blob(commit.lineage) + whole(commit.round_id) + whole(commit.shard) + whole(commit.made_at) + whole(commit.server)
     data += blob(commit.parent) + blob(commit.digest) + whole(len(commit.contributors))
     for each in commit.contributors:
-        data += whole(each.peer) + whole(each.samples) + real(each.weight) + real(each.outlyingness)
+        data += whole(each.peer) + whole(each.samples) + whole(each.took_us) + real(each.weight) + real(each.outlyingness)
     data += whole(len(commit.rejected))
     for rejection in commit.rejected:
         data += whole(rejection.peer) + text(rejection.reason)
     data += whole(len(commit.roster)) + b"".join(map(whole, commit.roster))
     data += b"\0" if commit.loss is None else b"\1" + real(commit.loss)
-    return data + text(commit.reason)
+    data += text(commit.reason) + whole(len(commit.rates)) + b"".join(map(real, commit.rates))
+    charges = [whole(charge.peer) + whole(charge.round_id) for charge in commit.charges]
+    return data + (whole(-len(charges)) if charges else b"") + b"".join(charges)
 
 
 @given(COMMITS)
@@ -98,7 +102,7 @@ class PlainCursor(DataCursor):
         sharers = self._sharers(roster)
         places = [at for start, stop in self._returned for at in range(start, stop)]
         places += range(self._position, self.samples_total)
-        for share, peer in zip(self._shares(len(sharers)), sharers, strict=True):
+        for share, peer in zip(self._shares(sharers), sharers, strict=True):
             slices[peer], places = _ranges(places[:share]), places[share:]
         return slices
 
