@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,15 +89,15 @@ def connect(start: StartNode, incarnation: int) -> tuple[Channel, NodeHandle]:
         raise
 
 
-class _OwnProcess:
+class _OwnProcess(ABC):
     """A node in a process of its own."""
 
     def __init__(self, place: Place) -> None:
         self._place, self._started_wall = place, time.time()
 
+    @abstractmethod
     def _status(self) -> int | None:
         """Exit status, a signal negative; None: it lives."""
-        raise NotImplementedError
 
     def last_words(self) -> str:
         code = self._status()
