@@ -42,13 +42,14 @@ class Outcome:
     view: RunView
     lives: list[Life] = field(default_factory=list)
     stopped: Stop = ""
+    dismissed: set[int] = field(default_factory=set)  # who waited for a start that could not come
     wall_s: float = 0.0
     bytes_sent: int = 0
 
     @property
     def finished(self) -> list[int]:
         """Peers whose last life ended with exit code 0."""
-        return sorted(life.peer for life in self.last_lives.values() if life.code == 0)
+        return sorted(life.peer for life in self.last_lives.values() if life.code == 0 and life.peer not in self.dismissed)
 
     @property
     def last_lives(self) -> dict[int, Life]:
@@ -78,7 +79,8 @@ def exit_code(outcome: Outcome) -> int:
     if outcome.finished:
         return 0
     # What the peers themselves say is more than what their processes' codes can.
-    codes = [_code(life, outcome.view.halted.get(life.peer, {})) for life in outcome.last_lives.values()]
+    judged = [life for life in outcome.last_lives.values() if life.peer not in outcome.dismissed]
+    codes = [_code(life, outcome.view.halted.get(life.peer, {})) for life in judged]
     for code in (6, 2, 4, 1, 5):
         if code in codes:
             return code
@@ -195,6 +197,26 @@ class Supervisor:
                 self._late.add(peer)
                 self._say(f"! peer {peer} came back too late: the others are done")
                 process.send_trainer(signal.SIGTERM)
+
+    def _dismiss_early_birds(self) -> None:
+        """Stops those who wait for a start that cannot come any more, because too many have failed before it."""
+        lives = self.outcome.last_lives
+        failed = sorted([peer for peer in self._ended if lives[peer].code != 0])
+        if self.view.ready or self._stop.is_set() or self.config.peers - len(failed) >= self._need:
+            return
+        waiting = [peer for peer in self._processes if self.view.rows[peer].state == "here" and peer not in self._late]
+        if waiting:
+            who, of = ", ".join(map(str, failed)), f"{self._need} of {self.config.peers} are needed"
+            self._say(f"! stopping {', '.join(map(str, waiting))}: peers {who} have failed before the start, and {of}")
+        for peer in waiting:
+            self._late.add(peer)
+            self.outcome.dismissed.add(peer)
+            self._processes[peer].send_trainer(signal.SIGTERM)
+
+    @property
+    def _need(self) -> int:
+        """Peers that it takes to start."""
+        return self.config.peers // 2 + 1 if self.config.quorum == "majority" else 1
 
     async def _begin_life(self, peer: int, incarnation: int) -> PeerProcess:
         if self._warm is None:
@@ -326,14 +348,14 @@ class Supervisor:
             self.screen.tick(self.view)
             if self._guardian.revive():
                 self._say("! the guardian process was killed; it is started again")
+            self._dismiss_early_birds()
             if self.view.ready or self._stop.is_set() or not self.view.missing:
                 continue
             if now - told >= WAITING_EVERY_S:
                 told = now
                 self._say(_waiting(self.view, now - began, self.config.start_timeout_s))
-            need = self.config.peers // 2 + 1 if self.config.quorum == "majority" else 1
-            if now - began > self.config.start_timeout_s + START_SLACK_S and len(self.view.here) < need:
-                error = NeverStarted(need, tuple(self.view.here), tuple(self.view.missing), now - began)
+            if now - began > self.config.start_timeout_s + START_SLACK_S and len(self.view.here) < self._need:
+                error = NeverStarted(self._need, tuple(self.view.here), tuple(self.view.missing), now - began)
                 self._say(f"x {error}")
                 self._say(f"  hint: {error.hint}: {self.folder / f'peer-{self.view.missing[0]}' / 'out.log'}")
                 self._end("never_started")

@@ -57,10 +57,16 @@ def main() -> None:
         time.sleep(3600)
     if mine == "raise-early":
         raise ImportError("no module named pickles")
+    if mode.startswith("raise-early-all-but-") and int(mode.rsplit("-", 1)[1]) != PEER:
+        raise ImportError("no module named pickles")
     node = start_node(stubborn=mine in ("stubborn", "orphans", "node-stays"))
     tell("started", pid=node.pid, trainer_pid=os.getpid(), incarnation=INCARNATION, control="", bulk="")
     if mine == "late" and INCARNATION > 0:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+        time.sleep(3600)
+    if mode.startswith("raise-early-all-but-"):
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+        leave_when_the_launcher_goes()
         time.sleep(3600)
     tell("ready", present=[PEER])
     print(f"hello from {PEER}.{INCARNATION}", flush=True)
