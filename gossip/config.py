@@ -7,7 +7,6 @@ reads that file (``RunConfig.load``) and nothing else.
 from __future__ import annotations
 
 import difflib
-import ipaddress
 import os
 import re
 import tomllib
@@ -17,7 +16,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, create_model, field_validator
 
 from gossip import faults as fault_plans
 from gossip.aggregators import senders
@@ -32,10 +31,11 @@ from gossip.core.settings import (
 )
 from gossip.errors import ConfigError, UnknownName
 from gossip.faults import FaultPlan
+from gossip.transport.addresses import is_loopback, is_one_host
 
 PEERS_MAX = 1024  # what a list in a message has room for
 NEVER = -1.0  # a trust score is never below this
-NOT_OPTIONS = ("peer", "incarnation", "config", "status_fd", "node_fd", "launcher", "test_data", "debug")
+NOT_OPTIONS = ("peer", "incarnation", "config", "status_fd", "node_fd", "launcher", "listen", "test_data", "debug")
 """Names of GOSSIP_* variables that are no options of a run."""
 
 Seconds = Annotated[float, Field(gt=0, le=86400 * 30)]
@@ -70,7 +70,10 @@ class RunConfig(BaseModel):
     round_timeout_s: Seconds = Field(default=10.0, description="how long a round may wait at most")
     start_timeout_s: Seconds = Field(default=60.0, description="how long peers wait for each other at the start")
     quorum_timeout_s: Seconds = Field(default=60.0, description="how long a run without quorum waits for peers to come back")
-    host: str = Field(default="127.0.0.1", description="address that the peers bind to")
+    insecure: bool = Field(
+        default=False, description="listen on other addresses than loopback, without keys: whoever reaches them can take part"
+    )
+    host: str = Field(default="127.0.0.1", description="address that the peers listen on; a peer's GOSSIP_LISTEN comes first")
     warm: bool = Field(default=True, description="fork peers from a process that has imported torch, which takes milliseconds")
     drills: bool = Field(default=False, description="let gossip drill kill, stop, cut off, slow down and poison peers")
     record: bool = Field(default=False, description="write down every event of the protocol, for gossip simulate --recording")
@@ -92,14 +95,13 @@ class RunConfig(BaseModel):
 
     @field_validator("host")
     @classmethod
-    def _only_loopback(cls, value: str) -> str:
-        try:
-            loopback = value == "localhost" or ipaddress.ip_address(value.strip("[]")).is_loopback
-        except ValueError:
-            loopback = False
-        if not loopback:
-            raise ValueError("peers have no keys yet, so they listen on a loopback address only, such as 127.0.0.1")
-        return value
+    def _only_loopback(cls, value: str, info: ValidationInfo) -> str:
+        host = value.strip("[]")
+        if is_loopback(host) or (info.data.get("insecure") and is_one_host(host)):
+            return value
+        if info.data.get("insecure"):
+            raise ValueError("it should be the address of one host, such as 10.0.0.7, that the others can be told")
+        raise ValueError("peers have no keys yet, so they listen on a loopback address only, such as 127.0.0.1")
 
     @field_validator("sender")
     @classmethod

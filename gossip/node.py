@@ -433,6 +433,7 @@ def main() -> int:
         int(given.get("GOSSIP_INCARNATION", "0")),
         Path(run_dir) if run_dir else None,
         int(status_fd) if status_fd else None,
+        given.get("GOSSIP_LISTEN", ""),
     )
     torch.set_num_threads(1)
     node = Node(spec, socket.socket(fileno=int(given["GOSSIP_NODE_FD"])))

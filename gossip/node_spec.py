@@ -26,6 +26,7 @@ class NodeSpec:
     Attributes:
         run_dir: Where the run leaves its files, and where its peers find each other; None: nowhere.
         status_fd: A connected stream socket to the launcher, or None. It is duplicated, not taken over.
+        listen: Address of this machine that the others reach it at; "": the run's ``host``.
     """
 
     config: RunConfig
@@ -33,6 +34,7 @@ class NodeSpec:
     incarnation: int = 0
     run_dir: Path | None = None
     status_fd: int | None = None
+    listen: str = ""
 
 
 class HasIncarnation(Protocol):
@@ -75,9 +77,16 @@ def real_core(seeds: Mapping[PeerId, tuple[str, str]]) -> CoreMaker:
 
 def over_zeromq(spec: NodeSpec, incarnation: Callable[[], int], payload_limit: PayloadLimit) -> Transport:
     """The transport of a node in a swarm."""
-    from gossip.transport.zeromq import ZeroMQTransport  # its threads and 20 ms are for those who use it
+    # Its threads and 20 ms are for those who use it.
+    from gossip.transport.addresses import is_loopback
+    from gossip.transport.zeromq import ZeroMQTransport
 
-    return ZeroMQTransport(spec.config.run_id, spec.peer, incarnation, payload_limit, host=spec.config.host, same_host=True)
+    config, host = spec.config, spec.listen or spec.config.host
+    # Where peers may be on several hosts, payloads go over TCP to all of them.
+    same_host = is_loopback(host.strip("[]"))
+    return ZeroMQTransport(
+        config.run_id, spec.peer, incarnation, payload_limit, host=host, same_host=same_host, insecure=config.insecure
+    )
 
 
 def in_memory(hub: Hub) -> TransportMaker:

@@ -27,6 +27,10 @@ from .view import RunView
 from .warm import Gone, WarmStart, is_possible
 
 WAITING_EVERY_S = 5.0
+INSECURE_EVERY_S = 60.0
+INSECURE = (
+    "! insecure: there are no keys: whoever reaches the peers' addresses can take part, read gradients, lie and stop the run"
+)
 TICK_S = 0.1
 STOP_GRACE_S = 30.0  # after the first Ctrl-C; then those that did not leave are killed
 START_SLACK_S = 10.0  # peers count their start timeout themselves; this is for those that cannot
@@ -341,10 +345,13 @@ class Supervisor:
 
     async def _watch(self, began: float) -> None:
         """Redraws, says whom we wait for, and gives up on a run that does not start."""
-        told = began
+        told, warned = began, -INSECURE_EVERY_S
         while True:
             await asyncio.sleep(TICK_S)
             now = time.monotonic()
+            if self.config.insecure and now - warned >= INSECURE_EVERY_S:
+                warned = now
+                self._say(INSECURE)
             self.screen.tick(self.view)
             if self._guardian.revive():
                 self._say("! the guardian process was killed; it is started again")

@@ -46,10 +46,12 @@ class Inbox(Protocol):
 class _Router:
     """A bound socket whose messages have few frames."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], host: str, port: int, traffic: Traffic, *, bulk: bool) -> None:
+    def __init__(
+        self, context: zmq.Context[zmq.Socket[bytes]], host: str, port: int, traffic: Traffic, *, bulk: bool, insecure: bool
+    ) -> None:
         """Raises: ConfigError, AddressInUse."""
         self.socket = new_socket(context, zmq.ROUTER, bulk=bulk)
-        bind(self.socket, host, port)
+        bind(self.socket, host, port, insecure)
         self.address = bound_address(self.socket)
         self.fd: int = self.socket.FD
         self.traffic = traffic
@@ -81,9 +83,9 @@ class _Router:
 class ControlInbox(_Router):
     """Messages of one frame each."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], host: str, port: int, gate: Gate) -> None:
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], host: str, port: int, gate: Gate, insecure: bool) -> None:
         """Raises: ConfigError, AddressInUse."""
-        super().__init__(context, host, port, gate.traffic, bulk=False)
+        super().__init__(context, host, port, gate.traffic, bulk=False, insecure=insecure)
         self._gate = gate
 
     def read(self, arrivals: list[Arrival], now: float) -> bool:
@@ -114,9 +116,11 @@ class ControlInbox(_Router):
 class BulkInbox(_Router):
     """Messages with payloads, in chunks."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], host: str, port: int, reception: Reception) -> None:
+    def __init__(
+        self, context: zmq.Context[zmq.Socket[bytes]], host: str, port: int, reception: Reception, insecure: bool
+    ) -> None:
         """Raises: ConfigError, AddressInUse."""
-        super().__init__(context, host, port, reception.traffic, bulk=True)
+        super().__init__(context, host, port, reception.traffic, bulk=True, insecure=insecure)
         self._reception = reception
 
     def read(self, arrivals: list[Arrival], now: float) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from typing import cast
 
@@ -11,6 +10,7 @@ import zmq
 
 from gossip.errors import AddressInUse, ConfigError
 
+from .addresses import is_loopback, is_one_host
 from .chunks import CHUNK_BYTES, FIRST
 from .codec import HEADER_BYTES_MAX
 
@@ -48,20 +48,26 @@ def new_socket(context: zmq.Context[zmq.Socket[bytes]], kind: int, *, bulk: bool
     return socket
 
 
-def endpoint(address: str) -> bool:
-    """Whether this is the address of a lane: TCP, on loopback. It may be a peer's word."""
+def endpoint(address: str, insecure: bool = False) -> bool:
+    """Whether this is the address of a lane: TCP, on loopback or, when ``insecure``, on any one host. It may be a peer's word."""
     match = _ENDPOINT.fullmatch(address)
-    return match is not None and _is_loopback(match[1].strip("[]")) and 0 < int(match[2]) < 65536
+    if match is None or not 0 < int(match[2]) < 65536:
+        return False
+    host = match[1].strip("[]")
+    return is_loopback(host) or (insecure and is_one_host(host))
 
 
-def bind(socket: zmq.Socket[bytes], host: str, port: int) -> None:
-    """Raises: ConfigError: ``host`` is not a loopback address. AddressInUse."""
+def bind(socket: zmq.Socket[bytes], host: str, port: int, insecure: bool = False) -> None:
+    """Raises: ConfigError: ``host`` is not a loopback address, and not ``insecure`` either; or no address of one host.
+    AddressInUse."""
     host = "127.0.0.1" if host == "localhost" else host.strip("[]")
-    if not _is_loopback(host):
+    if not is_loopback(host) and not insecure:
         raise ConfigError(
             f"refused to listen on {host!r}: this version has no keys, so anybody who reaches the port could take part",
-            "use a loopback address such as 127.0.0.1",
+            "use a loopback address such as 127.0.0.1; or --insecure, on a network where everybody may take part",
         )
+    if not is_one_host(host):
+        raise ConfigError(f"cannot listen on {host!r}: others must be told where to connect", "use one address of this machine")
     if not 0 <= port < 65536:
         raise ConfigError(f"port {port} is not within 0..65535", "leave the port out: a free one is chosen")
     address = f"tcp://[{host}]:{port or '*'}" if ":" in host else f"tcp://{host}:{port or '*'}"
@@ -71,7 +77,7 @@ def bind(socket: zmq.Socket[bytes], host: str, port: int) -> None:
     except zmq.ZMQError as error:
         if error.errno == zmq.EADDRINUSE:
             raise AddressInUse(address, _holder(port)) from None
-        raise ConfigError(f"cannot listen on {address}: {error}", "use a loopback address of this machine") from error
+        raise ConfigError(f"cannot listen on {address}: {error}", "use an address of this machine") from error
 
 
 def allow_ipv6(socket: zmq.Socket[bytes], address: str) -> None:
@@ -82,13 +88,6 @@ def allow_ipv6(socket: zmq.Socket[bytes], address: str) -> None:
 
 def bound_address(socket: zmq.Socket[bytes]) -> str:
     return cast(bytes, socket.get(zmq.LAST_ENDPOINT)).rstrip(b"\0").decode("ascii")
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _holder(port: int) -> str | None:

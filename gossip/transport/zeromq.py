@@ -9,7 +9,7 @@ edge-triggered underneath), so an inbox that was heard of is read until it is em
 sockets with ``zmq.Poller`` costs 13 us at 16 peers, this one 1 us at any number.
 
 The one danger that no option covers: a multipart message without end grows libzmq's memory before we see any of it
-(F4, libzmq counts whole messages). That is why only loopback is bound until keys keep strangers out.
+(F4, libzmq counts whole messages). That is why only loopback is bound until keys keep strangers out, unless told otherwise.
 """
 
 from __future__ import annotations
@@ -58,17 +58,19 @@ class ZeroMQTransport:
         *,
         same_host: bool = False,
         bulk_name: str = "",
+        insecure: bool = False,
     ) -> None:
         """Binds both lanes; port 0 takes a free one.
 
         Args:
             same_host: All peers are on this host: payloads come over unix sockets. Where they go, the other's address says.
             bulk_name: Abstract name to listen under when ``same_host``; by default one that nobody can guess.
+            insecure: Addresses may be other than loopback, for whoever reaches them: there are no keys.
 
-        Raises: ConfigError: ``host`` is not loopback. AddressInUse: somebody has the port.
+        Raises: ConfigError: ``host`` is not loopback, or no address of this machine. AddressInUse: somebody has the port.
         """
         self.traffic = Traffic()
-        self._run, self._local = run, local
+        self._run, self._local, self._insecure = run, local, insecure
         self._incarnation = incarnation if callable(incarnation) else lambda: incarnation
         gate = Gate(run, local, payload_limit, self.traffic)
         self._links: dict[PeerId, Link] = {}
@@ -77,13 +79,13 @@ class ZeroMQTransport:
         self._closed = self.woken = False
         self._bulk_in: Inbox
         try:
-            self._control_in: Inbox = ControlInbox(self._context, host, control_port, gate)
+            self._control_in: Inbox = ControlInbox(self._context, host, control_port, gate, insecure)
             if same_host:
                 reception = Reception(gate, UNIX_CHUNK_BYTES, summed=False)
                 self._bulk_in = UnixInbox(reception, bulk_name)
             else:
                 reception = Reception(gate)
-                self._bulk_in = BulkInbox(self._context, host, bulk_port, reception)
+                self._bulk_in = BulkInbox(self._context, host, bulk_port, reception, insecure)
         except BaseException:
             self._context.destroy(linger=0)
             raise
@@ -114,7 +116,7 @@ class ZeroMQTransport:
         if known is not None and known.addresses == (control, bulk):
             return
         self.disconnect(peer)
-        if not (endpoint(control) and (endpoint(bulk) or name_of(bulk))):
+        if not (endpoint(control, self._insecure) and (endpoint(bulk, self._insecure) or name_of(bulk))):
             self.traffic.drop("bad_address")
             return
         link = self._links[peer] = Link(self._context, peer, control, bulk)

@@ -200,6 +200,13 @@ async def test_who_waits_for_peers_of_whom_one_has_failed_is_not_stopped(tmp_pat
     assert not any("have failed before the start" in line for line in heard.said)
 
 
+@pytest.mark.parametrize("insecure", [False, True])
+async def test_a_run_without_keys_says_so(insecure: bool, tmp_path: Path) -> None:
+    watched, heard = supervisor(tmp_path, "finish", insecure=insecure)
+    await run(watched)
+    assert any("insecure" in line and "take part" in line for line in heard.said) is insecure
+
+
 async def test_a_lost_quorum_is_told_apart_from_a_script_that_raised(tmp_path: Path) -> None:
     watched, _ = supervisor(tmp_path, "quorum")
     assert (await run(watched)).exit_code == 5

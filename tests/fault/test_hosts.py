@@ -1,0 +1,145 @@
+"""Peers on two hosts with addresses of their own, and the cable between them pulled: one lineage afterwards, nothing twice."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from effort import effort
+from hosts import MOVE_IN, Hosts, hosts, why_no_hosts
+
+pytestmark = [pytest.mark.timeout(300), pytest.mark.skipif(bool(why := why_no_hosts()), reason=why)]
+
+WAIT_S = 120.0
+SCRIPT = (
+    MOVE_IN
+    + """
+import sys, time
+here = int(sys.argv[1]) > int(os.environ["GOSSIP_PEER"])
+move_in(*(sys.argv[2:4] if here else sys.argv[4:6]))
+import gossip
+peer = gossip.init()
+import torch
+data = torch.utils.data.TensorDataset(torch.randn(1000, 4, generator=torch.Generator().manual_seed(1)), torch.zeros(1000, 2))
+model = torch.nn.Linear(4, 2)
+model, optimizer = peer.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+loader = peer.shard(torch.utils.data.DataLoader(data, batch_size=4, shuffle=True))
+until = peer.run_dir / "until"
+while not until.exists() or peer.round < int(until.read_text()):
+    for x, y in loader:
+        optimizer.zero_grad()
+        (model(x) - y).square().mean().backward()
+        time.sleep(0.02)
+        optimizer.step()
+        if until.exists() and peer.round >= int(until.read_text()):
+            break
+peer.close()
+"""
+)
+POLICIES = {
+    "pause": (),
+    "continue": ("--on-minority", "continue"),
+    "available": ("--quorum", "available"),
+}
+AHEAD = 100  # rounds until the end, once all are together again
+
+
+class Run:
+    """``n`` peers, the first ``first`` of them on the first host and the rest on the second, under one launcher."""
+
+    def __init__(self, folder: Path, pair: Hosts, n: int, first: int, *words: str) -> None:
+        self.folder = folder / "out"
+        (folder / "train.py").write_text(SCRIPT)
+        command = [
+            sys.executable,
+            "-m",
+            "gossip.launch.cli",
+            "run",
+            "-n",
+            str(n),
+            "--aggregator",
+            "mean",
+            "--run-dir",
+            "out",
+            "--json",
+        ]
+        places = [word for host in zip(pair.names, pair.addresses, strict=True) for word in host]
+        # Warm peers have their node before the script can move in.
+        environment = {**os.environ, "GOSSIP_INSECURE": "true", "GOSSIP_WARM": "false"}
+        pipe = subprocess.PIPE
+        self.launcher = subprocess.Popen(
+            [*command, *words, "train.py", str(first), *places], cwd=folder, env=environment, stdout=pipe, stderr=pipe, text=True
+        )
+        self.n = n
+
+    def events(self, *names: str) -> list[dict[str, Any]]:
+        path = self.folder / "events.jsonl"
+        text = path.read_text() if path.exists() else ""
+        rows = [json.loads(line) for line in text.splitlines(keepends=True)[1:] if line.endswith("\n")]
+        return [row for row in rows if row["event"] in names]
+
+    def now(self, peer: int) -> int:
+        return max([row["round"] for row in self.events("round") if row["peer"] == peer], default=0)
+
+    def wait(self, what: Callable[[], Any], about: str) -> Any:
+        until = time.monotonic() + WAIT_S
+        while not (found := what()):
+            if time.monotonic() > until or self.launcher.poll() is not None:
+                self.launcher.terminate()
+                _, err = self.launcher.communicate(timeout=60)
+                pytest.fail(f"{about} never came\n{err[-3000:]}")
+            time.sleep(0.1)  # between two looks, not instead of one
+        return found
+
+    def wait_for_rounds(self, more: int, peers: range) -> None:
+        until = max(self.now(peer) for peer in peers) + more
+        self.wait(lambda: all(self.now(peer) >= until for peer in peers), f"round {until} at peers {list(peers)}")
+
+    def finish(self) -> dict[str, Any]:
+        """Ends the training some rounds ahead. Returns the summary."""
+        new = self.folder / "until.new"
+        new.write_text(str(max(self.now(peer) for peer in range(self.n)) + AHEAD))
+        new.rename(self.folder / "until")
+        out, err = self.launcher.communicate(timeout=WAIT_S)
+        assert self.launcher.returncode == 0, err[-3000:]
+        summary: dict[str, Any] = json.loads(out)
+        return summary
+
+    def close(self) -> None:
+        if self.launcher.poll() is None:
+            self.launcher.kill()  # its peers see it go, and leave
+            self.launcher.communicate()
+
+
+@pytest.mark.parametrize("policy", effort(["pause"], list(POLICIES)))
+def test_after_a_cable_was_pulled_there_is_one_lineage_and_nothing_is_counted_twice(policy: str, tmp_path: Path) -> None:
+    n, first = effort(5, 8), effort(3, 5)
+    larger, smaller = range(first), range(first, n)
+    with hosts(2) as pair:
+        run = Run(tmp_path, pair, n, first, *POLICIES[policy])
+        try:
+            run.wait_for_rounds(30, range(n))
+            pair.cut(1)
+            cut_at = run.now(0)
+            run.wait_for_rounds(100, larger)
+            if policy == "pause":
+                run.wait(lambda: {row["peer"] for row in run.events("paused")} >= {*smaller}, "a pause of those cut off")
+            else:
+                run.wait_for_rounds(50, smaller)
+            pair.heal(1)
+            run.wait_for_rounds(20, range(n))
+            summary = run.finish()
+        finally:
+            run.close()
+    assert summary["finished"] == [*range(n)]
+    assert summary["replicas_identical"] is True
+    assert summary["rounds_lost"] == 0
+    assert (summary["samples"]["twice"], summary["samples"]["never"]) == (0, 0)
+    assert cut_at > 0

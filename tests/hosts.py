@@ -1,0 +1,84 @@
+"""Hosts for tests: network namespaces with an address each, joined by a switch; their cables can be pulled for real.
+
+A script moves in before it starts gossip (``MOVE_IN``): so one launcher starts the peers of all hosts, and they share its files.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+MOVE_IN = """
+import ctypes, os
+
+def move_in(host, address):
+    libc = ctypes.CDLL(None, use_errno=True)
+    with open(f"/run/netns/{host}") as namespace:
+        if libc.setns(namespace.fileno(), 0):
+            raise OSError(ctypes.get_errno(), f"cannot move into {host}")
+    os.environ["GOSSIP_LISTEN"] = address
+"""
+
+
+class Hosts:
+    """``count`` hosts named ``self.names``, with the addresses ``self.addresses``. Use ``hosts``, which takes them down."""
+
+    def __init__(self, count: int) -> None:
+        self._switch = f"gsw{os.getpid()}"
+        self.names = [f"gh{os.getpid()}x{number}" for number in range(count)]
+        self.addresses = [f"10.77.0.{number + 1}" for number in range(count)]
+
+    def set_up(self) -> None:
+        ip("netns", "add", self._switch)
+        ip("-n", self._switch, "link", "add", "bridge", "type", "bridge")
+        ip("-n", self._switch, "link", "set", "bridge", "up")
+        for number, (name, address) in enumerate(zip(self.names, self.addresses, strict=True)):
+            ip("netns", "add", name)
+            ip("link", "add", "eth0", "netns", name, "type", "veth", "peer", "name", f"port{number}", "netns", self._switch)
+            ip("-n", self._switch, "link", "set", f"port{number}", "master", "bridge", "up")
+            ip("-n", name, "addr", "add", f"{address}/24", "dev", "eth0")
+            for device in ("lo", "eth0"):
+                ip("-n", name, "link", "set", device, "up")
+
+    def take_down(self) -> None:
+        for name in (self._switch, *self.names):
+            subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
+
+    def cut(self, number: int) -> None:
+        """Pulls the cable of a host at the switch: what is sent vanishes, and no connection is told."""
+        ip("-n", self._switch, "link", "set", f"port{number}", "down")
+
+    def heal(self, number: int) -> None:
+        ip("-n", self._switch, "link", "set", f"port{number}", "up")
+
+
+def ip(*words: str) -> None:
+    done = subprocess.run(["ip", *words], check=False, capture_output=True, text=True)
+    if done.returncode:
+        raise OSError(f"ip {' '.join(words)}: {done.stderr.strip()}")
+
+
+@contextmanager
+def hosts(count: int) -> Iterator[Hosts]:
+    made = Hosts(count)
+    try:
+        made.set_up()
+        yield made
+    finally:
+        made.take_down()
+
+
+def why_no_hosts() -> str:
+    """Why this machine lets us have none; "": it does."""
+    if shutil.which("ip") is None:
+        return "network namespaces need ip (the package iproute2)"
+    if os.geteuid() != 0:
+        return "network namespaces need root"
+    try:
+        with hosts(1):
+            return ""
+    except OSError as error:
+        return f"no network namespaces here: {error}"
