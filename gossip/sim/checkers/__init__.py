@@ -67,7 +67,7 @@ from .rounds import AppliedOnce, IdenticalReplicas, OneHistory, UsedOnce
 from .together import DecidesTogether
 from .traffic import AsksInMeasure, NewsGrowOld
 from .trusting import TrustFollowsExperience, TrustFollowsTheCommits
-from .vouching import TakesNoFewersWord
+from .vouching import AnswersForTheRoundAsked, NamesARoundToCome, TakesNoFewersWord
 
 __all__ = ["Checker", "Circumstances", "Observer", "Onlooker", "Panel", "Violation", "all_checkers", "every_checker"]
 
@@ -117,6 +117,8 @@ def every_checker(circumstances: Circumstances | None = None) -> list[Onlooker]:
         TrustFollowsExperience(c),
         TakesOverTheDonorsState(c),
         TakesNoFewersWord(c),
+        AnswersForTheRoundAsked(c),
+        NamesARoundToCome(c),
         Bounded(c),
         NewsGrowOld(c),
         AsksInMeasure(c),
