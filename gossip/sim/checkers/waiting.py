@@ -29,24 +29,24 @@ class WaitsForNobodyInVain(Checker):
 
     def __init__(self, circumstances: Circumstances | None = None) -> None:
         super().__init__(circumstances)
-        self._silent: dict[PeerId, dict[PeerId, int]] = {}  # whose link broke, and who has told of no round since
+        self._silent: dict[PeerId, set[PeerId]] = {}  # whose link broke, and who has told of no round since
         self._refused: dict[PeerId, dict[tuple[int, int], set[PeerId]]] = {}  # in which round and shard, by whom handed over
 
     def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
-        self._silent[peer], self._refused[peer] = {}, {}
+        self._silent[peer], self._refused[peer] = set(), {}
 
     def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
         silent = self._silent[peer]
         if type(event) is LinkDown:
             rounds = rolling_of(peer_core(swarm, peer))
             if rounds is not None and rounds.round_id > 0:  # before, nobody has a state that another life would lack
-                # What it has said of a later round before is kept, and counts when that round comes.
-                seen = rounds.elsewhere.seen.get(event.peer, 0)
-                silent[event.peer] = seen if seen > rounds.round_id else -1
+                # What it has said of a round that has not begun here is kept, and counts when that begins.
+                ahead = rounds.elsewhere.seen.get(event.peer, 0) - rounds.round_id
+                (silent.discard if ahead > 0 or (ahead == 0 and not rounds._shards) else silent.add)(event.peer)
         elif silent and type(event) is Received and event.sender in silent:
             message = event.message
             if isinstance(message, Update) or (isinstance(message, TELLING) and message.round_id > 0):
-                del silent[event.sender]
+                silent.discard(event.sender)
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
         if not isinstance(effect, Report):
@@ -66,7 +66,7 @@ class WaitsForNobodyInVain(Checker):
             for other in missing:
                 if other in refused.get(where, ()):
                     raise self.violated(swarm, peer, f"{what} peer {other}, which holds a result that it has refused")
-                if self._silent[peer].get(other, where[0]) < where[0]:
+                if other in self._silent[peer]:
                     raise self.violated(swarm, peer, f"{what} peer {other}, which has told of no round since its link broke")
 
 
