@@ -154,3 +154,23 @@ def test_the_checker_catches_what_was_never_decided_on() -> None:
         rounds.joint._follow = careless
     with pytest.raises(Violation, match="made on something else"):
         swarm.run_for(1.5)
+
+
+def test_the_checker_catches_one_that_decides_though_it_holds_the_result_of_another_shard() -> None:
+    swarm = make_swarm(QUIET, Nemesis(QUIET))
+    swarm.hooks.extend([DecidesTogether()])
+    swarm.run_for(0.9)
+
+    def hold_another(peer: PeerId) -> Callable[[Event, list[Effect]], None]:
+        def change(event: Event, effects: list[Effect]) -> None:
+            if any(isinstance(effect, Aggregate) and effect.step == "decide" for effect in effects):
+                rounds: Any = swarm.hosts[peer].core.rounds
+                rounds._shards[1].commit = rounds.log.get(rounds.round_id - 1)[1][0]
+
+        return change
+
+    for peer in range(QUIET.peers):
+        tamper(swarm, peer, hold_another(peer))
+    with pytest.raises(Violation, match=r"anew, though it holds the results of shards \[1\]") as found:
+        swarm.run_for(1.5)
+    assert found.value.invariant == "S10"

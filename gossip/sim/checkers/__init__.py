@@ -66,8 +66,9 @@ from .results import AppliesWhatTheRuleSaid, CommitsWhatTheRuleSaid
 from .rounds import AppliedOnce, IdenticalReplicas, OneHistory, UsedOnce
 from .together import DecidesTogether
 from .traffic import AsksInMeasure, NewsGrowOld
-from .trusting import TrustFollowsExperience, TrustFollowsTheCommits
-from .vouching import TakesNoFewersWord
+from .trusting import ChargesByExperience, TrustFollowsExperience, TrustFollowsTheCommits
+from .vouching import AnswersForTheRoundAsked, NamesARoundToCome, TakesNoFewersWord
+from .waiting import LetsInWhoIsReady, WaitsForNobodyInVain
 
 __all__ = ["Checker", "Circumstances", "Observer", "Onlooker", "Panel", "Violation", "all_checkers", "every_checker"]
 
@@ -115,8 +116,11 @@ def every_checker(circumstances: Circumstances | None = None) -> list[Onlooker]:
         EachReadsItsOwn(c),
         TrustFollowsTheCommits(c),
         TrustFollowsExperience(c),
+        ChargesByExperience(c),
         TakesOverTheDonorsState(c),
         TakesNoFewersWord(c),
+        AnswersForTheRoundAsked(c),
+        NamesARoundToCome(c),
         Bounded(c),
         NewsGrowOld(c),
         AsksInMeasure(c),
@@ -131,6 +135,8 @@ def every_checker(circumstances: Circumstances | None = None) -> list[Onlooker]:
         OverWhenAllIsThere(disturbances, c),
         CrashCostsLittle(disturbances, c),
         NobodyWaitsForTheSkipped(c),
+        WaitsForNobodyInVain(c),
+        LetsInWhoIsReady(c),
         EverybodyContributes(c),
         OneLineage(c),
         ReplicasStayClose(c),

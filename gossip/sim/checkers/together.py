@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from gossip.core.digests import digest_of
 from gossip.core.events import Aggregate, Aggregated, Committed, Effect, Event, Send
-from gossip.core.messages import Commit, Contribution, PeerId
+from gossip.core.messages import Commit, Contribution, Partial, PeerId
 
 from .base import Checker, Circumstances, peer_core
 from .rounds import rolling_of
@@ -20,12 +20,14 @@ KEPT = 1024
 
 class DecidesTogether(Checker):
     """S10: of a round whose shards decide together the commits of all shards that changed anything tell of the same updates with
-    the same weights, as a commit of the first did; the decision was made on what the shards' servers have measured; and a server
-    combines by it, and only what it has measured itself. (That there is one commit of the first is for ``OneHistory`` to say.)"""
+    the same weights, as a commit of the first did; the decision was made on what the shards' servers have measured, by one
+    that holds no other shard's result, which was made by an earlier decision; and a server combines by it, and only what it has
+    measured itself. (That there is one commit of the first is for ``OneHistory`` to say.)"""
 
     invariant = "S10"
     events = (Aggregated,)
     effects = (Aggregate, Committed, Commit)
+    afters = (Aggregated, Partial, Commit)
 
     def __init__(self, circumstances: Circumstances | None = None) -> None:
         super().__init__(circumstances)
@@ -70,6 +72,15 @@ class DecidesTogether(Checker):
         for shard, part in enumerate(ask.parts):
             known = digest_of(part.statistics) in self._measured.get((ask.round_id, shard), ())
             self.demand(known, swarm, peer, f"decides in round {ask.round_id} on what nobody has measured of shard {shard}")
+
+    def after_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+        rounds = rolling_of(peer_core(swarm, peer))
+        if rounds is None or not rounds.joint.active or not rounds._shards or (first := rounds._shards[0]).commit is not None:
+            return
+        committed = [shard.index for shard in rounds._shards if shard.commit is not None]
+        if committed and first.together is not None and first.serving == first.attempt:
+            text = f"would decide in round {rounds.round_id} anew, though it holds the results of shards {committed}"
+            self.demand(first.together.step not in ("measured", "decide"), swarm, peer, text)
 
     def _judge_weights(self, swarm: Swarm[Any], peer: PeerId, ask: Aggregate) -> None:
         rounds = rolling_of(peer_core(swarm, peer))

@@ -1,5 +1,5 @@
 """S14, S11: whom the rules find standing out is locked up, nobody else is; who is locked up is neither aggregated nor serves; and
-each rule is told how many liars it has to bear."""
+each rule is told how many liars it has to bear. Nobody charges another with what it has not seen itself."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 HISTORIES_KEPT = 512
 TOLD = ("quarantined", "parole")
+REFUSALS = ("refused_result", "bad_commit")
 
 
 class TrustFollowsTheCommits(Checker):
@@ -194,4 +195,28 @@ class TrustFollowsExperience(Checker):
             raise self.violated(swarm, peer, text)
 
 
-__all__ = ["TrustFollowsExperience", "TrustFollowsTheCommits"]
+class ChargesByExperience(Checker):
+    """S14, of rolling rounds: a commit charges others with nothing but results of their own making, which they have themselves
+    handed to the peer that made the commit, and which that has refused. What others say that they have made is hearsay."""
+
+    invariant = "S14"
+    effects = (Report, Committed)
+
+    def __init__(self, circumstances: Circumstances | None = None) -> None:
+        super().__init__(circumstances)
+        self._refused: dict[PeerId, set[tuple[PeerId, int]]] = {}  # whose results of which rounds
+
+    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
+        self._refused[peer] = set()
+
+    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+        if isinstance(effect, Report):
+            if effect.event in REFUSALS and effect.fields["from"] == effect.fields["server"]:
+                self._refused[peer].add((effect.fields["from"], effect.fields["round"]))
+        elif isinstance(effect, Committed) and effect.made:
+            for charge in effect.commit.charges:
+                text = f"charges peer {charge.peer} with a result of round {charge.round_id}, of which it has refused none by it"
+                self.demand((charge.peer, charge.round_id) in self._refused[peer], swarm, peer, text)
+
+
+__all__ = ["ChargesByExperience", "TrustFollowsExperience", "TrustFollowsTheCommits"]

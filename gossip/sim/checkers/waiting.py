@@ -1,0 +1,99 @@
+"""L2, L4: whom the server of a round waits for, and when not even those who are missing keep it from closing the round."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gossip.core.events import Effect, Event, LinkDown, Received, Report
+from gossip.core.messages import Commit, Hello, NotMe, Overdue, Partial, PeerId, Query, Update, Voucher
+from gossip.core.quorum import quorum_of
+
+from .base import Checker, Circumstances, peer_core
+from .rounds import rolling_of
+
+if TYPE_CHECKING:
+    from gossip.sim.driver import Swarm
+
+TELLING = (Update, Query, Commit, NotMe, Partial, Overdue, Hello, Voucher)
+"""By which a peer says in which round it is."""
+
+
+class WaitsForNobodyInVain(Checker):
+    """L2: no server waits its grace out for one that will send no update: because it holds a result of this round that the server
+    has refused; or because its link broke and it has not said since that it is in any round. Behind the next link may be another
+    life of it, whose node answers long before its trainer has a state."""
+
+    invariant = "L2"
+    events = (LinkDown, *TELLING)
+    effects = (Report,)
+
+    def __init__(self, circumstances: Circumstances | None = None) -> None:
+        super().__init__(circumstances)
+        self._silent: dict[PeerId, set[PeerId]] = {}  # whose link broke, and who has told of no round since
+        self._refused: dict[PeerId, dict[tuple[int, int], set[PeerId]]] = {}  # in which round and shard, by whom handed over
+
+    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
+        self._silent[peer], self._refused[peer] = set(), {}
+
+    def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+        silent = self._silent[peer]
+        if type(event) is LinkDown:
+            rounds = rolling_of(peer_core(swarm, peer))
+            if rounds is not None and rounds.round_id > 0:  # before, nobody has a state that another life would lack
+                # What it has said of a round that has not begun here is kept, and counts when that begins.
+                ahead = rounds.elsewhere.seen.get(event.peer, 0) - rounds.round_id
+                (silent.discard if ahead > 0 or (ahead == 0 and not rounds._shards) else silent.add)(event.peer)
+        elif silent and type(event) is Received and event.sender in silent:
+            message = event.message
+            if isinstance(message, Update) or (isinstance(message, TELLING) and message.round_id > 0):
+                silent.discard(event.sender)
+
+    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+        if not isinstance(effect, Report):
+            return
+        refused, fields = self._refused[peer], effect.fields
+        if effect.event == "recovering":
+            refused.clear()  # should it come back to its round, it has forgotten
+        elif effect.event == "refused_result":
+            where = fields["round"], fields["shard"]
+            if where not in refused and any(round_id != where[0] for round_id, _ in refused):
+                refused.clear()
+            refused.setdefault(where, set()).add(fields["from"])
+        elif effect.event == "late" and rolling_of(peer_core(swarm, peer)) is not None:
+            where, missing = (fields["round"], fields["shard"]), fields["missing"]
+            what = f"waits {fields['waited_s']} s in round {where[0]}, shard {where[1]}, for the update of"
+            self.judged += 1
+            for other in missing:
+                if other in refused.get(where, ()):
+                    raise self.violated(swarm, peer, f"{what} peer {other}, which holds a result that it has refused")
+                if other in self._silent[peer]:
+                    raise self.violated(swarm, peer, f"{what} peer {other}, which has told of no round since its link broke")
+
+
+class LetsInWhoIsReady(Checker):
+    """L4: where a quorum has answered and nobody else will, the server closes the round if somebody is ready to be let in by it,
+    though the rule can make nothing of so few updates: with the newcomer's it may again."""
+
+    invariant = "L4"
+    afters = (Hello, Update)
+
+    def after_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+        core = peer_core(swarm, peer)
+        rounds = rolling_of(core)
+        if core is None or rounds is None or not rounds.joining or core.phase != "running" or rounds.mode != "active":
+            return
+        ready = [other for other in rounds.joining if other not in rounds.roster and not rounds.skip_reason(other)]
+        if not ready or not isinstance(event, Received):
+            return
+        quorum, expected = quorum_of(core.settings, len(rounds.roster)), rounds.server.expected()
+        for shard in rounds._shards:
+            # Only who was just heard is sure to have been counted: that one is skipped no more may be noticed a little later.
+            heard = event.sender in (ready if isinstance(event.message, Hello) else shard.answers)
+            serves = shard.commit is None and shard.serving is not None and shard.serving == shard.attempt
+            if heard and serves and len(shard.answers) >= quorum and all(other in shard.answers for other in expected):
+                where = f"round {rounds.round_id}, shard {shard.index}, with the updates of {sorted(shard.answers)}"
+                text = f"does not close {where}, of which {quorum} are a quorum, to let in peers {sorted(ready)}"
+                self.demand(shard.ticket is not None, swarm, peer, text)
+
+
+__all__ = ["LetsInWhoIsReady", "WaitsForNobodyInVain"]

@@ -1,0 +1,122 @@
+"""S12: what is asked, vouched for and taken when a peer comes back. A planted fault of each is caught."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Literal
+
+import pytest
+from checked_swarm import checked_swarm, tamper
+from test_checkers_gossip import caught, each
+
+from gossip.core.donating import parts_of
+from gossip.core.events import Effect, Received, Restore
+from gossip.core.messages import PeerId, StateRequest
+from gossip.core.peer import Peer
+from gossip.sim.checkers import Checker, Panel
+from gossip.sim.checkers.vouching import AnswersForTheRoundAsked, NamesARoundToCome, TakesNoFewersWord
+from gossip.sim.driver import Swarm
+from gossip.sim.liars import Liars
+
+FAST_S = 0.006  # of a round: less than it takes to ask, answer and ask again
+
+
+def returning(checker: Checker, lies: dict[PeerId, tuple[str, ...]] | None = None, compute_s: float = 0.1) -> Swarm[Peer]:
+    """Of five peers, of whom one may lie, peer 1 is about to be there again."""
+    swarm = checked_swarm(Panel([checker]), n=5, f=1, compute_s=compute_s)
+    swarm.outgoing = Liars(swarm, lies or {})
+    swarm.run_for(1.0)
+    swarm.restart(1)
+    return swarm
+
+
+def is_back(swarm: Swarm[Peer]) -> bool:
+    return bool(swarm.reports(1, "restored")) and swarm.cores[1].phase == "running"
+
+
+# --- what is taken --------------------------------------------------------------------------------------------------------
+
+SWAPPED: dict[PeerId, tuple[str, ...]] = dict.fromkeys((0, 2), ("swapped_states",))
+
+
+def test_a_state_that_is_not_the_one_vouched_for_is_caught_though_its_donor_has_vouched() -> None:
+    swarm = returning(TakesNoFewersWord(), SWAPPED)
+    swarm.hosts[1].core.recovery._is_agreed = lambda offer, payload: True  # type: ignore[method-assign]
+    assert "was vouched for" in caught(swarm)
+
+
+def test_who_refuses_such_a_state_and_asks_another_is_sound() -> None:
+    checker = TakesNoFewersWord()
+    swarm = returning(checker, SWAPPED)
+    swarm.run_until(lambda: is_back(swarm), 4.0)
+    assert swarm.reports(1, "bad_state"), "no liar was asked: the test proves nothing"
+    assert checker.judged == 2, "how many have vouched, and for what"
+
+
+def test_settings_that_nobody_has_vouched_for_are_caught() -> None:
+    def with_others(restore: Restore) -> list[Effect]:
+        parts = parts_of(restore.payload)[0], b"other settings!!"
+        return [replace(restore, payload=replace(restore.payload, parts=parts))]
+
+    swarm = returning(TakesNoFewersWord())
+    tamper(swarm, 1, each(Restore, with_others))
+    assert "with settings that nobody has vouched for" in caught(swarm)
+
+
+# --- what is asked, and answered ------------------------------------------------------------------------------------------
+
+
+def ask(swarm: Swarm[Peer], what: Literal["voucher", "state"]) -> None:
+    """Peer 2 asks peer 0 for what it will hold three rounds later."""
+    round_id = swarm.hosts[0].core.rounds.round_id + 3
+    swarm.inject(0, Received(2, 0, StateRequest(b"lineage!", 77, round_id, what)))
+
+
+@pytest.mark.parametrize(("what", "says"), [("voucher", "vouches for its state before"), ("state", "gives its state before")])
+def test_an_answer_about_another_round_than_the_one_asked_for_is_caught(what: Any, says: str) -> None:
+    swarm = checked_swarm(Panel([AnswersForTheRoundAsked()]), n=5, f=1)
+    swarm.run_for(1.0)
+    giving = swarm.hosts[0].core.recovery.giving
+    heed = giving.on_request
+    giving.on_request = lambda sender, asked, *rest: heed(sender, replace(asked, round_id=0), *rest)  # type: ignore[method-assign]
+    ask(swarm, what)
+    assert says in caught(swarm)
+
+
+@pytest.mark.parametrize("what", ["voucher", "state"])
+def test_an_answer_that_comes_with_its_round_is_sound(what: Any) -> None:
+    checker = AnswersForTheRoundAsked()
+    swarm = checked_swarm(Panel([checker]), n=5, f=1)
+    swarm.run_for(1.0)
+    ask(swarm, what)
+    swarm.run_for(1.0)
+    assert checker.judged == 1
+
+
+def in_different_rounds(checker: Checker) -> Swarm[Peer]:
+    """A round takes less than the questions of peer 1 are apart, each of which takes another time to get there."""
+    swarm = returning(checker, compute_s=FAST_S)
+    for donor in (0, 2, 3, 4):
+        delay_s = 0.001 + 0.02 * donor
+        swarm.network.shape([(1, donor)], delay_s=(delay_s, delay_s))
+    return swarm
+
+
+def test_who_asks_others_wherever_they_are_over_and_over_is_caught() -> None:
+    swarm = in_different_rounds(NamesARoundToCome())
+    recovery = swarm.hosts[1].core.recovery
+    poll = recovery._poll
+
+    def as_if_first(now: float) -> list[Effect]:
+        recovery._tries = 0
+        return poll(now)
+
+    recovery._poll = as_if_first  # type: ignore[method-assign]
+    assert "wherever it is, at once after it has asked so in vain" in caught(swarm)
+
+
+def test_who_names_a_round_to_come_is_sound() -> None:
+    checker = NamesARoundToCome()
+    swarm = in_different_rounds(checker)
+    swarm.run_until(lambda: is_back(swarm), 4.0)
+    assert checker.judged

@@ -1,0 +1,131 @@
+"""L2, L4: whom a server waits for. And what it charges others with (S14). A planted fault of each is caught."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from checked_swarm import checked_swarm
+from test_checkers_gossip import caught
+
+from gossip.core.messages import Charge, PeerId
+from gossip.core.peer import Peer
+from gossip.sim.checkers import Checker, Panel
+from gossip.sim.checkers.trusting import ChargesByExperience
+from gossip.sim.checkers.waiting import LetsInWhoIsReady, WaitsForNobodyInVain
+from gossip.sim.driver import Swarm
+from gossip.sim.nemesis import Nemesis
+from gossip.sim.observer import Observer
+from gossip.sim.play import make_swarm, run
+from gossip.sim.schedule import Schedule
+from gossip.world_faults import NodeLie
+
+QUICK = Schedule(7, peers=5, active_s=5.0, duration_s=5.0, compute_s=(0.05, 0.08))
+LYING = replace(QUICK, aggregator="median", faults=(NodeLie("scaled_results", (0,)),))
+
+
+def swarm_of(schedule: Schedule, checker: Checker) -> Swarm[Peer]:
+    swarm = make_swarm(schedule, Nemesis(schedule))
+    swarm.hooks.append(Panel([checker]))
+    return swarm
+
+
+class Faulty(Observer):
+    """Makes the core of every life faulty."""
+
+    def __init__(self, plant: Callable[[Any], None]) -> None:
+        self.plant = plant
+
+    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
+        self.plant(swarm.hosts[peer].core)
+
+
+# --- in vain --------------------------------------------------------------------------------------------------------------
+
+
+def waits_for_the_silent(core: Any) -> None:
+    core.rounds.elsewhere.is_unheard = lambda peer: False
+
+
+@pytest.mark.parametrize("faulty", [True, False])
+def test_l2_waiting_for_one_that_is_back_without_a_state_is_caught(faulty: bool) -> None:
+    checker = WaitsForNobodyInVain()
+    swarm = swarm_of(replace(QUICK, compute_s=(0.3, 0.4), prepare_s=1.0), checker)
+    swarm.hooks.extend([Faulty(waits_for_the_silent)] if faulty else [])
+    swarm.run_for(2.0)
+    swarm.restart(1)
+    if faulty:
+        assert "for the update of peer 1, which has told of no round since its link broke" in caught(swarm, 1.0)
+        return
+    swarm.run_for(3.0)
+    assert swarm.reports(1, "restored")
+    judged = checker.judged
+    swarm.stop_trainer(1)
+    swarm.run_for(1.0)
+    assert checker.judged > judged, "others may be waited for"
+
+
+class _Forgetful(set[PeerId]):
+    def __contains__(self, peer: object) -> bool:
+        return False
+
+
+def waits_for_the_refused(core: Any) -> None:
+    judge = core.rounds.doubts.judge
+
+    def forgets(sender: PeerId, shard: Any, *rest: Any) -> Any:
+        shard.doubted = _Forgetful(shard.doubted)
+        return judge(sender, shard, *rest)
+
+    core.rounds.doubts.judge = forgets
+
+
+def test_l2_waiting_for_one_that_holds_a_refused_result_is_caught() -> None:
+    found = run(LYING, [Faulty(waits_for_the_refused)]).violation
+    assert found is not None
+    assert found.invariant == "L2"
+    assert "for the update of peer 0, which holds a result that it has refused" in found.text
+
+
+def test_servers_that_refuse_results_and_say_whose_are_sound() -> None:
+    outcome = run(LYING)
+    assert outcome.violation is None, outcome.violation
+    assert outcome.reports["refused_result"]
+    assert outcome.judged_by["ChargesByExperience"]
+
+
+# --- letting in -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("faulty", [True, False])
+def test_l4_a_round_that_is_not_closed_to_let_somebody_in_is_caught(faulty: bool) -> None:
+    """Of four peers one dies, and then another. Two of the three in the roster are a quorum, and too few for the rule."""
+    checker = LetsInWhoIsReady()
+    swarm = swarm_of(replace(QUICK, peers=4, aggregator="median"), checker)
+    swarm.run_for(2.0)
+    swarm.crash(3)
+    swarm.run_until(lambda: len(swarm.cores[0].rounds.roster) == 3, 8.0)
+    swarm.crash(2)
+    swarm.run_for(1.0)
+    here = swarm.cores[0].rounds.round_id
+    for peer in (0, 1) if faulty else ():
+        swarm.cores[peer].rounds.server.joining = frozenset()  # type: ignore[union-attr]
+    swarm.restart(3)
+    if faulty:
+        assert "of which 2 are a quorum, to let in peers [3]" in caught(swarm)
+        return
+    swarm.run_until(lambda: swarm.cores[3].rounds.round_id > here + 5, 3.0)
+    assert checker.judged
+
+
+# --- charges --------------------------------------------------------------------------------------------------------------
+
+
+def test_s14_a_charge_of_one_whose_results_it_has_not_refused_is_caught() -> None:
+    swarm = checked_swarm(Panel([ChargesByExperience()]), n=5, f=1)
+    swarm.run_for(1.0)
+    doubts: Any = swarm.cores[0].rounds.doubts  # type: ignore[union-attr]
+    doubts.charges = lambda: (Charge(2, 3),)
+    assert "charges peer 2 with a result of round 3, of which it has refused none by it" in caught(swarm)
