@@ -6,7 +6,7 @@ itself: then this peer's update is the odd one.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from typing import TypeAlias
 
 from .agreed import whence
@@ -24,8 +24,8 @@ hundred times as long: that is no lie, but such a one was seen not long before."
 
 REFUSALS_KEPT = 64
 
-Lengths: TypeAlias = "OrderedDict[int, tuple[PeerId, float]]"
-"""Round -> who made its result, and how long that was."""
+Lengths: TypeAlias = "OrderedDict[int, tuple[PeerId, float, int]]"
+"""Round -> who made its result, how long that was, and of how many samples."""
 
 
 class Doubts:
@@ -54,10 +54,16 @@ class Doubts:
         return own.payloads[message.shard : message.shard + 1]
 
     def judge(
-        self, sender: PeerId, shard: ShardRound, commit: Commit, likeness: Likeness | None, now: float
+        self,
+        sender: PeerId,
+        shard: ShardRound,
+        commit: Commit,
+        likeness: Likeness | None,
+        own: Contributed | None,
+        now: float,
     ) -> list[Effect] | None:
         """Whether a sound commit, handed over by ``sender``, is taken: then None; else what is done instead."""
-        why = self._why(shard.index, likeness) if likeness is not None else ""
+        why = self._why(commit, likeness, own) if likeness is not None else ""
         if why:
             shard.doubted.add(sender)
             if len(shard.doubted) <= self.f:
@@ -87,20 +93,28 @@ class Doubts:
         if likeness is None:
             return
         lengths = self._lengths.setdefault(commit.shard, OrderedDict())
-        lengths[commit.round_id] = (commit.server, likeness.length)
+        lengths[commit.round_id] = (commit.server, likeness.length, _samples(commit))
         while len(lengths) > ROUNDS_KEPT:
             lengths.popitem(last=False)
 
-    def _why(self, shard: int, likeness: Likeness) -> str:
-        usual = max(self._usual(shard), likeness.own)
+    def _why(self, commit: Commit, likeness: Likeness, own: Contributed | None) -> str:
+        # A server that says that there were few samples cannot leave out the own ones.
+        samples = max(1, _samples(commit), own.samples if own is not None else 0)
+        usual = max(self._usual(commit.shard, samples), likeness.own)
         if usual and not likeness.length <= self.settings.longer * usual:
             return f"it is {likeness.length / usual:.3g} times as long as results and own updates are"
         cosine = likeness.cosine
         return f"it opposes the own update, with a cosine of {cosine:.2f}" if cosine < self.settings.opposed else ""
 
-    def _usual(self, shard: int) -> float:
-        """How long results are at most, as more than f servers have made them: so liars cannot raise it step by step."""
-        longest: dict[PeerId, float] = {}
-        for server, length in self._lengths.get(shard, {}).values():
-            longest[server] = max(length, longest.get(server, 0.0))
+    def _usual(self, shard: int, samples: int) -> float:
+        """How long results of so many samples are at most, as more than f servers have made them: so liars cannot raise it step by
+        step. The fewer samples, the longer: at the end of an epoch a round may have a single one left."""
+        longest = defaultdict[PeerId, float](float)
+        for server, length, of in self._lengths.get(shard, {}).values():
+            longest[server] = max(longest[server], length * max(1.0, of / samples) ** 0.5)
         return sorted(longest.values(), reverse=True)[self.f] if len(longest) > self.f else 0.0
+
+
+def _samples(commit: Commit) -> int:
+    """Of which the result is the mean, as its server says."""
+    return sum([contribution.samples for contribution in commit.contributors])

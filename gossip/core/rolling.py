@@ -254,7 +254,7 @@ class RollingRounds:
         if commit.attempt < shard.attempt and not serves:
             # We have promised not to take it. Who serves our attempt may: then it re-issues it to everybody.
             return [Send(shard.server(shard.attempt), commit, payload)] if shard.passes_on(commit) else []
-        if (instead := self.doubts.judge(sender, shard, commit, event.likeness, now)) is not None:
+        if (instead := self.doubts.judge(sender, shard, commit, event.likeness, self._own, now)) is not None:
             return instead
         if serves:
             # A server that hears of a commit, its own of a former life even, spreads that one and does not aggregate again, nor

@@ -10,7 +10,7 @@ import pytest
 
 from gossip.core.doubts import ROUNDS_KEPT, Doubts
 from gossip.core.events import Contributed, Effect, Likeness, Payload, Report
-from gossip.core.messages import CHARGES_MAX, Charge, Commit, Query
+from gossip.core.messages import CHARGES_MAX, Charge, Commit, Contribution, Query
 from gossip.core.settings import CoreSettings, TrustSettings
 from gossip.core.shard import ShardRound
 from gossip.core.trust import TrustTable
@@ -39,9 +39,13 @@ class Desk:
         self.handed_on.append(reason)
         return []
 
-    def judge(self, sender: int, likeness: Likeness | None, maker: int = 0, round_id: int = 0) -> list[Effect] | None:
-        commit = Commit(b"l", round_id, 0, self.shard.attempt, 0, maker, b"", b"d" * 16, (), (), (), None, "")
-        return self.doubts.judge(sender, self.shard, commit, likeness, 1.0)
+    def judge(
+        self, sender: int, likeness: Likeness | None, maker: int = 0, round_id: int = 0, samples: int = 8, own: int = 0
+    ) -> list[Effect] | None:
+        """``samples``: of the result, as its server says; ``own``: that this peer has given to it."""
+        of = (Contribution(4, samples, 1.0, 1.0),)
+        commit = Commit(b"l", round_id, 0, self.shard.attempt, 0, maker, b"", b"d" * 16, of, (), (), None, "")
+        return self.doubts.judge(sender, self.shard, commit, likeness, Contributed(round_id, own, ()), 1.0)
 
 
 def test_a_result_that_opposes_the_own_update_is_refused_and_the_next_server_asked() -> None:
@@ -100,6 +104,34 @@ def test_a_result_may_be_as_long_as_the_own_update_or_as_those_that_more_than_f_
         assert desk.judge(server, Likeness(4.0, 100.0), server, server) is None
     assert desk.judge(0, Likeness(9.0, 1.0, 1.0)) is None
     assert desk.judge(0, Likeness(12.1, 1.0, 1.0)) is not None
+
+
+def test_a_result_of_few_samples_may_be_longer() -> None:
+    desk = Desk(f=1)
+    for server in (3, 4):
+        assert desk.judge(server, Likeness(1.0), server, server, samples=64) is None
+    assert desk.judge(0, Likeness(3.1), samples=64) is not None
+    assert desk.judge(0, Likeness(23.9), round_id=8, samples=1) is None
+    desk = Desk(f=1)
+    for server in (3, 4):
+        assert desk.judge(server, Likeness(1.0), server, server, samples=64) is None
+    assert desk.judge(0, Likeness(24.1), samples=1) is not None
+
+
+def test_a_server_cannot_leave_out_the_own_samples_to_make_its_result_longer() -> None:
+    desk = Desk(f=1)
+    for server in (3, 4):
+        assert desk.judge(server, Likeness(1.0), server, server, samples=64) is None
+    assert desk.judge(0, Likeness(12.1), samples=1, own=4) is not None
+    desk.shard.attempt = 0
+    assert desk.judge(2, Likeness(11.9), maker=2, round_id=9, samples=1, own=4) is None
+
+
+def test_results_of_more_samples_are_not_expected_to_be_shorter() -> None:
+    desk = Desk(f=1)
+    for server in (3, 4):
+        assert desk.judge(server, Likeness(1.0), server, server, samples=1) is None
+    assert desk.judge(0, Likeness(2.9), samples=64) is None
 
 
 def test_lengths_are_forgotten() -> None:

@@ -237,19 +237,29 @@ def served(table: TrustTable, round_id: int, server: int, *charges: tuple[int, i
     return names(table.observe_round([commit]))
 
 
-def test_who_has_two_results_refused_by_more_than_f_is_locked_up() -> None:
+def test_who_has_one_result_after_the_other_refused_by_more_than_f_is_locked_up() -> None:
     table = TrustTable(TrustSettings(), f=2)
     assert [served(table, 10 + i, i, (5, 9)) for i in range(2)] == [[], []]
     assert table.score(5) == 1.0
-    assert served(table, 12, 2, (5, 9)) == [(5, "suspected")]
-    assert table.score(5) == pytest.approx(0.4)
+    assert served(table, 12, 2, (5, 9)) == []  # one may be an accident
+    assert table.score(5) == pytest.approx(0.75)
     assert table.reasons(5) == ("a result of it was refused by more than 2 peers",)
     assert served(table, 13, 3, (5, 9)) == []  # it is known
-    assert table.score(5) == pytest.approx(0.4)
-    assert not any(served(table, 30 + i, i, (5, 29)) for i in range(2))
-    assert served(table, 32, 2, (5, 29)) == [(5, "quarantined")]
+    assert table.score(5) == pytest.approx(0.75)
+    told = [[change for i in range(3) for change in served(table, at + i, i, (5, at - 1))] for at in range(20, 70, 10)]
+    assert told == [[], [(5, "suspected")], [], [], [(5, "quarantined")]]
     assert not table.may_serve(5)
-    assert table.reasons(5) == ("2 of its results were refused by more than 2 peers",)
+    assert table.reasons(5) == ("6 of its results were refused by more than 2 peers",)
+
+
+def test_who_has_a_result_refused_now_and_then_is_not_suspected() -> None:
+    """Near its optimum a swarm of six refuses one of 200 results of a server; this is one of ten, and always by two."""
+    table = TrustTable(TrustSettings(), f=1)
+    for round_id in range(10, 4010):
+        charged = [(5, round_id - 1)] if round_id % 60 == 0 else []
+        assert served(table, round_id, round_id % 6, *charged) == []
+        assert served(table, round_id, (round_id + 1) % 6, *charged) == []
+    assert table.score(5) > 0.7
 
 
 def test_f_liars_can_charge_whom_and_as_often_as_they_like() -> None:
@@ -261,7 +271,7 @@ def test_f_liars_can_charge_whom_and_as_often_as_they_like() -> None:
     # Nor can they push out what honest peers have begun to say.
     for accuser in (0, 6, 1):
         served(table, 100, accuser, (4, 99))
-    assert table.score(4) == pytest.approx(0.4)
+    assert table.score(4) == pytest.approx(0.75)
 
 
 def test_nobody_charges_itself_and_no_charge_is_kept_for_ever() -> None:
@@ -280,10 +290,10 @@ def test_trust_in_a_server_comes_back_with_results_that_are_taken() -> None:
     table = TrustTable(TrustSettings(), f=0)
     served(table, 10, 0, (5, 9))
     before = table.score(5)
-    assert before == pytest.approx(0.4)
+    assert before == pytest.approx(0.75)
     for round_id in range(11, 15):
         served(table, round_id, 5)
-    assert table.score(5) == pytest.approx(1.0 - 0.6 * 0.9**4)
+    assert table.score(5) == pytest.approx(1.0 - 0.25 * 0.96**4)
 
 
 def test_charges_travel_with_the_table() -> None:
@@ -292,7 +302,8 @@ def test_charges_travel_with_the_table() -> None:
         served(table, 10, accuser, (5, 9))
     other = TrustTable(TrustSettings(), f=2)
     other.unpack(table.pack())
-    assert served(other, 12, 3, (5, 9)) == [(5, "suspected")]
+    served(other, 12, 3, (5, 9))
+    assert other.score(5) == pytest.approx(0.75)
 
 
 @pytest.mark.parametrize("charges", [3, ((1,),), ((-1, ()),), ((1, (True,)),), ((1, 2),), tuple((i, ()) for i in range(17))])
