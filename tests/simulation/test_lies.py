@@ -125,6 +125,14 @@ def test_seed_487_two_who_were_told_false_addresses_of_each_other_find_each_othe
     assert run(replace(schedule, probe_interval_s=0.5)).violation is None
 
 
+def test_seed_469_what_one_says_counts_whom_a_liar_has_given_a_later_life() -> None:
+    """The fault was the checker's."""
+    faults = (NodeLie("forged_incarnations", (0,)), Partition(((2,), (0, 1), (3,)), 2.1, 1.6))
+    schedule = Schedule(469, peers=4, faults=faults, active_s=3.8, duration_s=3.8, compute_s=(0.46, 0.58), commit_log=8)
+    outcome = run(replace(schedule, probe_interval_s=1.0))
+    assert outcome.violation is None, outcome.violation
+
+
 def test_seed_1204_a_liar_that_nobody_follows_makes_up_no_quorum_with_the_honest() -> None:
     """The fault was the checker's. Of four one is dead and one is in a round that its own false result opened."""
     faults = (

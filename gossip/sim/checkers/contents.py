@@ -307,7 +307,9 @@ class CheckedBeforeUse(Checker):
         message, member = event.message, core.membership.members.get(event.sender)
         if event.sender not in core.settings.peers:
             return "a stranger"
-        if member is not None and event.incarnation < member.incarnation:
+        # Who was never heard in its later life, and goes on speaking in this one, was lied about.
+        invented = member is not None and self.circumstances.invented_lives and not member.spoken
+        if member is not None and event.incarnation < member.incarnation and not invented:
             return f"a former life, {event.incarnation}"
         if isinstance(message, StateOffer):
             nobody_asked = core.recovery.stage != "asking" or message.nonce != core.recovery._nonce
