@@ -3,8 +3,8 @@
     python benchmarks/soak.py                                   # 30 minutes
     python benchmarks/soak.py --minutes 3 --every 10 --json soak.json
 
-``gossip run --drills`` trains the digits MLP, ``gossip drill RUN random`` kills, stops, cuts off and slows down peers, one at a
-time. Meanwhile the memory, descriptors and threads of every process of the run are looked at, and the shared memory of the machine.
+``gossip run --drills`` trains the digits MLP, ``gossip drill RUN random`` kills, stops, cuts off and slows down peers, one at
+a time. Meanwhile the memory, descriptors and threads of every process of the run are looked at, and the machine's shared memory.
 
 Exit 1 when a process that lived for five minutes or more grew (its memory by more than a tenth and 16 MiB from the second quarter
 of its life to the last, or by descriptors or threads), when a process or a shared memory segment was left behind, when an event
@@ -36,9 +36,10 @@ LIVED_S = 300.0
 GROWTH, GROWTH_BYTES = 0.1, 16 * 2**20
 EXPLAINED_S = 30.0  # a drill can have consequences for so long after its end: a peer that starts again imports torch
 END_S = 120.0
-TROUBLE = ("suspect", "dead", "skip", "paused", "alone", "late", "recovering", "halted", "exited", "round_lost", "rejected")
-"""What happens when something is wrong with a peer or a link. Other events are of training, or are never right (``NEVER``)."""
-NEVER = ("suspected", "quarantined", "refused_result", "bad_state", "unvouched_state", "node_error", "invalid", "fork_forced")
+TROUBLE = ("suspect", "dead", "skip", "paused", "alone", "fork", "recovering", "unvouched_state", "halted", "exited")
+"""What happens when something is wrong with a peer or a link. Other events are of training, or are never right (``NEVER``): a busy
+machine alone makes updates late, and near the optimum an honest result is doubted now and then."""
+NEVER = ("suspected", "quarantined", "bad_state", "bad_commit", "bad_update", "node_error", "lost_round")
 MODEL = 256  # hidden units: some 100,000 parameters, so that what is not given back shows
 
 
@@ -150,7 +151,7 @@ def segments() -> set[str]:
     return set(os.listdir("/dev/shm"))
 
 
-# --- what has happened ------------------------------------------------------------------------------------------------------------
+# --- what has happened ---------------------------------------------------------------------------------------------------------
 
 
 def unexplained(rows: list[dict[str, Any]], over_at: float) -> list[str]:

@@ -107,8 +107,8 @@ class Doubts:
         return f"it opposes the own update, with a cosine of {cosine:.2f}" if cosine < self.settings.opposed else ""
 
     def _usual(self, shard: int, samples: int) -> float:
-        """How long results of so many samples are at most, as more than f servers have made them: so liars cannot raise it step by
-        step. The fewer samples, the longer: at the end of an epoch a round may have a single one left."""
+        """How long results of so many samples are at most, as more than f servers have made them: so liars cannot raise it step
+        by step. The fewer samples, the longer: at the end of an epoch a round may have a single one left."""
         longest = defaultdict[PeerId, float](float)
         for server, length, of in self._lengths.get(shard, {}).values():
             longest[server] = max(longest[server], length * max(1.0, of / samples) ** 0.5)
