@@ -37,7 +37,7 @@ GROWTH, GROWTH_BYTES = 0.1, 16 * 2**20
 EXPLAINED_S = 30.0  # a drill can have consequences for so long after its end: a peer that starts again imports torch
 END_S = 120.0
 TROUBLE = ("suspect", "dead", "skip", "paused", "alone", "fork", "recovering", "unvouched_state", "halted", "exited")
-"""What happens when something is wrong with a peer or a link. Other events are of training, or are never right (``NEVER``): a busy
+"""What happens when something is wrong with a peer or a link. Other events are of training, or never right (``NEVER``): a busy
 machine alone makes updates late, and near the optimum an honest result is doubted now and then."""
 NEVER = ("suspected", "quarantined", "bad_state", "bad_commit", "bad_update", "node_error", "lost_round")
 MODEL = 256  # hidden units: some 100,000 parameters, so that what is not given back shows
