@@ -176,10 +176,10 @@ def test_deaths_carry_what_the_survivors_measured(tmp_path: Path) -> None:
 
 def test_suspects_are_named_and_their_reasons_kept(tmp_path: Path) -> None:
     events = [{"peer": 0, "event": "suspected", "subject": 3, "trust": 0.4, "reasons": ["far out"], "round": 9}]
-    made = summary.write(folder(tmp_path, events, {0: [commit(0)]}, faults=("nan:3",)), 0, 1.0)
+    made = summary.write(folder(tmp_path, events, {0: [commit(0)]}, faults=("nan:3", "wrong_results:2,3")), 0, 1.0)
     assert made["suspected"] == [3]
     assert made["suspicion"] == {"3": {"round": 9, "trust": 0.4, "reasons": ["far out"]}}
-    assert made["liars"] == [3]
+    assert made["liars"] == [2, 3]
 
 
 def test_an_evaluation_beats_what_was_logged(tmp_path: Path) -> None:
