@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from gossip.errors import BadFault
 from gossip.fault_kinds import ATTACKS, STRENGTH_MAX, Crash, Hang, Liar, RealFault, Restart, Slow, unknown_kind
 from gossip.fault_kinds import KINDS as PROCESS_KINDS
-from gossip.world_faults import Delay, Flap, LinkFault, Loss, Partition, Ring
+from gossip.world_faults import REAL_LIES, Delay, Flap, LinkFault, Loss, NodeLie, Partition, Ring
 
 LINK_KINDS = ("partition", "ring", "flap", "loss", "delay")
-KINDS: tuple[str, ...] = (*PROCESS_KINDS[:4], *LINK_KINDS, *PROCESS_KINDS[4:])
+KINDS: tuple[str, ...] = (*PROCESS_KINDS[:4], *LINK_KINDS, *PROCESS_KINDS[4:], *REAL_LIES)
 """Of the faults that can be typed: those that real runs carry out."""
 PEERS_NAMED_MAX = 4096  # more are no swarm of ours, and a word must not take all memory
 _UNITS = {"ms": (1.0, 1000.0), "s": (1.0, 1.0), "m": (60.0, 1.0)}  # multiply, divide: 59 / 1000 is 0.059, 59 * 0.001 is not
@@ -42,7 +42,7 @@ class _Reader:
             raise self.wrong("nothing more", hint)
 
 
-def read_word(word: str) -> tuple[RealFault | LinkFault, ...]:
+def read_word(word: str) -> tuple[RealFault | LinkFault | NodeLie, ...]:
     """The faults of one word: one for each peer that it names. Raises: BadFault."""
     reader = _Reader(word.strip())
     kind = reader.take(r"[A-Za-z_-]+", "the kind of a fault", "for example crash:3@50; kinds: " + ", ".join(KINDS)).replace(
@@ -78,6 +78,9 @@ def read_word(word: str) -> tuple[RealFault | LinkFault, ...]:
             if factor < 1:
                 raise BadFault(f"bad fault {word!r}: a factor of {factor:g} would be faster", usage)
             return tuple(Slow(peer, factor) for peer in peers)
+        case lie if lie in REAL_LIES:
+            reader.end(usage)
+            return (NodeLie(lie, peers),)
         case attack:
             strength = ATTACKS[attack].strength
             if ATTACKS[attack].unit and reader.at < len(reader.word):
@@ -223,6 +226,8 @@ def usage_of(kind: str) -> str:
         case "loss" | "delay":
             unit, example = ("SHARE", "0.2") if kind == "loss" else ("DURATION", "50ms")
             return f"{kind}:PEERS*{unit}@TIME+DURATION, or all in place of peers, for example {kind}:all*{example}@20s+10s"
+        case lie if lie in REAL_LIES:
+            return f"{lie}:PEERS, for example {lie}:5,6"
         case attack:
             unit = ATTACKS[attack].unit
             example = f"{attack}:5,6*{max(10.0, ATTACKS[attack].strength):g}" if unit else f"{attack}:5,6"

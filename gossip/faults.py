@@ -23,7 +23,7 @@ from gossip.errors import BadFault
 from .fault_kinds import ATTACKS, Attack, Crash, Hang, Liar, RealFault, Restart, Slow, Victim
 from .fault_tables import Fault, from_table, to_table, toml_of
 from .fault_words import KINDS, read_word
-from .world_faults import WORLD_KINDS, LinkFault, NetworkFault, NodeLie, Partition, ServerFault, kind_of
+from .world_faults import REAL_LIES, RESULT_LIES, WORLD_KINDS, LinkFault, NetworkFault, NodeLie, Partition, ServerFault, kind_of
 
 __all__ = [
     "ATTACKS",
@@ -62,9 +62,18 @@ class FaultPlan:
         return len(self.faults)
 
     @property
-    def liars(self) -> Mapping[int, Liar]:
-        """Peer -> how it lies."""
+    def attackers(self) -> Mapping[int, Liar]:
+        """Peer -> how it lies about its updates."""
         return {peer: fault for fault in self.faults if isinstance(fault, Liar) for peer in fault.peers}
+
+    @property
+    def liars(self) -> frozenset[int]:
+        """Who lies about anything: a run's f is to count them all."""
+        return frozenset(self.attackers).union(*(fault.peers for fault in self.faults if isinstance(fault, NodeLie)))
+
+    def lies_of(self, peer: int) -> tuple[str, ...]:
+        """What the peer's node says that its core does not, beside its updates: names in ``gossip.lies``."""
+        return tuple({fault.lie: None for fault in self.faults if isinstance(fault, NodeLie) and peer in fault.peers})
 
     @property
     def specs(self) -> tuple[str, ...]:
@@ -77,6 +86,8 @@ class FaultPlan:
     def real(self) -> FaultPlan:
         """The plan itself. Raises: BadFault: Real processes cannot carry it out."""
         for number, fault in enumerate(self.faults, 1):
+            if isinstance(fault, NodeLie) and fault.lie in REAL_LIES:
+                continue
             if not isinstance(fault, RealFault | LinkFault):
                 raise BadFault(
                     f"fault {number} ({fault}): only the simulator can do {kind_of(fault)!r}",
@@ -86,16 +97,23 @@ class FaultPlan:
                 raise BadFault(f"fault {number} ({fault}): {LIES[fault.attack].refusal}", "or gossip simulate --faults PLAN.toml")
         return self
 
-    def fits(self, topology: str, rolling: bool, aggregator: str, asks_loss: bool = False) -> FaultPlan:
+    def fits(self, topology: str, rolling: bool, aggregator: str, asks_loss: bool = False, idle: bool = False) -> FaultPlan:
         """The plan itself.
 
         Args:
             topology, aggregator: As errors name them.
             rolling: Whether the topology has a server.
             asks_loss: Whether the rule asks the trainer for the loss.
-        Raises: BadFault: A lie that needs neighbours meets a server, or one that tries itself on the rule cannot.
+            idle: Whether lies for which there is no occasion may stand in it, as in plans that are drawn.
+        Raises: BadFault: A lie that needs neighbours meets a server, one of servers has none, or one that tries itself on
+            the rule cannot.
         """
         for fault in self.faults:
+            if isinstance(fault, NodeLie) and fault.lie in RESULT_LIES and not (rolling or idle):
+                raise BadFault(
+                    f"fault {fault}: it is a lie of those who serve rounds, and in {topology} rounds nobody does",
+                    "--topology rolling, or a lie about updates: sign_flip, scale, nan",
+                )
             lie = LIES.get(fault.attack) if isinstance(fault, Liar) else None
             if lie is not None and lie.shape == "apart" and rolling:
                 raise BadFault(

@@ -37,6 +37,7 @@ from .drills import DrillBook
 from .node_clock import Alarms, Oversleep
 from .node_faults import Saboteur
 from .node_files import Journal, write_error
+from .node_letters import Letters
 from .node_lies import Tongue, rule_of
 from .node_plans import Foresight
 from .node_reduce import Judge, Reducer
@@ -151,6 +152,8 @@ class Node:
         self._reducer = Reducer(rule, self._worker, self._inbox.append, centered=not topology.rolling, ahead=ahead)
         known = rule_of(rule, settings.f, centered=not topology.rolling)
         self._tongue = Tongue(plan, spec.peer, config.seed, config.peers, known, drills)
+        who = (plan, spec.peer, config.peers, f"{config.seed}/{spec.incarnation}", self.transport, self._tongue, self._journal)
+        self._letters = Letters(*who, core=lambda: self.core, where=lambda: self._round)
         self.trainer = TrainerLink(
             self._channel,
             self._worker,
@@ -186,7 +189,7 @@ class Node:
         self.transport.close(LINGER_S)
         traffic = dataclasses.asdict(self.transport.traffic)
         how = {"reason": halt.reason, "exit_code": halt.exit_code, "round": self._round}
-        self._journal.event("halted", **how, traffic=traffic, **self.trainer.ended_with)
+        self._journal.event("halted", **how, traffic=traffic, **self.trainer.ended_with, **self._letters.ended_with)
         self._journal.flush()
         if not self._trainer_gone:
             try:
@@ -335,9 +338,7 @@ class Node:
     def _carry_out(self, effect: Effect) -> None:
         match effect:
             case events.Send(peer, message, payload):
-                self.transport.send(
-                    peer, message, self._tongue.tell(peer, message, payload) if self._tongue.tells_each else payload
-                )
+                self._letters.send(peer, message, payload)
             case events.SetTimer(token, at):
                 self._alarms.set(token, at)
             case events.CancelTimer(token):

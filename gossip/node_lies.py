@@ -40,9 +40,10 @@ class Tongue:
         rule: Callable[[torch.Tensor], torch.Tensor] | None = None,
         drills: DrillBook | None = None,
     ) -> None:
-        self._planned, self._seed, self._peer, self._peers, self._rule, self._drills = plan.liars, seed, peer, peers, rule, drills
+        self._seed, self._peer, self._peers, self._rule, self._drills = seed, peer, peers, rule, drills
+        self._planned = plan.attackers
         self._drilled: Liar | None = None
-        self._lie_as(plan.liars)
+        self._lie_as(plan.attackers)
 
     def tick(self, now: float) -> None:
         """Time passes: a drill may begin, or be over."""

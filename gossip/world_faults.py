@@ -1,8 +1,8 @@
 """Faults in the network, in clocks, at one instant of a process, in what a node says.
 
-The simulator can inject them all, real runs those of ``LinkFault``. Each is a frozen dataclass whose fields are the keys of its
-table in a plan file. Times are seconds since the run began; what lasts goes from ``at_s`` for ``for_s``. ``peers`` without a word
-says "every link" or "anyone".
+The simulator can inject them all, real runs those of ``LinkFault`` and the lies of ``REAL_LIES``. Each is a frozen dataclass
+whose fields are the keys of its table in a plan file. Times are seconds since the run began; what lasts goes from ``at_s`` for
+``for_s``. ``peers`` without a word says "every link" or "anyone".
 """
 
 from __future__ import annotations
@@ -281,6 +281,18 @@ class Leave:
         return f"leave:{self.peer} at {self.at_s:g} s"
 
 
+RESULT_LIES = (
+    "wrong_results",
+    "scaled_results",
+    "slightly_wrong_results",
+    "broken_results",
+    "nan_results",
+    "kept_results",
+    "two_results",
+    "strange_roster",
+)
+"""About what a server makes of the updates of a round."""
+
 SHARD_LIES = ("wrong_measures", "broken_measures", "kept_measures", "wrong_decisions")
 """About what the servers of shards that decide together tell each other."""
 
@@ -293,14 +305,7 @@ NODE_LIES = (
     "huge",
     "two_updates",
     "wrong_size",
-    "wrong_results",
-    "scaled_results",
-    "slightly_wrong_results",
-    "broken_results",
-    "nan_results",
-    "kept_results",
-    "two_results",
-    "strange_roster",
+    *RESULT_LIES,
     "usurper",
     "false_deaths",
     "false_suspicions",
@@ -314,18 +319,21 @@ NODE_LIES = (
     "flood",
     *SHARD_LIES,
 )
-"""What a Byzantine node may say instead of what its core wants to: the names in ``gossip.sim.liars``."""
+"""What a Byzantine node may say instead of what its core wants to: the names in ``gossip.lies``."""
+
+REAL_LIES = (*RESULT_LIES, *STATE_LIES)
+"""Those that nodes of real runs tell, too. Each is also a word, such as ``wrong_results:5,6``."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeLie:
-    """The nodes of the peers lie about more than their updates, until the calm begins."""
+    """The nodes of the peers lie about more than their updates, all through a run (in the simulator: until the calm begins)."""
 
     lie: str = field(metadata={"choices": NODE_LIES})
     peers: tuple[int, ...]
 
     def __str__(self) -> str:
-        return f"lie {self.lie}:{','.join(map(str, self.peers))}"
+        return f"{'' if self.lie in REAL_LIES else 'lie '}{self.lie}:{','.join(map(str, self.peers))}"
 
 
 Break: TypeAlias = Partition | Ring | Flap

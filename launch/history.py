@@ -91,6 +91,8 @@ def read(rows: Iterable[Row]) -> History:
             rounds[int(row["round"]), row.get("chain")].add(row)
     children = Counter((number - 1, found.parent) for (number, _), found in rounds.items())
     heads = set(rounds) - set(children)
+    bridges = _bridges(rounds, heads)
+    heads -= set(bridges.values())
     true: dict[int, Key] = {}
     below = max((number for number, _ in rounds), default=-1)
     while heads:
@@ -107,12 +109,28 @@ def read(rows: Iterable[Row]) -> History:
             true[key[0]] = key
             heads.discard(key)
             below = key[0] - 1
-            key = (key[0] - 1, rounds[key].parent)
+            parent = (key[0] - 1, rounds[key].parent)
+            key = parent if parent in rounds else bridges.get(key)
     chosen = set(true.values())
     branches = [Branch(tuple(_path(rounds, head, chosen))) for head in heads]
     given_up = sorted((branch for branch in branches if branch.rounds >= BRANCH_ROUNDS), key=lambda branch: branch.t)
     ordered = tuple(row for number in sorted(true) for _, row in sorted(rounds[true[number]].rows.items()))
     return History(ordered, tuple(given_up))
+
+
+def _bridges(rounds: Mapping[Key, _Round], heads: set[Key]) -> dict[Key, Key]:
+    """Where one commit is missing in the midst of a branch: what follows it -> where that goes on.
+
+    A server that lies writes down what it has made, which is not what it has told the others: that is a head of its own in the
+    round of the missing commit, and tells who contributed. Of one whose maker was killed first there is only what came before.
+    """
+    found: dict[Key, Key] = {}
+    for key, here in rounds.items():
+        if (key[0] - 1, here.parent) not in rounds:
+            before = [head for head in heads if key[0] - 2 <= head[0] < key[0]]
+            if before:
+                found[key] = max(before, key=lambda head: (head[0], len(rounds[head].contributors & here.contributors)))
+    return found
 
 
 def _path(rounds: Mapping[Key, _Round], head: Key, chosen: set[Key]) -> list[Row]:

@@ -100,8 +100,9 @@ class RunView:
 
     def __init__(self, peers: int, plan: FaultPlan = FaultPlan()) -> None:  # noqa: B008 - it is frozen
         self.rows = {peer: PeerRow(peer) for peer in range(peers)}
-        for peer, liar in plan.liars.items():
-            self.rows[peer].lie = str(liar).split(":")[0]
+        for peer in plan.liars:
+            attack = [plan.attackers[peer].attack] if peer in plan.attackers else []
+            self.rows[peer].lie = "+".join([*attack, *plan.lies_of(peer)])
         self.round = -1
         self.loss: float | None = None
         self.server: int | None = None

@@ -76,6 +76,7 @@ class Doubts:
         effects: list[Effect] = [Report(event, {**whence(sender, commit), "reason": why})]
         if not self.f:
             return effects  # nobody is expected to lie, so it was damaged on its way: it may come again
+        shard.spent.add(sender)
         if sender == commit.server:  # what others say that it has made is their word
             self._refused[sender, commit.round_id] = None
             while len(self._refused) > REFUSALS_KEPT:

@@ -42,6 +42,3 @@ class Elsewhere:
         for old in [known for known in self._stash if known < round_id]:
             del self._stash[old]
         return due
-
-    def clear(self) -> None:
-        self._stash.clear()

@@ -109,7 +109,6 @@ class RollingRounds:
         """
         self.agreed.adopt(round_id, chain, snapshot)
         self.log.clear()
-        self.elsewhere.clear()
         self.astray.restart(round_id == self.round_id, self.roster)
         self.round_id, self._go_round = round_id, -1
 
@@ -186,7 +185,7 @@ class RollingRounds:
             case Update():
                 return self._on_update(sender, shard, message, event.payload, now)
             case Query():
-                return self._on_query(sender, shard, message, now)
+                return self._on_query(event, shard, message, now)
             case Commit():
                 return self._on_commit(sender, shard, message, event, now)
             case Partial() | Overdue():
@@ -229,10 +228,12 @@ class RollingRounds:
                 effects += self.server.pulse(shard, now) + self._offer(shard, now)
         return effects + self.server.take(shard, sender, update, payload, now)
 
-    def _on_query(self, sender: PeerId, shard: ShardRound, query: Query, now: float) -> list[Effect]:
+    def _on_query(self, event: Received, shard: ShardRound, query: Query, now: float) -> list[Effect]:
+        sender = event.sender
         if shard.commit is not None:
             return [reissue(sender, shard.commit, shard.payload, query.attempt)]
         if self.astray.is_elsewhere(sender, query.parent, now) or self.mode != "active":
+            self.elsewhere.stash(self.round_id, query.round_id, event, query.shard)  # we may be there in a moment
             return []
         if shard.server(query.attempt) != sender or query.attempt < shard.attempt or self.joint.is_combining(shard):
             return []
@@ -268,13 +269,12 @@ class RollingRounds:
             return self.astray.not_kept(sender, notice, now) if self.mode != "off" else []
         if self.mode != "active" or notice.asked_round != self.round_id or notice.shard >= len(self._shards):
             return []
-        if notice.round_id == self.round_id and self.astray.is_elsewhere(sender, notice.chain, now):
-            return []
+        elsewhere = notice.round_id == self.round_id and self.astray.is_elsewhere(sender, notice.chain, now)
         shard = self._shards[notice.shard]
         refused = shard.commit is None and notice.attempt == shard.attempt and shard.server(shard.attempt) == sender
         # Once round the order at the speed of the network; after that only time can help.
         if refused and shard.attempt < len(shard.order):
-            return self._advance(shard, f"{sender} says that it does not serve", now)
+            return self._advance(shard, f"{sender} {'is on another branch' if elsewhere else 'says that it does not serve'}", now)
         return []
 
     def _not_me(self, update: Update) -> NotMe:

@@ -157,8 +157,7 @@ class Server:
         if len(shard.answers) < self.quorum():
             return []
         expected = self.expected()
-        # Who holds a result that is refused here has nothing else to say.
-        missing = [peer for peer in expected if peer not in shard.answers and peer not in shard.doubted]
+        missing = [peer for peer in expected if peer not in shard.answers and peer not in shard.spent]
         if not missing:
             return self._close(shard, now)
         over_at = shard.first_at + self._patience_s(shard, len(expected))

@@ -63,6 +63,7 @@ class ShardRound:
     blamed: int = -1  # attempt of the first shard whose server had this one handed on last
 
     doubted: set[PeerId] = field(default_factory=set)  # who has handed us results that we doubt
+    spent: set[PeerId] = field(default_factory=set)  # who has handed us a result that was refused: they send no update any more
     commit: Commit | None = None
     payload: Payload | None = None
     made_here: bool = False

@@ -1,50 +1,24 @@
-"""Byzantine peers: what a liar makes of what its honest core wants to say.
+"""Byzantine peers of a simulation: what their nodes say instead of what their honest cores want to.
 
-    swarm.outgoing = Liars(swarm, {3: ("false_deaths", "wrong_results")})
-
-A lie takes one letter on its way out and returns the letters that are sent instead. Liars cannot speak in another's name: on the
-wire a sender is known by its key. What the core keeps for itself stays true, so a liar goes on taking part.
+swarm.outgoing = Liars(swarm, {3: ("false_deaths", "wrong_results")})
 """
 
 from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from gossip.core.events import Payload
-from gossip.core.members import REFUTATIONS
-from gossip.core.messages import (
-    ROUND_MAX,
-    Ack,
-    Commit,
-    Envelope,
-    Gossip,
-    Partial,
-    PeerId,
-    Ping,
-    PushPull,
-    Rumour,
-    Status,
-    Update,
-)
-from gossip.core.messages import Push as PushMessage
+from gossip.core.messages import Envelope, PeerId
+from gossip.lies import LIES
+from gossip.lying import Letter, Liar
 
-from . import state_lies  # noqa: F401 - its lies have names, too
-from .lying import LIES, Liar, forged, lie, say
-from .wire import Letter
+from .toy_trainer import digest_of
 
 if TYPE_CHECKING:
     from .driver import Swarm
-
-OFTEN = 0.1  # of the messages that could carry a lie about others, so many do
-HUGE = np.float32(1e30)
-STATUSES: tuple[Status, ...] = ("alive", "suspect", "dead", "left")
-STRANGERS = 10_000  # from which id on nobody is of the run
 
 
 class Liars:
@@ -54,8 +28,7 @@ class Liars:
     """
 
     def __init__(self, swarm: Swarm[Any], lies: Mapping[PeerId, Iterable[str]]) -> None:
-        self.liars = {peer: Liar(swarm, peer, random.Random(f"liar/{swarm.seed}/{peer}")) for peer in lies}
-        self._lies = {peer: [(name, LIES[name]) for name in names] for peer, names in lies.items()}
+        self.liars = {peer: _liar(swarm, peer, tuple(names)) for peer, names in lies.items()}
         self.active = True
 
     def told(self) -> Counter[str]:
@@ -66,294 +39,13 @@ class Liars:
         return total
 
     def __call__(self, sender: PeerId, to: PeerId, envelope: Envelope, payload: Payload | None) -> Iterable[Letter]:
-        letters: list[Letter] = [(to, envelope, payload)]
         if not self.active or sender not in self.liars:
-            return letters
-        liar = self.liars[sender]
-        for name, tell in self._lies[sender]:
-            told: list[Letter] = []
-            for receiver, said, content in letters:
-                instead = tell(liar, receiver, said, content) if isinstance(said, Envelope) else None
-                liar.told[name] += instead is not None
-                told += [(receiver, said, content)] if instead is None else instead
-            letters = told
-        return letters
-
-
-# --- updates ----------------------------------------------------------------------------------------------------------------
-
-
-def _twisted(to: PeerId, envelope: Envelope, payload: Payload | None, twist: Callable[[Any], Any]) -> list[Letter] | None:
-    if payload is None or not isinstance(envelope.message, Update | PushMessage):
-        return None
-    with np.errstate(over="ignore"):
-        return [(to, envelope, forged(twist(payload.data).astype(np.float32)))]
-
-
-@lie
-def sign_flip(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[Letter] | None:
-    """Sends its update with the opposite sign."""
-    return _twisted(to, envelope, payload, lambda update: -update)
-
-
-@lie
-def nan(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[Letter] | None:
-    """Sends NaN for its update."""
-    return _twisted(to, envelope, payload, lambda update: np.full_like(update, np.nan))
-
-
-@lie
-def huge(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[Letter] | None:
-    """Sends its update times 1e30, which overflows when it is squared."""
-    return _twisted(to, envelope, payload, lambda update: update * HUGE)
-
-
-@lie
-def two_updates(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[Letter] | None:
-    """Equivocates: another update for each receiver."""
-    return _twisted(to, envelope, payload, lambda update: update * np.float32(1 + to))
-
-
-@lie
-def wrong_size(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[Letter] | None:
-    """Sends payloads that are one element too long."""
-    if payload is None or not isinstance(envelope.message, Update | PushMessage | Commit):
-        return None
-    longer = np.append(payload.data, np.float32(1.0))
-    return [(to, envelope, forged(longer, digest=isinstance(envelope.message, Commit)))]
-
-
-# --- results ----------------------------------------------------------------------------------------------------------------
-
-
-def _own_commit(envelope: Envelope, payload: Payload | None) -> bool:
-    return isinstance(envelope.message, Commit) and envelope.message.server == envelope.sender and payload is not None
-
-
-def _forged_before(liar: Liar, envelope: Envelope) -> bool:
-    return isinstance(envelope.message, Commit) and envelope.message.digest in liar.forged
-
-
-@lie
-def wrong_results(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[Letter] | None:
-    """As a server it commits another aggregate than the rule gave, the same to everybody, with the digest to match."""
-    return _instead(liar, to, envelope, payload, lambda result: -result)
-
-
-@lie
-def scaled_results(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[Letter] | None:
-    """As a server it commits a thousand times the aggregate that the rule gave."""
-    return _instead(liar, to, envelope, payload, lambda result: result * np.float32(1000))
-
-
-@lie
-def slightly_wrong_results(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[Letter] | None:
-    """As a server it commits an aggregate that is a little longer than the rule's: nobody can tell it from a true one."""
-    return _instead(liar, to, envelope, payload, lambda result: result * np.float32(1.01))
-
-
-def _instead(
-    liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | None, twist: Callable[[Any], Any]
-) -> list[Letter] | None:
-    """Another result than the rule's, with the digest to match, under which the liar never says anything else."""
-    if not _own_commit(envelope, payload) or payload is None or _forged_before(liar, envelope):
-        return None
-    content = forged(twist(payload.data).astype(np.float32), digest=True)
-    liar.forged.add(content.digest)
-    return [(to, say(envelope, digest=content.digest), content)]
-
-
-@lie
-def broken_results(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[Letter] | None:
-    """As a server it sends an aggregate that its own digest does not fit."""
-    if not _own_commit(envelope, payload) or payload is None:
-        return None
-    return [(to, envelope, forged(payload.data + np.float32(1.0), digest=True))]
-
-
-@lie
-def kept_results(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[Letter] | None:
-    """As a server it tells nobody what it has made of their updates."""
-    return [] if _own_commit(envelope, payload) else None
-
-
-@lie
-def nan_results(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[Letter] | None:
-    """As a server it commits NaN, with the digest to match."""
-    if not _own_commit(envelope, payload) or payload is None:
-        return None
-    content = forged(np.full_like(payload.data, np.nan), digest=True)
-    return [(to, say(envelope, digest=content.digest), content)]
-
-
-@lie
-def two_results(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[Letter] | None:
-    """Equivocates: as a server it commits one aggregate to peers of even number and another to the rest."""
-    if not _own_commit(envelope, payload) or payload is None or to % 2 == 0:
-        return None
-    return wrong_results(liar, to, envelope, payload)  # type: ignore[return-value]
-
-
-@lie
-def strange_roster(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[Letter] | None:
-    """As a server it names a roster with somebody in it who is not of the run."""
-    if not _own_commit(envelope, payload) or not isinstance(envelope.message, Commit):
-        return None
-    return [(to, say(envelope, roster=(*envelope.message.roster, STRANGERS)), payload)]
-
-
-@lie
-def usurper(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[Letter] | None:
-    """Commits what others have to: to a peer that it should send its update to, it sends a commit of its own instead."""
-    message = envelope.message
-    if not isinstance(message, Update) or payload is None or liar.rng.random() >= OFTEN:
-        return None
-    content = forged(payload.data.copy(), digest=True)
-    where = (message.lineage, message.round_id, message.shard, message.attempt, message.attempt, liar.peer, message.parent)
-    roster = tuple(liar.swarm.hosts)
-    return [(to, replace(envelope, message=Commit(*where, content.digest, (), (), roster, None, "")), content)]
-
-
-# --- shards that decide together ------------------------------------------------------------------------------------------------
-
-
-@lie
-def wrong_measures(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[Letter] | None:
-    """Says that it has measured something else of its shard: numbers as large as the true ones, others each time."""
-    message = envelope.message
-    if not isinstance(message, Partial) or not message.statistics:
-        return None
-    numbers = np.frombuffer(message.statistics, "<f8")
-    factors = np.array([liar.rng.gauss(0.0, 1.0) for _ in numbers])
-    return [(to, say(envelope, statistics=(numbers * factors).astype("<f8").tobytes()), payload)]
-
-
-@lie
-def broken_measures(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[Letter] | None:
-    """Says of its shard what is no measure: not finite, too short, of too few peers, or of strangers."""
-    message = envelope.message
-    if not isinstance(message, Partial) or not message.statistics:
-        return None
-    numbers = np.frombuffer(message.statistics, "<f8")
-    broken: dict[str, Any] = liar.rng.choice(
-        (
-            {"statistics": np.full_like(numbers, np.nan).tobytes()},
-            {"statistics": numbers[:-1].tobytes()},
-            {"statistics": message.statistics[:-3]},
-            {"contributors": message.contributors[:-1]},
-            {"contributors": (*message.contributors[:-1], STRANGERS)},
-            {"contributors": ()},
-        )
-    )
-    return [(to, say(envelope, **broken), payload)]
-
-
-@lie
-def kept_measures(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[Letter] | None:
-    """Tells nobody what it has measured of its shard."""
-    return [] if isinstance(envelope.message, Partial) else None
-
-
-@lie
-def wrong_decisions(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[Letter] | None:
-    """As the server of the first shard it decides for all of them that the first update alone counts."""
-    message = envelope.message
-    if not isinstance(message, Commit) or message.server != liar.peer or not message.decision:
-        return None
-    return [(to, say(envelope, decision=(1.0,) + (0.0,) * (len(message.decision) - 1)), payload)]
-
-
-# --- membership -------------------------------------------------------------------------------------------------------------
-
-
-def _with_rumour(to: PeerId, envelope: Envelope, payload: Payload | None, rumour: Rumour) -> list[Letter] | None:
-    match envelope.message:
-        case Ping(rumours=rumours) | Ack(rumours=rumours) | Gossip(rumours=rumours):
-            return [(to, say(envelope, rumours=(rumour, *rumours)), payload)]
-        case PushPull(members=members):
-            others = tuple(member for member in members if member.peer != rumour.peer)
-            return [(to, say(envelope, members=(*others, rumour)), payload)]
-        case _:
-            return None
-
-
-@lie
-def false_deaths(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[Letter] | None:
-    """Says that somebody is dead, in its own name, of whoever comes to mind."""
-    victim, often = liar.victim(), liar.rng.random() < OFTEN
-    return (
-        _with_rumour(to, envelope, payload, Rumour(victim, "dead", liar.standing_of(victim), "", "", liar.peer))
-        if often
-        else None
-    )
-
-
-@lie
-def false_suspicions(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[Letter] | None:
-    """Suspects everybody all the time."""
-    victim = liar.victim()
-    return _with_rumour(to, envelope, payload, Rumour(victim, "suspect", liar.standing_of(victim), "", "", liar.peer))
-
-
-@lie
-def forged_departures(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[Letter] | None:
-    """Says that somebody has left, as if it had heard it from that peer."""
-    victim, often = liar.victim(), liar.rng.random() < OFTEN
-    return (
-        _with_rumour(to, envelope, payload, Rumour(victim, "left", liar.standing_of(victim), "", "", victim)) if often else None
-    )
-
-
-@lie
-def forged_incarnations(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[Letter] | None:
-    """Says that somebody has come back to life, a few times or as often as fits into the number."""
-    victim, often, far = liar.victim(), liar.rng.random() < OFTEN, liar.rng.random() < 0.5
-    standing = ROUND_MAX if far else liar.standing_of(victim) + liar.rng.randint(1, 9) * REFUTATIONS
-    rumour = Rumour(victim, "alive", standing, "tcp://10.9.9.9:1", "tcp://10.9.9.9:2", victim)
-    return _with_rumour(to, envelope, payload, rumour) if often else None
-
-
-@lie
-def deaf(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[Letter] | None:
-    """Answers the probes of one peer never, and of all others always: a case for indirect probes."""
-    return [] if isinstance(envelope.message, Ack) and to == min(p for p in liar.swarm.hosts if p != liar.peer) else None
-
-
-@lie
-def strangers(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[Letter] | None:
-    """Speaks of peers that do not exist: they have come, they are missed or dead, and they accuse those who do."""
-    stranger, often = STRANGERS + liar.rng.randrange(STRANGERS), liar.rng.random() < OFTEN
-    victim, accuses, status = liar.victim(), liar.rng.random() < 0.3, liar.rng.choice(STATUSES)
-    if not often:
-        return None
-    if accuses:
-        return _with_rumour(to, envelope, payload, Rumour(victim, "suspect", liar.standing_of(victim), "", "", stranger))
-    where = (f"tcp://10.9.9.9:{stranger}", f"tcp://10.9.9.9:{stranger + 1}")
-    return _with_rumour(to, envelope, payload, Rumour(stranger, status, 0, *where, stranger))
-
-
-# --- anything ---------------------------------------------------------------------------------------------------------------
-
-
-@lie
-def replays(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[Letter] | None:
-    """Says again, besides, what it said to somebody a while ago."""
-    kind = type(envelope.message).__name__
-    often, fresh = liar.rng.random() < OFTEN, liar.rng.random() < OFTEN
-    old = liar.heard.get(kind)
-    if old is None or fresh:
-        liar.heard[kind] = (to, envelope, payload)
-    return [(to, envelope, payload), (to, old[1], old[2])] if old is not None and often else None
-
-
-@lie
-def garbage(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[Letter] | None:
-    """Sends random bytes besides."""
-    often, noise = liar.rng.random() < OFTEN, liar.rng.randbytes(liar.rng.randint(1, 200))
-    return [(to, envelope, payload), (to, noise, None)] if often else None
-
-
-@lie
-def flood(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[Letter] | None:
-    """Says everything five times."""
-    return [(to, envelope, payload)] * 5
+            return [(to, envelope, payload)]
+        return self.liars[sender].says(to, envelope, payload)
+
+
+def _liar(swarm: Swarm[Any], peer: PeerId, names: tuple[str, ...]) -> Liar:
+    for name in names:
+        LIES[name]
+    rng = random.Random(f"liar/{swarm.seed}/{peer}")
+    return Liar(peer, tuple(swarm.hosts), lambda: swarm.hosts[peer].core, rng, names, digest_of)

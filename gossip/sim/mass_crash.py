@@ -12,12 +12,12 @@ from gossip.core.members import Change
 from gossip.core.membership import table_interval_s
 from gossip.core.messages import Envelope, PeerId, PushPull
 from gossip.core.settings import MembershipSettings
+from gossip.lying import Letter
 from gossip.transport.codec import encode
 
 from .driver import Stuck, Swarm
 from .membership_only import MemberCore, all_fine, member_swarm
 from .network import Network
-from .wire import Letter
 
 SILENT = {"closing_s": (1e9, 1e9), "heartbeat_s": None}
 """The kernel tells nothing, as when a cable is pulled: probes alone must find out."""

@@ -22,6 +22,7 @@ from gossip.core.peer import Peer
 from gossip.core.settings import CoreSettings, MembershipSettings, RoundSettings, TrustSettings
 from gossip.errors import ConfigError
 from gossip.fault_kinds import Liar, Restart
+from gossip.state_lies import FAR_ROUNDS
 from gossip.topologies.base import Plan, Roster, Topology
 from gossip.world_faults import (
     STATE_LIES,
@@ -47,7 +48,6 @@ from .nemesis import Nemesis
 from .network import LinkModel, Network
 from .observer import Observer
 from .schedule import Schedule
-from .state_lies import FAR_ROUNDS
 from .toy_trainer import PREPARE_S, Judged, Reducer, Refused, Step, ToyTrainer, Values, payload_of_values, weighted_mean
 
 LONGER = 4 / 3  # times its duration is the most that a schedule is played for the sake of its rounds

@@ -101,7 +101,7 @@ class Schedule:
         rolling = topologies.load(self.topology).rolling
         if self.batch_policy not in (("fixed_local", "fixed_global") if rolling else ("fixed_local",)):
             raise ConfigError(f"batch_policy = {self.batch_policy!r}: fixed_local, or with rolling rounds fixed_global")
-        FaultPlan(self.faults).checked(self.peers).fits(self.topology, rolling, self.aggregator)
+        FaultPlan(self.faults).checked(self.peers).fits(self.topology, rolling, self.aggregator, idle=True)
         return self
 
 

@@ -15,9 +15,10 @@ from gossip.core.events import Payload
 from gossip.core.messages import Envelope, PeerId, Push
 from gossip.fault_kinds import ATTACKS
 from gossip.faults import FaultPlan, Liar
+from gossip.lying import Letter
 
 from .toy_trainer import NOISE, STEP_SIZE, Vector, noise_of, payload_of
-from .wire import Letter, Outgoing
+from .wire import Outgoing
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -34,7 +35,7 @@ class ToyLie:
         self.liar, self.peer, self.seed = liar, peer, schedule.seed
         self.told = 0
         self._old: list[Vector] = []
-        liars = FaultPlan(schedule.faults).liars
+        liars = FaultPlan(schedule.faults).attackers
         self._honest = [other for other in range(schedule.peers) if other not in liars]
         self._alike = sorted(other for other, lie in liars.items() if lie.attack == liar.attack)
         self._aggregator, self._liars = schedule.aggregator, len(liars)

@@ -12,6 +12,7 @@ from gossip.core.digests import digests_of
 from gossip.core.events import Event, Payload, Received, Send
 from gossip.core.messages import BULK_MESSAGES, Commit, Envelope, PeerId, StateOffer
 from gossip.errors import Malformed
+from gossip.lying import Letter
 from gossip.transport.chunks import bytes_of, checksum
 from gossip.transport.codec import decode, encode
 
@@ -26,9 +27,6 @@ _BULK = frozenset(BULK_MESSAGES)
 _RUNNING = frozenset({"up", "paused"})
 WORD = 2**64 - 1
 KNOWN_MAX = 512  # decoded messages that are kept, since most are sent to several peers
-
-Letter = tuple[PeerId, Envelope | bytes, Payload | None]
-"""To whom, what is said (bytes: whatever a liar likes), and the payload."""
 
 Outgoing = Callable[[PeerId, PeerId, Envelope, Payload | None], Iterable[Letter]]
 """``(sender, to, envelope, payload) -> what is sent instead``."""

@@ -73,7 +73,7 @@ class Session:
         plan = self._config.plan.for_peer(place.peer)
         self._planned_slowness = math.prod(fault.factor for fault in plan if isinstance(fault, Slow))
         self._drills = DrillBook(place.run_dir / "faults" if self._config.drills and place.run_dir is not None else None)
-        lie = self._config.plan.liars.get(place.peer)
+        lie = self._config.plan.attackers.get(place.peer)
         self._flips_labels = lie is not None and lie.attack == "label_flip"
         self._termination = termination
         self._exchange = Exchange(

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from gossip import faults
 from gossip.errors import BadFault
 from gossip.faults import ATTACKS, Crash, Fault, FaultPlan, Hang, Liar, Restart, Slow
+from gossip.world_faults import REAL_LIES, NodeLie
 
 peer = st.integers(0, 4095)
 round_id = st.integers(0, 10**9)
@@ -26,6 +27,7 @@ fault = st.one_of(
     st.builds(Hang, peer, round_id, seconds),
     st.builds(Slow, peer, strength),
     *map(liar, ATTACKS),
+    st.builds(NodeLie, st.sampled_from(REAL_LIES), st.lists(peer, min_size=1, max_size=5, unique=True).map(tuple)),
 )
 
 

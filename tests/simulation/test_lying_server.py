@@ -35,6 +35,19 @@ class Verdicts(Observer):
                 self.charged.setdefault(charge.peer, set()).add(effect.commit.server)
 
 
+class Pauses(Observer):
+    """The longest time that some peer was without a commit, once it had its first."""
+
+    def __init__(self) -> None:
+        self.longest_s = 0.0
+        self._last: dict[PeerId, float] = {}
+
+    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+        if isinstance(effect, Committed):
+            self.longest_s = max(self.longest_s, swarm.now - self._last.get(peer, swarm.now))
+            self._last[peer] = swarm.now
+
+
 @pytest.mark.parametrize("lie", ["wrong_results", "scaled_results"])
 def test_a_server_that_lies_in_its_turns_is_locked_up_by_all_and_nobody_else_is(lie: str) -> None:
     seen = Verdicts()
@@ -44,3 +57,23 @@ def test_a_server_that_lies_in_its_turns_is_locked_up_by_all_and_nobody_else_is(
     assert seen.locked == {LIAR}
     assert seen.by | {LIAR} == set(range(5))  # which may have missed that round, and taken over a state instead
     assert len(seen.charged[LIAR]) > 1
+
+
+@pytest.mark.parametrize(
+    ("seed", "peers", "liars", "lie"),
+    [
+        (3, 5, (0,), "nan_results"),
+        (0, 7, (3,), "wrong_results"),
+        (2, 8, (5, 6), "nan_results"),
+    ],
+)
+def test_nobody_waits_for_a_timeout_since_a_server_has_lied(seed: int, peers: int, liars: tuple[int, ...], lie: str) -> None:
+    """The round after is served by whoever holds the lie, and is on a branch of its own: it is handed on at once. Who comes
+    back from there in the midst of a round hears what it was asked meanwhile. Nobody waits for the update of one that has
+    handed over a lie."""
+    seen = Pauses()
+    world = Schedule(seed, peers=peers, active_s=2.0, duration_s=2.0, compute_s=(0.02, 0.04), aggregator="suspicion")
+    faults = (NodeLie(lie, liars), NodeLie("kept_states", liars))  # f counts who lies about states
+    outcome = run(replace(world, faults=faults, round_timeout_s=3.0), [seen])
+    assert outcome.violation is None, outcome.violation
+    assert seen.longest_s < 0.7

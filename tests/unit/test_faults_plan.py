@@ -8,6 +8,7 @@ import pytest
 from gossip import faults
 from gossip.errors import BadFault
 from gossip.faults import ATTACKS, KINDS, Crash, FaultPlan, Hang, Liar, Restart, Slow
+from gossip.world_faults import RESULT_LIES, NodeLie
 
 
 @pytest.mark.parametrize(
@@ -31,6 +32,8 @@ from gossip.faults import ATTACKS, KINDS, Crash, FaultPlan, Hang, Liar, Restart,
         ("label_flip:5", (Liar("label_flip", (5,), 1.0),)),
         ("stale:5*10", (Liar("stale", (5,), 10.0),)),
         ("zero:5", (Liar("zero", (5,), 1.0),)),
+        ("wrong_results:5-7", (NodeLie("wrong_results", (5, 6, 7)),)),
+        ("kept-states:5", (NodeLie("kept_states", (5,)),)),
     ],
 )
 def test_every_kind_is_read_as_typed(spec: str, expected: tuple[faults.Fault, ...]) -> None:
@@ -55,6 +58,9 @@ def test_every_kind_is_read_as_typed(spec: str, expected: tuple[faults.Fault, ..
         ("sign_flip:5*-1", "strength -1"),
         ("nan:5*3", "expected nothing more"),
         ("stale:5*1.5", "whole number of rounds"),
+        ("wrong_results:5*2", "expected nothing more, found '*2'"),
+        ("wrong_result:5", "Did you mean 'wrong_results'?"),
+        ("false_deaths:5", "unknown kind 'false_deaths'"),
         ("sign_flop:5", "Did you mean 'sign_flip'?"),
         ("crush:3@50", "Did you mean 'crash'?"),
         ("", "expected the kind of a fault"),
@@ -100,6 +106,25 @@ def test_a_peer_tells_one_kind_of_lie() -> None:
         faults.parse(["nan:3", "zero:3"]).checked(peers=8)
 
 
+def test_who_lies_about_updates_may_lie_about_results_and_states_too_and_all_who_lie_are_counted() -> None:
+    plan = faults.parse(["sign_flip:3*10", "wrong_results:3,4", "kept_states:4,5", "kept_states:4"]).checked(peers=8)
+    assert plan.liars == {3, 4, 5}
+    assert set(plan.attackers) == {3}
+    assert plan.lies_of(4) == ("wrong_results", "kept_states")
+    assert plan.lies_of(0) == ()
+
+
+@pytest.mark.parametrize("lie", RESULT_LIES)
+def test_lies_of_servers_are_refused_where_nobody_serves(lie: str) -> None:
+    plan = faults.parse(f"{lie}:3")
+    with pytest.raises(BadFault, match="in random-k rounds nobody does") as caught:
+        plan.fits("random-k", False, "median")
+    assert "rolling" in str(caught.value.hint)
+    assert plan.fits("rolling", True, "median") is plan
+    about_states = faults.parse("wrong_states:3")
+    assert about_states.fits("random-k", False, "median") is about_states
+
+
 def test_each_peer_gets_its_own_faults_and_those_of_whoever_serves() -> None:
     plan = faults.parse(["crash:server@9", "hang:3@5+1s", "sign_flip:3,4*10"])
     assert plan.for_peer(3) == (Crash("server", 9), Hang(3, 5, 1.0), Liar("sign_flip", (3, 4), 10.0))
@@ -109,6 +134,7 @@ def test_each_peer_gets_its_own_faults_and_those_of_whoever_serves() -> None:
 
 
 ALL = ["crash:3@50", "crash:server@60", "restart:2@50+2s", "hang:1@50+500ms", "slow:2*4", "sign_flip:5,6*10", "nan:7"]
+ALL += ["two_results:7", "wrong_states:1,2"]
 
 
 def test_a_plan_survives_the_way_through_toml_and_through_words() -> None:

@@ -907,7 +907,7 @@ def test_a_server_does_not_wait_for_one_whose_result_it_has_refused() -> None:
     table = Table(4, f=1)
     liar, server = table.order()[:2]
     table.lose = lambda sender, to, message: liar in (sender, to)
-    table.peers[server]._shards[0].doubted.add(liar)
+    table.peers[server]._shards[0].spent.add(liar)
     for i in table.order()[1:]:
         table.contribute(i)
         table.run(i, table.peers[i]._advance(table.peers[i]._shards[0], "its result is refused", table.now))

@@ -90,6 +90,16 @@ def test_the_commit_that_the_next_round_builds_on_counts_even_if_a_later_attempt
     assert [row["server"] for row in rows if row["round"] == 1] == [0]
 
 
+def test_the_commit_that_a_lying_server_has_told_is_missing_and_what_it_has_made_stands_for_it() -> None:
+    """It writes down what it has made. The others went on from what it has told them, one of them in quarantine since."""
+    made = commit(20, 3, chain="honest20")
+    after = [commit(number, contributors=[{"peer": peer} for peer in range(3)]) for number in range(21, 25)]
+    past = history.read([*(commit(number) for number in range(20)), made, *after])
+    assert [row["round"] for row in past.true] == list(range(25))
+    assert past.true[20]["server"] == 3
+    assert past.given_up == ()
+
+
 def branch(rounds: range, mark: str, peers: tuple[int, ...], **fields: Any) -> list[dict[str, Any]]:
     """Commits of one side of a partition, which began after round ``rounds.start - 1``."""
     chains = {number: f"{mark}{number}" for number in rounds} | {rounds.start - 1: f"h{rounds.start - 1}"}
@@ -176,10 +186,10 @@ def test_deaths_carry_what_the_survivors_measured(tmp_path: Path) -> None:
 
 def test_suspects_are_named_and_their_reasons_kept(tmp_path: Path) -> None:
     events = [{"peer": 0, "event": "suspected", "subject": 3, "trust": 0.4, "reasons": ["far out"], "round": 9}]
-    made = summary.write(folder(tmp_path, events, {0: [commit(0)]}, faults=("nan:3",)), 0, 1.0)
+    made = summary.write(folder(tmp_path, events, {0: [commit(0)]}, faults=("nan:3", "wrong_results:2,3")), 0, 1.0)
     assert made["suspected"] == [3]
     assert made["suspicion"] == {"3": {"round": 9, "trust": 0.4, "reasons": ["far out"]}}
-    assert made["liars"] == [3]
+    assert made["liars"] == [2, 3]
 
 
 def test_an_evaluation_beats_what_was_logged(tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ class Circumstances:
         forks: a commit may reach some and not others (loss, cuts, resets, delays of the order of a round timeout), so that two
             branches come to be for a while. Without that, at most one digest is ever applied for a round.
         two_faced: peers whose node says other things than it holds: what they hold themselves is compared with nobody's.
-        lies: what they say (the names of ``gossip.sim.liars``): each excuses what the sets above say, and no more.
+        lies: what they say (the names of ``gossip.lies``): each excuses what the sets above say, and no more.
         forgetting: some are killed and started again, and know nothing of what they promised.
     """
 

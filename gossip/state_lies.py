@@ -7,8 +7,7 @@ from gossip.core.donating import parts_of, vouched_digest
 from gossip.core.events import Payload
 from gossip.core.messages import Envelope, PeerId, StateOffer, Voucher
 
-from .lying import Liar, lie, say
-from .wire import Letter
+from .lying import Letter, Liar, lie, say
 
 FAR_ROUNDS = 1_000_000
 
@@ -16,7 +15,7 @@ FAR_ROUNDS = 1_000_000
 def _forged_state(payload: Payload, parts: tuple[int, ...]) -> Payload:
     """One bit of it is another: the same one whoever forges it."""
     content = payload.data.copy()
-    content[0] ^= 1
+    content[len(content) // 2 if not parts else parts[0] // 2] ^= 1  # amid what all hold alike: parameters, say
     content.setflags(write=False)
     return Payload(content, content.nbytes, True, *digests_of(content, parts))
 
@@ -27,7 +26,7 @@ def wrong_states(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | 
     all vouch for who tell this lie."""
     message = envelope.message
     if isinstance(message, Voucher) and message.digest:
-        copy = liar.swarm.hosts[liar.peer].core.recovery.giving.copies[message.round_id]
+        copy = liar.core().recovery.giving.copies[message.round_id]
         state, _ = parts_of(_forged_state(copy.taken.payload, copy.taken.parts))
         digest = vouched_digest(message.lineage, message.round_id, copy.chain, copy.core, state)
         return [(to, say(envelope, digest=digest), payload)]

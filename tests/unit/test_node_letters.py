@@ -1,0 +1,185 @@
+"""What a node sends when the fault plan makes it lie about more than its updates, and that an honest one pays nothing for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gossip import faults
+from gossip.core.digests import digest_of, digests_of
+from gossip.core.donating import vouched_digest
+from gossip.core.events import Payload, SnapshotTaken
+from gossip.core.messages import Commit, Gossip, Message, PeerId, StateOffer, Update, Voucher
+from gossip.lies import LIES
+from gossip.node_files import Journal
+from gossip.node_letters import Letters
+from gossip.node_lies import Tongue
+from gossip.state_lies import FAR_ROUNDS
+from gossip.world_faults import REAL_LIES, RESULT_LIES, STATE_LIES
+
+LIAR, OTHER = 1, 2
+TOLD = (0, 2, 3)
+LINEAGE = b"lineage!"
+RESULT = np.linspace(-1.0, 2.0, 1 << 20, dtype=np.float32)  # 4 MiB
+TRUTH = Payload(RESULT, RESULT.nbytes, True, digest_of(RESULT.data))
+PARTS = (40, 16, 8)
+STATE = np.arange(64, dtype=np.uint8)
+
+
+class Sent:
+    """A transport that keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.letters: list[tuple[PeerId, Message, Payload | None]] = []
+
+    def send(self, peer: PeerId, message: Message, payload: Payload | None = None) -> bool:
+        self.letters.append((peer, message, payload))
+        return True
+
+
+def letters_of(word: str, sent: Sent, folder: Path | None = None, core: Any = None, peer: PeerId = LIAR) -> Letters:
+    plan = faults.parse(word)
+    journal = Journal(peer, folder, None)
+    return Letters(plan, peer, 4, "seed", sent, Tongue(plan, peer, 7, 4), journal, lambda: core, lambda: 9)  # type: ignore[arg-type]
+
+
+def commit(server: PeerId = LIAR) -> Commit:
+    return Commit(LINEAGE, 9, 0, 0, 0, server, b"parent", TRUTH.digest, (), (), (0, 1, 2, 3), 0.5, "")
+
+
+def told(word: str, message: Message, payload: Payload | None) -> dict[PeerId, tuple[Message, Payload | None]]:
+    """Whom the liar sends what, when its core sends this to everybody."""
+    sent = Sent()
+    letters = letters_of(word, sent)
+    for peer in TOLD:
+        letters.send(peer, message, payload)
+    assert len({peer for peer, _, _ in sent.letters}) == len(sent.letters)
+    return {peer: (said, content) for peer, said, content in sent.letters}
+
+
+@pytest.mark.parametrize("word", ["", "wrong_results:2,3", "sign_flip:1*10"])
+def test_who_tells_no_such_lie_hands_its_letters_to_the_transport_itself(word: str) -> None:
+    sent = Sent()
+    assert letters_of(word, sent).send == sent.send if word else letters_of("crash:0@1", sent).send == sent.send
+
+
+@pytest.mark.parametrize(
+    ("lie", "said"),
+    [
+        ("wrong_results", -RESULT),
+        ("scaled_results", RESULT * np.float32(1000)),
+        ("slightly_wrong_results", RESULT * np.float32(1.01)),
+        ("nan_results", np.full_like(RESULT, np.nan)),
+    ],
+)
+def test_a_liar_commits_another_result_with_a_digest_that_fits_the_same_to_all(lie: str, said: np.ndarray) -> None:
+    found = told(f"{lie}:1", commit(), TRUTH)
+    assert sorted(found) == sorted(TOLD)
+    contents = {id(content) for _, content in found.values()}
+    assert len(contents) == 1, "megabytes are forged once, not for everybody anew"
+    message, content = found[OTHER]
+    assert isinstance(message, Commit)
+    assert content is not None
+    assert np.array_equal(content.data, said, equal_nan=True)
+    assert message.digest == content.digest == digest_of(content.data) != TRUTH.digest
+    assert content.finite == bool(np.isfinite(said).all())
+    assert np.array_equal(RESULT, TRUTH.data), "its core keeps the truth"
+
+
+def test_a_broken_result_does_not_fit_its_digest() -> None:
+    message, content = told("broken_results:1", commit(), TRUTH)[OTHER]
+    assert isinstance(message, Commit)
+    assert content is not None
+    assert message.digest == TRUTH.digest != digest_of(content.data)
+
+
+def test_who_equivocates_tells_the_truth_to_even_numbers_only() -> None:
+    found = told("two_results:1", commit(), TRUTH)
+    assert found[0] == found[2] == (commit(), TRUTH)
+    message, content = found[3]
+    assert isinstance(message, Commit)
+    assert content is not None
+    assert message.digest == digest_of(content.data) == digest_of(-RESULT)
+
+
+def test_a_kept_result_reaches_nobody_and_a_roster_is_changed_without_the_result() -> None:
+    assert told("kept_results:1", commit(), TRUTH) == {}
+    message, content = told("strange_roster:1", commit(), TRUTH)[OTHER]
+    assert isinstance(message, Commit)
+    assert set(message.roster) > {0, 1, 2, 3}
+    assert content is TRUTH
+
+
+@pytest.mark.parametrize("lie", RESULT_LIES)
+def test_updates_and_results_of_others_leave_a_lying_server_as_they_are(lie: str) -> None:
+    update = Update(LINEAGE, 9, 0, 0, b"parent", 4, 0.5)
+    for message, payload in ((update, TRUTH), (commit(server=OTHER), TRUTH), (Gossip(()), None)):
+        assert all(said is message and content is payload for said, content in told(f"{lie}:1", message, payload).values())
+
+
+def test_what_a_liar_has_made_of_a_result_is_not_lied_about_again_when_it_comes_back() -> None:
+    """Others hand it on, and then its own core does."""
+    sent = Sent()
+    letters = letters_of("wrong_results:1", sent)
+    letters.send(OTHER, commit(), TRUTH)
+    _, once, content = sent.letters[-1]
+    letters.send(0, once, content)
+    assert sent.letters[-1] == (0, once, content)
+
+
+def test_a_lie_is_told_of_once_and_counted(tmp_path: Path) -> None:
+    sent = Sent()
+    letters = letters_of("wrong_results:1", sent, tmp_path)
+    for peer in TOLD:
+        letters.send(peer, commit(), TRUTH)
+    letters._journal.close()
+    rows = (tmp_path / "events.jsonl").read_text().splitlines()
+    assert [row.count('"fault": "wrong_results:1"') + row.count('"fault":"wrong_results:1"') for row in rows].count(1) == 1
+    assert letters.ended_with == {"lies": {"wrong_results": len(TOLD)}}
+    assert letters_of("nan:1", sent).ended_with == {}
+
+
+def offer() -> tuple[StateOffer, Payload]:
+    digest, parts = digests_of(STATE, PARTS)
+    return StateOffer(LINEAGE, 5, 9, b"chain", digest, 64, b"core", "", PARTS), Payload(STATE, 64, True, digest, parts)
+
+
+def test_a_forged_state_is_another_in_what_all_hold_alike_and_vouched_for_where_the_lie_says_so() -> None:
+    message, payload = offer()
+    said, content = told("wrong_states:1", message, payload)[OTHER]
+    assert isinstance(said, StateOffer)
+    assert content is not None
+    assert (content.data != STATE).nonzero()[0].tolist() == [PARTS[0] // 2]
+    assert said.digest == content.digest == digests_of(content.data, PARTS)[0] != message.digest
+    copy = SimpleNamespace(taken=SnapshotTaken(9, payload, PARTS), chain=b"chain", core=b"core")
+    core = SimpleNamespace(recovery=SimpleNamespace(giving=SimpleNamespace(copies={9: copy})))
+    sent = Sent()
+    letters_of("wrong_states:1", sent, core=core).send(OTHER, Voucher(LINEAGE, 5, 9, b"chain", b"truth", b"", ""), None)
+    vouched = sent.letters[0][1]
+    assert isinstance(vouched, Voucher)
+    assert vouched.digest == vouched_digest(LINEAGE, 9, b"chain", b"core", content.parts[0])
+
+
+def test_a_state_is_broken_swapped_kept_or_of_a_round_that_nobody_has_come_to() -> None:
+    message, payload = offer()
+    said, content = told("broken_states:1", message, payload)[OTHER]
+    assert isinstance(content, Payload)
+    assert (said, content.digest == message.digest) == (message, False)
+    said, content = told("swapped_states:1", message, payload)[OTHER]
+    assert isinstance(said, StateOffer)
+    assert isinstance(content, Payload)
+    assert said.digest == content.digest != message.digest
+    assert told("kept_states:1", message, payload) == {}
+    said, content = told("far_states:1", message, payload)[OTHER]
+    assert isinstance(said, StateOffer)
+    assert (said.round_id, content) == (9 + FAR_ROUNDS, payload)
+
+
+def test_every_lie_of_a_real_run_has_a_word_and_a_liar_who_can_tell_it() -> None:
+    assert {*RESULT_LIES, *STATE_LIES} == set(REAL_LIES) <= set(LIES)
+    for lie in REAL_LIES:
+        assert letters_of(f"{lie}:1", Sent()).ended_with == {"lies": {}}
