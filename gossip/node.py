@@ -17,7 +17,6 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, assert_never
 
 import torch
@@ -32,7 +31,6 @@ from gossip.training.channel import Channel, ChannelClosed
 from gossip.training.layout import shard_sizes
 from gossip.transport.memory import Hub
 
-from .config import RunConfig
 from .drills import DrillBook
 from .node_clock import Alarms, Oversleep
 from .node_faults import Saboteur
@@ -42,7 +40,7 @@ from .node_lies import Tongue, rule_of
 from .node_plans import Foresight
 from .node_reduce import Judge, Reducer
 from .node_results import Comparison
-from .node_spec import CoreMaker, NodeSpec, TransportMaker, in_memory, over_zeromq, real_core
+from .node_spec import CoreMaker, NodeSpec, TransportMaker, in_memory, over_zeromq, real_core, spec_from
 from .node_trainer import TrainerLink, pid_behind
 from .node_worker import Worker
 from .rendezvous import SeedFolder
@@ -426,18 +424,8 @@ class Node:
 
 def main() -> int:
     """``python -m gossip.node``: a node in a process of its own, described by ``GOSSIP_*`` variables."""
-    given = os.environ
-    run_dir, status_fd = given.get("GOSSIP_RUN_DIR"), given.get("GOSSIP_STATUS_FD")
-    spec = NodeSpec(
-        RunConfig.load(given["GOSSIP_CONFIG"]),
-        int(given["GOSSIP_PEER"]),
-        int(given.get("GOSSIP_INCARNATION", "0")),
-        Path(run_dir) if run_dir else None,
-        int(status_fd) if status_fd else None,
-        given.get("GOSSIP_LISTEN", ""),
-    )
     torch.set_num_threads(1)
-    node = Node(spec, socket.socket(fileno=int(given["GOSSIP_NODE_FD"])))
+    node = Node(spec_from(os.environ), socket.socket(fileno=int(os.environ["GOSSIP_NODE_FD"])))
     # Ctrl-C goes to the whole group, and what becomes of it is the trainer's decision.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # A scheduler sends this to the whole group, and then the trainer ends the step that it is in.

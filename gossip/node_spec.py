@@ -37,6 +37,19 @@ class NodeSpec:
     listen: str = ""
 
 
+def spec_from(given: Mapping[str, str]) -> NodeSpec:
+    """As the ``GOSSIP_*`` variables of a node process say."""
+    run_dir, status_fd = given.get("GOSSIP_RUN_DIR"), given.get("GOSSIP_STATUS_FD")
+    return NodeSpec(
+        RunConfig.load(given["GOSSIP_CONFIG"]),
+        int(given["GOSSIP_PEER"]),
+        int(given.get("GOSSIP_INCARNATION", "0")),
+        Path(run_dir) if run_dir else None,
+        int(status_fd) if status_fd else None,
+        given.get("GOSSIP_LISTEN", ""),
+    )
+
+
 class HasIncarnation(Protocol):
     @property
     def incarnation(self) -> int: ...
