@@ -122,6 +122,15 @@ def test_a_branch_that_was_given_up_does_not_count_though_it_was_ahead_and_was_m
     assert (given_up.first, given_up.rounds, given_up.peers) == (2, 28, [5, 6, 7])
 
 
+def test_a_single_commit_that_was_dropped_outweighs_nobody_who_went_on() -> None:
+    """It was refused by all, who made another without two that they had locked up in the same round."""
+    dropped = commit(2, 7, chain="dropped", contributors=[{"peer": peer} for peer in range(7)])
+    past = history.read([commit(0), commit(1), dropped, *branch(range(2, 30), "real", (0, 1, 2, 3, 7), made_at=2)])
+    assert [row["round"] for row in past.true] == list(range(30))
+    assert past.true[-1]["chain"] == "real29"
+    assert past.given_up == ()
+
+
 def test_where_a_run_ends_apart_the_heavier_side_counts() -> None:
     light, heavy = branch(range(2, 30), "light", (5, 6, 7)), branch(range(2, 12), "heavy", (0, 1, 2, 3, 4))
     assert history.read([commit(0), commit(1), *light, *heavy]).true[-1]["chain"] == "heavy11"
