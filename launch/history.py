@@ -153,14 +153,18 @@ def _is_built_on(rounds: Mapping[Key, _Round], head: Key, children: Mapping[Key,
 
 
 def _weight(rounds: Mapping[Key, _Round], head: Key, children: Mapping[Key, int]) -> int:
-    """Distinct contributors of the last rounds up to ``head``, as far as they are not those of another branch, too."""
+    """Distinct contributors of the last rounds up to ``head``, as far as they are not those of another branch, too. To the first
+    round of a branch those have contributed, too, who have followed another since."""
     seen: set[int] = set()
     key = head
     for _ in range(RECENT_ROUNDS):
-        if key not in rounds or children.get(key, 0) > 1:
+        if key not in rounds:
+            break
+        parent = (key[0] - 1, rounds[key].parent)
+        if children.get(parent, 0) > 1:
             break
         seen |= rounds[key].contributors
-        key = (key[0] - 1, rounds[key].parent)
+        key = parent
     return len(seen)
 
 

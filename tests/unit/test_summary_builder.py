@@ -94,8 +94,10 @@ def test_the_commit_that_a_lying_server_has_told_is_missing_and_what_it_has_made
     """It writes down what it has made. The others went on from what it has told them, one of them in quarantine since."""
     made = commit(20, 3, chain="honest20")
     after = [commit(number, contributors=[{"peer": peer} for peer in range(3)]) for number in range(21, 25)]
-    past = history.read([*(commit(number) for number in range(20)), made, *after])
+    refused = commit(9, 3, chain="refused9")
+    past = history.read([*(commit(number) for number in range(20)), refused, made, *after])
     assert [row["round"] for row in past.true] == list(range(25))
+    assert past.true[9]["chain"] == "h9"
     assert past.true[20]["server"] == 3
     assert past.given_up == ()
 
