@@ -103,10 +103,7 @@ def read(rows: Iterable[Row]) -> History:
         if true:
             nearest = max(number for number, _ in candidates)
             candidates = [key for key in candidates if key[0] == nearest]
-        key: Key | None = max(
-            candidates,
-            key=lambda key: (_is_built_on(rounds, key, children), _weight(rounds, key, children), key[0], rounds[key].made_at),
-        )
+        key: Key | None = max(candidates, key=lambda key: (_weight(rounds, key, children), key[0], rounds[key].made_at))
         while key in rounds:
             assert key is not None
             true[key[0]] = key
@@ -144,12 +141,6 @@ def _path(rounds: Mapping[Key, _Round], head: Key, chosen: set[Key]) -> list[Row
         path[:0] = [row for _, row in sorted(rounds[key].rows.items())]
         key = (key[0] - 1, rounds[key].parent)
     return path
-
-
-def _is_built_on(rounds: Mapping[Key, _Round], head: Key, children: Mapping[Key, int]) -> bool:
-    """Whether its branch is more than a commit that nothing was built on: such a one may have named many, and was dropped for
-    one of a later attempt by fewer."""
-    return (head[0] - 1, rounds[head].parent) in rounds and children.get((head[0] - 1, rounds[head].parent), 0) == 1
 
 
 def _weight(rounds: Mapping[Key, _Round], head: Key, children: Mapping[Key, int]) -> int:
