@@ -49,6 +49,12 @@ class RunConfig(BaseModel):
     run: str = Field(default="", pattern=r"^([0-9a-f]{16})?$", description="id of the run, 8 bytes in hex; drawn when empty")
     name: str = Field(default="", max_length=80, description="name of the run; drawn when empty")
     peers: int = Field(default=4, ge=1, le=PEERS_MAX, description="how many peers start")
+    room: int = Field(
+        default=0,
+        ge=0,
+        le=PEERS_MAX,
+        description="most peers that the run has room for, with those that join later; 0: none join",
+    )
     topology: str = Field(default="rolling", min_length=1, description="who exchanges with whom")
     aggregator: str = Field(default="suspicion", min_length=1, description="how updates become one")
     f: int | None = Field(
@@ -125,6 +131,11 @@ class RunConfig(BaseModel):
         return blake2b(b"lineage" + self.run_id, digest_size=8).digest()
 
     @property
+    def peers_max(self) -> int:
+        """How many different ids there are, with those of peers that may join later."""
+        return max(self.peers, self.room)
+
+    @property
     def plan(self) -> FaultPlan:
         """The fault plan, checked against peers and rounds."""
         return fault_plans.parse(self.faults).checked(self.peers, self.rounds)
@@ -142,6 +153,7 @@ class RunConfig(BaseModel):
             lineage=self.lineage,
             seed=self.seed,
             peers=tuple(range(self.peers)),
+            room=self.room if self.room > self.peers else 0,
             f=self.f,
             membership=MembershipSettings(probe_interval_s=self.probe_interval_s, probe_timeout_s=self.probe_timeout_s),
             batch_policy=self.batch_policy,

@@ -82,7 +82,7 @@ class Node:
     ) -> None:
         self.spec = spec
         self._channel = Channel(channel)
-        self._make_transport = transport or (in_memory(Hub()) if spec.config.peers == 1 else over_zeromq)
+        self._make_transport = transport or (in_memory(Hub()) if spec.config.peers_max == 1 else over_zeromq)
         self._make_core = make_core or real_core(dict(seeds or {}))
         self._worker = Worker()
         folder = None if spec.run_dir is None else spec.run_dir / f"peer-{spec.peer}"
@@ -127,19 +127,19 @@ class Node:
     def _open(self) -> None:
         config = self.spec.config
         folder = None
-        if self.spec.run_dir is not None and config.peers > 1:
-            folder = SeedFolder(self.spec.run_dir / "seeds", self.spec.peer, tuple(range(config.peers)))
+        if self.spec.run_dir is not None and config.peers_max > 1:
+            folder = SeedFolder(self.spec.run_dir / "seeds", self.spec.peer, config.peers_max)
             self.spec = dataclasses.replace(self.spec, incarnation=folder.next_incarnation(self.spec.incarnation))
         spec, self._seed_folder = self.spec, folder
         rule, topology = aggregators.load(config.aggregator), Foresight(topologies.load(config.topology))
         settings = config.settings()
-        joint = rule.joint and topology.rolling and config.peers <= JOINT_PEERS_MAX
+        joint = rule.joint and topology.rolling and config.peers_max <= JOINT_PEERS_MAX
         needs = tuple([rule.at_least(f) for f in range(settings.f + 1)])
         settings = dataclasses.replace(settings, updates_for=needs, joint=joint)
         plan = config.plan
         self._rule, self._settings, self._topology = rule, settings, topology
         drills = DrillBook(spec.run_dir / "faults") if config.drills and spec.run_dir is not None else None
-        self._saboteur = Saboteur(plan, spec.peer, spec.incarnation, spec.run_dir, self._journal, config.peers, drills)
+        self._saboteur = Saboteur(plan, spec.peer, spec.incarnation, spec.run_dir, self._journal, config.peers_max, drills)
         self.transport = self._saboteur.around(
             self._make_transport(spec, lambda: self.core.membership.incarnation, lambda *what: self.core.payload_limit(*what))
         )
@@ -169,7 +169,7 @@ class Node:
         trainer_pid = pid_behind(self._channel)
         if trainer_pid != os.getpid():
             self._pidfd = os.pidfd_open(trainer_pid)
-            self._awake_s = AWAKE_S if config.peers <= len(os.sched_getaffinity(0)) else 0.0
+            self._awake_s = AWAKE_S if config.peers_max <= len(os.sched_getaffinity(0)) else 0.0
         self._listen_to(self._worker.fd, self._channel.fileno(), self._pidfd)
         if folder is not None:
             folder.announce(own_control, own_bulk, spec.incarnation)

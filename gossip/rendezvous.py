@@ -28,12 +28,11 @@ class SeedFolder:
     """``<run>/seeds`` with one file ``<id>.addr`` a peer: its address, or that it has ended for good.
 
     Args:
-        peers: Who may be found there. Files of strangers are left alone.
+        ids: Files of peers from this number on are left alone.
     """
 
-    def __init__(self, folder: Path, local: int, peers: tuple[int, ...]) -> None:
-        self._folder, self._local = folder, local
-        self._others = tuple(peer for peer in peers if peer != local)
+    def __init__(self, folder: Path, local: int, ids: int) -> None:
+        self._folder, self._local, self._ids = folder, local, ids
         self._read: dict[int, tuple[int, int]] = {}  # peer -> (inode, time) of the file last read
         self._next_look = 0.0
 
@@ -41,7 +40,7 @@ class SeedFolder:
         """``given``, or more where a former node of this peer had as much: its trainer and its launcher both start new ones."""
         path = self._folder / f"{self._local}.addr"
         former = parse_seed(self._local, path.read_bytes()) if path.exists() else None
-        return given if former is None or former.ended else max(given, former.incarnation + 1)
+        return given if former is None else max(given, former.incarnation + 1)
 
     def announce(self, control: str, bulk: str, incarnation: int) -> None:
         """Writes the own address."""
@@ -53,14 +52,15 @@ class SeedFolder:
         if now < self._next_look:
             return []
         self._next_look = now + (WATCH_S if all_linked else SEARCH_S)
-        return [seed for peer in self._others if (seed := self._look_at(peer)) is not None]
+        others = [peer for peer in peers_in(self._folder) if peer < self._ids and peer != self._local]
+        return [seed for peer in others if (seed := self._look_at(peer)) is not None]
 
     def _look_at(self, peer: int) -> Seed | None:
         path = self._folder / f"{peer}.addr"
         try:
             status = path.stat()
         except FileNotFoundError:
-            return None  # Not there yet.
+            return None  # It was there a moment ago.
         stamp = (status.st_ino, status.st_mtime_ns)
         if self._read.get(peer) == stamp or status.st_size > FILE_BYTES_MAX:
             return None
@@ -68,10 +68,57 @@ class SeedFolder:
         return parse_seed(peer, path.read_bytes())
 
 
-def announce_end(folder: Path, peer: int) -> None:
-    """Says in ``folder`` that a peer has ended and will not be started again: for whoever starts them."""
+def announce_end(folder: Path, peer: int, incarnation: int = 0) -> None:
+    """Says in ``folder`` that a peer has ended and will not be started again: for whoever starts them.
+
+    ``incarnation``: of its last life, which may have ended before its node wrote anything.
+    """
     if folder.is_dir():
-        _write(folder, peer, {"ended": True})
+        former = read_seed(folder, peer)
+        _write(folder, peer, {"ended": True, "incarnation": max(incarnation, former.incarnation if former is not None else 0)})
+
+
+def peers_in(folder: Path) -> list[int]:
+    """Of whom there is a file in ``folder``, ascending."""
+    try:
+        names = os.listdir(folder)
+    except FileNotFoundError:
+        return []  # nobody has written anything yet
+    return sorted(int(name[:-5]) for name in names if name.endswith(".addr") and name[:-5].isdecimal())
+
+
+def read_seed(folder: Path, peer: int) -> Seed | None:
+    """What the file of a peer says; None: there is none, or it is not an address."""
+    try:
+        return parse_seed(peer, (folder / f"{peer}.addr").read_bytes()[: FILE_BYTES_MAX + 1])
+    except FileNotFoundError:
+        return None
+
+
+def claim(folder: Path, first: int, ids: int) -> tuple[int, int] | None:
+    """Takes an id for a newcomer: one of ``first`` .. ``ids`` - 1 that nobody has had, or else that of one who has ended.
+
+    Returns: the id and the incarnation that its life begins with; None: all are taken. Whoever makes the file of a claim first
+    has it, so no two newcomers ever take the same.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for peer in range(first, ids):
+        if _made(folder / f"{peer}.0.claim"):
+            return peer, 0
+    for peer in peers_in(folder):
+        seed = read_seed(folder, peer)
+        # The name says after which life: two who have seen the same end make the same file.
+        if seed is not None and seed.ended and peer < ids and _made(folder / f"{peer}.{seed.incarnation + 1}.claim"):
+            return peer, seed.incarnation + 1
+    return None
+
+
+def _made(path: Path) -> bool:
+    try:
+        path.touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
 
 
 def _write(folder: Path, peer: int, fields: dict[str, Any]) -> None:
@@ -89,9 +136,11 @@ def parse_seed(peer: int, data: bytes) -> Seed | None:
         return None
     if not isinstance(fields, dict):
         return None
+    control, bulk, incarnation = fields.get("control"), fields.get("bulk"), fields.get("incarnation", 0)
+    if not isinstance(incarnation, int) or incarnation < 0:
+        return None
     if fields.get("ended") is True:
-        return Seed(peer, "", "", 0, ended=True)
-    control, bulk, incarnation = fields.get("control"), fields.get("bulk"), fields.get("incarnation")
-    if not (isinstance(control, str) and isinstance(bulk, str) and isinstance(incarnation, int) and incarnation >= 0):
+        return Seed(peer, "", "", incarnation, ended=True)
+    if not (isinstance(control, str) and isinstance(bulk, str) and "incarnation" in fields):
         return None
     return Seed(peer, control, bulk, incarnation)

@@ -118,7 +118,7 @@ def environment(command: Sequence[str], code: Path | str | None = None) -> dict[
         "command": list(command),
         "folder": os.getcwd(),
         "started": time.time(),
-        "code": _code_version(Path(code) if code is not None else Path.cwd()),
+        "code": code_version(Path(code) if code is not None else Path.cwd()),
         "python": sys.version.split()[0],
         "packages": _packages(),
         "platform": platform.platform(),
@@ -142,7 +142,7 @@ def _packages() -> dict[str, str | None]:
     return found
 
 
-def _code_version(folder: Path) -> dict[str, Any] | None:
+def code_version(folder: Path) -> dict[str, Any] | None:
     """Commit and number of changed files; None outside git, or where git is not installed."""
 
     def git(*words: str) -> str | None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -13,6 +14,10 @@ from gossip.errors import ConfigError, GossipError
 
 from . import bench, drill
 from .simulate import simulate
+
+if TYPE_CHECKING:
+    from .screens import Screen
+    from .supervisor import Outcome
 
 app = typer.Typer(
     name="gossip",
@@ -24,6 +29,9 @@ app = typer.Typer(
 )
 
 Peers = Annotated[int | None, typer.Option("-n", "--peers", help="How many peers to start.", show_default=False)]
+Room = Annotated[
+    int | None, typer.Option(help="Most peers at a time, with those that gossip join adds later.", show_default=False)
+]
 Topology = Annotated[
     str | None, typer.Option(help="Who exchanges with whom: rolling, random-k:k=3, ring, full.", show_default=False)
 ]
@@ -91,6 +99,7 @@ def run(
     script: Annotated[Path, typer.Argument(help="Your training script.", show_default=False)],
     arguments: Annotated[list[str] | None, typer.Argument(metavar="ARGS", help="Its own arguments.")] = None,
     peers: Peers = None,
+    room: Room = None,
     topology: Topology = None,
     aggregator: Aggregator = None,
     sender: Sender = None,
@@ -122,7 +131,7 @@ def run(
     from .supervisor import script_command
 
     flags = _flags(peers, topology, aggregator, byzantine, fault, faults, rounds, seed, run_dir, name, quorum)
-    flags.update(sender=sender, on_minority=on_minority, batch_policy=batch_policy, slices=slices)
+    flags.update(room=room, sender=sender, on_minority=on_minority, batch_policy=batch_policy, slices=slices)
     flags.update(start_timeout_s=start_timeout, round_timeout_s=round_timeout, record=record or None, drills=drills or None)
     resolved = resolve(flags, config)
     if show:
@@ -135,7 +144,16 @@ def run(
     screen = PlainScreen(sys.stderr if as_json else None, every_s=10.0, quiet=quiet)
     settled = resolved.config
     screen.say(f"{settled.name}: {settled.peers} peers, {settled.topology}, {settled.aggregator} (f={settled.f}), in {folder}")
-    outcome = runs.train(resolved, script_command(script, arguments or []), screen)
+    if settled.room > settled.peers:
+        screen.say(f"room for {settled.room - settled.peers} more: gossip join {folder}")
+    outcome = runs.train(settled, script_command(script, arguments or []), screen)
+    conclude(folder, outcome, screen, as_json)
+
+
+def conclude(folder: Path, outcome: Outcome, screen: Screen, as_json: bool) -> NoReturn:
+    """Says how it went, and ends with the exit code that tells it."""
+    from . import runs
+
     summary = runs.conclude(folder, outcome)
     if as_json:
         print(json.dumps(summary))
@@ -146,6 +164,32 @@ def run(
             f"every one of {summary['rounds_lost']} rounds was lost: nothing was learnt; {folder}/events.jsonl says why"
         )
     raise typer.Exit(outcome.exit_code)
+
+
+@app.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False})
+def join(
+    run: Annotated[str, typer.Argument(help="Folder of the run, or its name under runs/.", show_default=False)],
+    script: Annotated[Path | None, typer.Argument(help="Your training script; the run's by default.", show_default=False)] = None,
+    arguments: Annotated[list[str] | None, typer.Argument(metavar="ARGS", help="Its own arguments.")] = None,
+    count: Annotated[int, typer.Option("-n", "--peers", min=1, help="How many peers to add.")] = 1,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Add peers to a run that trains, if it has room for them (gossip run --room): gossip join -n 2 runs/NAME"""
+    from . import feasible, joining, runs
+    from .screens import PlainScreen
+
+    place = joining.look(run)
+    program = joining.program(place, script, arguments or [])
+    feasible.check_memory(count)
+    newcomers = joining.take_ids(place, count)
+    screen = PlainScreen(sys.stderr if as_json else None, every_s=10.0, quiet=quiet)
+    if difference := joining.difference(place, program.script):
+        screen.say(difference)
+    screen.say(f"{place.config.name}: joining as {'peers' if count > 1 else 'peer'} {', '.join(map(str, newcomers))}")
+    os.chdir(program.folder)  # as the others, who may name their data by where it is from there
+    outcome = runs.train(place.config, program.command, screen, newcomers)
+    conclude(place.folder, outcome, screen, as_json)
 
 
 @app.command()

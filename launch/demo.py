@@ -125,7 +125,7 @@ class Demo:
         config = resolved.config
         script = Path(__file__).with_name("digits.py")
         command = script_command(script, ["--rounds", str(config.rounds), "--batch", str(BATCH)])
-        outcome = runs.train(resolved, command, self._screen(f"{title}: {config.peers} peers", config.rounds))
+        outcome = runs.train(resolved.config, command, self._screen(f"{title}: {config.peers} peers", config.rounds))
         liars = config.plan.liars
         honest = [str(peer) for peer in outcome.finished if peer not in liars]
         if honest and not outcome.stopped:

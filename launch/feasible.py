@@ -36,9 +36,12 @@ def check_rule(resolved: Resolved) -> Resolved:
         ConfigError: The rule cannot be had, or a fault of the plan does not go with rule or topology.
     """
     config = resolved.config
-    if config.f is not None and config.f >= config.peers:
-        raise ConfigError(f"f={config.f} of {config.peers} peers may lie: nobody honest is left", "lower f, or start more peers")
-    answer = _look(config.aggregator, config.topology, config.peers, config.f)
+    # With room for more, an f may be asked for that takes more peers than begin: until they are here they are waited for, or
+    # less is tolerated (quorum available).
+    most = config.peers if config.f is None else config.peers_max
+    if config.f is not None and config.f >= most:
+        raise ConfigError(f"f={config.f} of {most} peers may lie: nobody honest is left", "lower f, or start more peers")
+    answer = _look(config.aggregator, config.topology, most, config.f)
     if "too_few" in answer:
         raise TooFewUpdates(*answer["too_few"])
     if "error" in answer:

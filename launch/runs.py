@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import secrets
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gossip.config import Resolved
+from gossip.config import Resolved, RunConfig
 from gossip.telemetry import environment, write_json
 
 from . import feasible, summary
@@ -18,6 +19,7 @@ from .screens import Screen
 from .supervisor import Outcome, Supervisor
 
 RUNS = "runs"
+COMMAND = "command.json"
 
 
 def settle(resolved: Resolved, kind: str) -> Resolved:
@@ -54,9 +56,14 @@ def begin(resolved: Resolved, argv: Sequence[str], code: Path | None) -> Path:
     return folder
 
 
-def train(resolved: Resolved, command: Sequence[str], screen: Screen) -> Outcome:
-    """Starts the peers in a folder that ``begin`` made, and returns when they are gone."""
-    return asyncio.run(Supervisor(resolved.config, command, screen).run())
+def train(config: RunConfig, command: Sequence[str], screen: Screen, newcomers: Mapping[int, int] | None = None) -> Outcome:
+    """Starts the peers in a folder that ``begin`` made, and returns when they are gone. ``newcomers``: see ``Supervisor``.
+
+    What they run is written down: whoever joins later runs the same, unless told otherwise.
+    """
+    if newcomers is None:
+        write_json(Path(config.run_dir) / COMMAND, {"command": list(command), "folder": os.getcwd()})
+    return asyncio.run(Supervisor(config, command, screen, newcomers=newcomers).run())
 
 
 def conclude(folder: Path, outcome: Outcome) -> dict[str, Any]:

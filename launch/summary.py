@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -52,7 +54,9 @@ def build(folder: Path, exit_code: int, wall_s: float) -> dict[str, Any]:
     config = RunConfig.load(folder / "config.json")
     plan = config.plan
     events = sorted(read_lines(folder / "events.jsonl"), key=lambda row: float(row.get("t") or 0.0))
-    view = RunView(config.peers, plan)
+    # Who has joined may have been started by another launcher, which has written into the same file.
+    came = {int(row["peer"]) for row in events if row.get("event") == "spawned" and isinstance(row.get("peer"), int)}
+    view = RunView(sorted({*range(config.peers), *came}), plan)
     for event in events:
         view.feed(event)
     past = history.read(read_lines(folder / "commits.jsonl"))
@@ -112,6 +116,8 @@ def build(folder: Path, exit_code: int, wall_s: float) -> dict[str, Any]:
             }
             for rejoin in view.rejoins
         ],
+        "joins": joins(view, commits),
+        "left": [{"peer": peer, "round": round_id} for peer, round_id in sorted(view.leaves.items())],
         "partitions": partitions(view, past),
         "suspected": sorted(view.suspicions),
         "quarantined": sorted(view.quarantines),
@@ -121,18 +127,44 @@ def build(folder: Path, exit_code: int, wall_s: float) -> dict[str, Any]:
         "epochs": counted[-EPOCHS_MAX:] if counted is not None else None,
         "rounds_per_s": _rate(commits, events),
         "bytes_sent": _bytes_sent(events),
-        "wall_s": round(wall_s, 3),
+        "wall_s": round(max([wall_s, *(float(events[-1]["t"]) - float(event["t"]) for event in events[:1])]), 3),
         "seed": config.seed,
         "finished": finished,
     }
 
 
 def write(folder: Path, exit_code: int, wall_s: float) -> dict[str, Any]:
-    """Merges the commits, builds the summary and writes it."""
-    merge_commits(folder)
-    summary = build(folder, exit_code, wall_s)
-    write_json(folder / "summary.json", summary)
+    """Merges the commits, builds the summary and writes it.
+
+    Each launcher of a run does so when its own peers have ended, one at a time: the last one has all.
+    """
+    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        merge_commits(folder)
+        summary = build(folder, exit_code, wall_s)
+        write_json(folder / "summary.json", summary)
+    finally:
+        os.close(lock)
     return summary
+
+
+def joins(view: RunView, commits: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Who came later, and the first round that each contributed to. What peers tell of rounds is thinned out, commits are not."""
+    rows = list(commits)
+    found = []
+    for join in view.joins:
+        first = next((row for row in rows if float(row.get("t") or 0.0) >= join.at and join.peer in _contributors(row)), None)
+        at, after_s = join.round, join.after_s
+        if first is not None:
+            at, after_s = int(first["round"]), float(first["t"]) - join.at
+        after_ms = _rounded(after_s * 1000 if after_s is not None else None)
+        found.append({"peer": join.peer, "incarnation": join.incarnation, "round": at, "after_ms": after_ms})
+    return found
+
+
+def _contributors(row: Mapping[str, Any]) -> set[int]:
+    return {int(each["peer"]) for each in row.get("contributors") or ()}
 
 
 def partitions(view: RunView, past: history.History) -> list[dict[str, Any]]:

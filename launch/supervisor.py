@@ -23,7 +23,7 @@ from .failures import explain
 from .guardian import TOKEN_VARIABLE
 from .peer_process import Guardian, Life, PeerProcess
 from .screens import Screen
-from .view import RunView
+from .view import EXIT_ASKED, RunView
 from .warm import Gone, WarmStart, is_possible
 
 WAITING_EVERY_S = 5.0
@@ -106,15 +106,23 @@ class Supervisor:
         command: Program and arguments, the same for every peer.
         screen: Where words go.
         environment: What peers inherit; ``os.environ`` when None.
+        newcomers: To a run that others have begun: which ids to start, and with which incarnations. None: begins the run.
     """
 
     def __init__(
-        self, config: RunConfig, command: Sequence[str], screen: Screen, environment: Mapping[str, str] | None = None
+        self,
+        config: RunConfig,
+        command: Sequence[str],
+        screen: Screen,
+        environment: Mapping[str, str] | None = None,
+        newcomers: Mapping[int, int] | None = None,
     ) -> None:
         self.config, self.command, self.screen = config, list(command), screen
         self.folder = Path(config.run_dir).resolve()
         self.plan = config.plan
-        self.view = RunView(config.peers, self.plan)
+        self.joins = newcomers is not None
+        self.peers = dict.fromkeys(range(config.peers), 0) if newcomers is None else dict(newcomers)
+        self.view = RunView(self.peers, self.plan)
         self.outcome = Outcome(config, self.view)
         self._environment = _peer_environment(self.folder, os.environ if environment is None else environment)
         self._token = secrets.token_hex(16)
@@ -141,8 +149,9 @@ class Supervisor:
         try:
             if self._desk is not None:
                 await self._desk.open()
-            self._logbook.note(f"started {self.config.peers} peers: {' '.join(self.command)}")
-            await asyncio.gather(*(self._life_of(peer) for peer in range(self.config.peers)))
+            which = f"peers {', '.join(map(str, self.peers))}" if self.joins else f"{len(self.peers)} peers"
+            self._logbook.note(f"started {which}: {' '.join(self.command)}")
+            await asyncio.gather(*(self._life_of(peer, incarnation) for peer, incarnation in self.peers.items()))
         finally:
             watcher.cancel()
             if self._desk is not None:
@@ -169,9 +178,8 @@ class Supervisor:
 
     # --- one peer ---------------------------------------------------------------------------------------------------------
 
-    async def _life_of(self, peer: int) -> None:
+    async def _life_of(self, peer: int, incarnation: int) -> None:
         """All the lives of one peer."""
-        incarnation = 0
         while not self._stop.is_set():
             process = await self._begin_life(peer, incarnation)
             try:
@@ -182,13 +190,13 @@ class Supervisor:
             self.outcome.lives.append(life)
             if not await self._starts_again(peer, life):
                 break
-            if self.outcome.finished and len(self._ended) == self.config.peers - 1:
+            if self.outcome.finished and len(self._ended) == len(self.peers) - 1:
                 self._say(f"! peer {peer} is not started again: the others are done")
                 break
             incarnation = max(incarnation, self.view.rows[peer].incarnation) + 1  # its node may have been started more than once
             self._say(f"+ starting peer {peer} again, incarnation {incarnation}")
         self._ended.add(peer)
-        announce_end(self.folder / "seeds", peer)  # or those who are done would wait for it to come back
+        announce_end(self.folder / "seeds", peer, incarnation)  # or those who are done would wait for it to come back
         self._dismiss_latecomers()
 
     def _dismiss_latecomers(self) -> None:
@@ -197,7 +205,7 @@ class Supervisor:
             return
         for peer, process in self._processes.items():
             here = self.view.rows[peer].state in ("starting", "here")
-            if process.incarnation > 0 and here and peer not in self._late:
+            if process.incarnation > self.peers[peer] and here and peer not in self._late:
                 self._late.add(peer)
                 self._say(f"! peer {peer} came back too late: the others are done")
                 process.send_trainer(signal.SIGTERM)
@@ -206,7 +214,7 @@ class Supervisor:
         """Stops those who wait for a start that cannot come any more, because too many have failed before it."""
         lives = self.outcome.last_lives
         failed = sorted([peer for peer in self._ended if lives[peer].code != 0])
-        if self.view.ready or self._stop.is_set() or self.config.peers - len(failed) >= self._need:
+        if self.joins or self.view.ready or self._stop.is_set() or self.config.peers - len(failed) >= self._need:
             return
         waiting = [peer for peer in self._processes if self.view.rows[peer].state == "here" and peer not in self._late]
         if waiting:
@@ -219,8 +227,8 @@ class Supervisor:
 
     @property
     def _need(self) -> int:
-        """Peers that it takes to start."""
-        return self.config.peers // 2 + 1 if self.config.quorum == "majority" else 1
+        """Peers that it takes to start. Who joins finds the others there."""
+        return self.config.peers // 2 + 1 if self.config.quorum == "majority" and not self.joins else 1
 
     async def _begin_life(self, peer: int, incarnation: int) -> PeerProcess:
         if self._warm is None:
@@ -249,7 +257,8 @@ class Supervisor:
         )
         self._processes[peer] = process
         self._guardian.watch(process)
-        self.record("spawned", peer, pid=process.pid, incarnation=incarnation)
+        new = {"joins": True} if self.joins and incarnation == self.peers[peer] else {}
+        self.record("spawned", peer, pid=process.pid, incarnation=incarnation, **new)
         return process
 
     async def _starts_again(self, peer: int, life: Life) -> bool:
@@ -276,7 +285,7 @@ class Supervisor:
         fields = {"incarnation": life.incarnation, "code": life.code, "signal": life.signal, "how": life.how}
         self.record("exited", life.peer, t=life.ended_at, planned=planned, stopping=stopping, **fields)
         self._logbook.note(f"peer {life.peer} incarnation {life.incarnation} ended at round {self.view.round}: {life.how}")
-        if life.code == 0 or planned or stopping:
+        if life.code in (0, EXIT_ASKED) or planned or stopping:
             return
         if life.code is not None:
             going_on = sum(process.running for process in self._processes.values())
@@ -315,7 +324,7 @@ class Supervisor:
     @property
     def is_training(self) -> bool:
         """Whether there is something to disturb."""
-        return bool(self.view.ready) and not self._stop.is_set() and len(self._ended) < self.config.peers
+        return bool(self.view.ready) and not self._stop.is_set() and len(self._ended) < len(self.peers)
 
     def is_here(self, peer: int) -> bool:
         """Whether the peer has a process that has not ended."""
@@ -379,7 +388,7 @@ class Supervisor:
 
     def _end(self, why: Stop, say: str = "") -> None:
         """Asks every trainer to leave after its round."""
-        if len(self._ended) == self.config.peers:
+        if len(self._ended) == len(self.peers):
             return  # everybody is done; we are only writing it down
         self.outcome.stopped = why
         self._stop.set()

@@ -5,15 +5,18 @@ Pure: fed with event rows, it keeps the state that tables are drawn from and ret
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from gossip.fault_words import LINK_KINDS
 from gossip.faults import FaultPlan
 
-State = Literal["starting", "here", "training", "stopped", "gone", "done"]
-SLACK_S = 0.05  # the launcher may hear of a death a moment after the peers did
+from .happenings import SLACK_S, Blow, Join, Outage, Rejoin
+
+State = Literal["starting", "here", "training", "stopped", "gone", "done", "elsewhere"]
+"""``elsewhere``: another launcher's peer, of which this one only hears."""
+EXIT_ASKED = 143  # of a trainer that was sent SIGTERM, and left politely
 WAKING_S = 1.0  # a peer that was stopped needs a moment to catch up
 EPOCHS_EVERY_S = 5.0  # short epochs share a line
 QUIET_S = 2.0  # a second line of the same kind about the same peer comes no sooner
@@ -40,69 +43,18 @@ class PeerRow:
     exit: str = ""
 
 
-@dataclass(slots=True)
-class Blow:
-    """A fault that hit a peer, or a death that nobody planned, and who noticed when. Times are monotonic seconds."""
-
-    peer: int
-    incarnation: int
-    kind: Literal["crash", "restart", "hang", "killed", "raised"]
-    round: int
-    at: float
-    planned: bool
-    skips: dict[int, float] = field(default_factory=dict)  # who -> first skip after the blow
-    deaths: dict[int, float] = field(default_factory=dict)  # who -> when it held the peer for dead
-    until: float = 0.0  # a hang: when it is over
-    told_skip: bool = False
-    told_dead: bool = False
-
-    @property
-    def skip_ms(self) -> float | None:
-        """From the blow to the slowest survivor's first skip. Who learns of the death without a skip skips it then."""
-        noticed = {**self.deaths, **self.skips}
-        return max(0.0, max(noticed.values()) - self.at) * 1000 if noticed else None
-
-    @property
-    def dead_ms(self) -> float | None:
-        return max(0.0, max(self.deaths.values()) - self.at) * 1000 if self.deaths else None
-
-    def noticed(self, event: str, by: int, t: float) -> None:
-        seen = self.skips if event == "skip" else self.deaths
-        if by != self.peer and t >= self.at - SLACK_S:
-            seen.setdefault(by, t)
-
-
-@dataclass(slots=True)
-class Rejoin:
-    """A peer that was started again. ``after_s`` counts from its death to its first round."""
-
-    peer: int
-    incarnation: int
-    died_at: float | None
-    round: int | None = None
-    after_s: float | None = None
-
-
-@dataclass(slots=True)
-class Outage:
-    """Links that were cut, or made worse, and who was apart meanwhile. Times are monotonic seconds."""
-
-    fault: str
-    round: int
-    at: float
-    over_at: float | None = None
-    paused: set[int] = field(default_factory=set)
-    alone: set[int] = field(default_factory=set)
-
-
 class RunView:
-    """State of a whole run. ``feed`` takes the rows in the order in which they arrive."""
+    """State of a whole run. ``feed`` takes the rows in the order in which they arrive.
 
-    def __init__(self, peers: int, plan: FaultPlan = FaultPlan()) -> None:  # noqa: B008 - it is frozen
-        self.rows = {peer: PeerRow(peer) for peer in range(peers)}
+    Args:
+        peers: Whose rows come: how many, from 0 on, or which. Others are only spoken of.
+    """
+
+    def __init__(self, peers: int | Iterable[int], plan: FaultPlan = FaultPlan()) -> None:  # noqa: B008 - it is frozen
+        self.rows = {peer: PeerRow(peer) for peer in (range(peers) if isinstance(peers, int) else peers)}
         for peer in plan.liars:
             attack = [plan.attackers[peer].attack] if peer in plan.attackers else []
-            self.rows[peer].lie = "+".join([*attack, *plan.lies_of(peer)])
+            self._subject(peer).lie = "+".join([*attack, *plan.lies_of(peer)])
         self.round = -1
         self.loss: float | None = None
         self.server: int | None = None
@@ -112,6 +64,8 @@ class RunView:
         self.ready: set[int] = set()
         self.blows: list[Blow] = []
         self.rejoins: list[Rejoin] = []
+        self.joins: list[Join] = []
+        self.leaves: dict[int, int] = {}  # who was asked to leave before the end, and did -> its round then
         self.outages: list[Outage] = []
         self.suspicions: dict[int, dict[str, Any]] = {}  # peer -> when it first fell under the threshold, and why
         self.quarantines: set[int] = set()
@@ -132,25 +86,36 @@ class RunView:
 
     @property
     def here(self) -> list[int]:
-        return [row.peer for row in self.rows.values() if row.state not in ("starting", "gone")]
+        return [row.peer for row in self.rows.values() if row.state not in ("starting", "gone", "elsewhere")]
 
     @property
     def missing(self) -> list[int]:
         return [row.peer for row in self.rows.values() if row.state == "starting"]
+
+    def _subject(self, peer: int) -> PeerRow:
+        """Of whoever somebody speaks of."""
+        return self.rows.setdefault(peer, PeerRow(peer, state="elsewhere"))
 
     def feed(self, event: Mapping[str, Any]) -> list[str]:
         """Takes in one row. Returns what to print, without time or colour; mostly nothing."""
         peer, name = event.get("peer"), event.get("event")
         t = float(event.get("t") or 0.0)
         row = self.rows.get(peer) if isinstance(peer, int) else None
-        subject = self.rows.get(event["subject"]) if isinstance(event.get("subject"), int) else None
         if row is None:
             return []
+        subject = self._subject(event["subject"]) if isinstance(event.get("subject"), int) else None
         match name:
+            case "spawned" if event.get("joins"):
+                self.joins.append(Join(row.peer, int(event.get("incarnation") or 0), t))
+                row.state = "starting"
+            case "joined" if subject is not None and subject.state == "elsewhere" and not self._is_new(row):
+                return [f"+ {subject.peer} has come"] if self._fresh("joined", subject.peer, t) else []
+            case "waiting" if self._is_new(row) and self._fresh("waiting", row.peer, t):
+                return [f"! {row.peer} has not been let in for {event.get('waited_s')} s"]
             case "started":
                 row.state, row.incarnation, row.pid = "here", int(event.get("incarnation") or 0), int(event.get("pid") or 0)
                 row.exit, row.left = "", False
-                if row.incarnation > 0:
+                if row.incarnation > 0 and not self._is_new(row):
                     last = self.blow(row.peer)
                     self.rejoins.append(Rejoin(row.peer, row.incarnation, last.at if last else None))
             case "ready":
@@ -260,6 +225,9 @@ class RunView:
             if rejoin.peer == row.peer and rejoin.incarnation == row.incarnation and rejoin.round is None:
                 rejoin.round = row.round
                 rejoin.after_s = t - rejoin.died_at if rejoin.died_at is not None else None
+        for join in self.joins:
+            if join.peer == row.peer and join.incarnation == row.incarnation and join.round is None:
+                join.round, join.after_s = row.round, t - join.at
         if row.round >= self.round:
             self.round, self.server, self.attempt = row.round, event.get("server"), int(event.get("attempt") or 0)
             self.loss = _number(event.get("loss"), self.loss)
@@ -333,6 +301,10 @@ class RunView:
             return [f"* injected: {event.get('fault')} at round {at}"]
         return [f"* injected: {event.get('fault') or kind} by peer {row.peer}"]
 
+    def _is_new(self, row: PeerRow) -> bool:
+        """Whether this life is that of a newcomer."""
+        return any(join.peer == row.peer and join.incarnation == row.incarnation for join in self.joins)
+
     def outage_at(self, t: float) -> int | None:
         """The last that was on at a moment, or over since not long."""
         on = [i for i, o in enumerate(self.outages) if o.at - SLACK_S <= t <= (t if o.over_at is None else o.over_at + WAKING_S)]
@@ -386,6 +358,10 @@ class RunView:
         """The launcher's own row: code or signal, and whether the plan wanted it."""
         number, code = event.get("signal"), event.get("code")
         row.exit = str(event.get("how", ""))
+        if code == EXIT_ASKED and not event.get("stopping"):
+            row.state = "gone"
+            self.leaves[row.peer] = row.round
+            return [f"- {row.peer} has left at round {row.round}: it was asked to"]
         row.state = "done" if code == 0 else "gone"
         last = self.blow(row.peer)
         told = last is not None and last.kind != "hang" and last.incarnation == row.incarnation

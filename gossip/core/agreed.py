@@ -136,7 +136,7 @@ class Agreed:
     def is_roster(self, peers: tuple[Any, ...]) -> bool:
         """Whether this can be a roster of the run: members of it, ascending, at least one. It may be a peer's word."""
         ascending = all(isinstance(peer, int) for peer in peers) and list(peers) == sorted(set(peers))
-        return bool(peers) and ascending and set(peers) <= set(self.settings.peers)
+        return bool(peers) and ascending and all(map(self.settings.may_be, peers))
 
     def is_sound(self, commit: Commit, payload: Payload | None) -> bool:
         """Whether it can be a commit of this round: for a roster of the run, of contributors who are in this one, with rates to
@@ -161,7 +161,7 @@ class Agreed:
     def _may_charge(self, commit: Commit) -> bool:
         """Whether its charges are of members of the run and of rounds so far, each once, ascending, and few."""
         named = [(charge.peer, charge.round_id) for charge in commit.charges]
-        known = all(peer in self.settings.peers and at <= commit.round_id for peer, at in named)
+        known = all(self.settings.may_be(peer) and at <= commit.round_id for peer, at in named)
         return known and len(named) <= CHARGES_MAX and named == sorted(set(named))
 
     def adopt(self, round_id: int, chain: bytes, snapshot: tuple[Any, ...]) -> None:
@@ -173,7 +173,7 @@ class Agreed:
             raise ValueError("a snapshot holds a roster, the trust table and the data cursor")
         peers, trust, cursor = tuple(snapshot[0]), snapshot[1], snapshot[2]
         if not self.is_roster(peers):
-            raise ValueError(f"{peers} is not a roster of {self.settings.peers}")
+            raise ValueError(f"{peers} is not a roster of {self.settings.everybody}")
         self.cursor.unpack(cursor)
         self.trust.unpack(trust)
         self.roster = Roster(peers, self.settings.lineage)

@@ -12,7 +12,7 @@ from typing import Any
 
 from .events import Effect, Send
 from .lineage import Lineage, Stance
-from .messages import Commit, CommitRequest, Hello, NotMe, PeerId
+from .messages import Commit, CommitRequest, Hello, NotMe, PeerId, Update
 from .quorum import quorum_of
 from .record import record
 from .settings import CoreSettings
@@ -67,7 +67,7 @@ class Astray:
 
     def behind(self, peer: PeerId, round_id: int, now: float) -> list[Effect]:
         """``peer`` is in a later round. The commits between may be on their way; if not, it is asked for them."""
-        if peer not in self.settings.peers or self.sides.is_elsewhere(peer):
+        if not self.settings.may_be(peer) or self.sides.is_elsewhere(peer):
             return []
         here = self.lineage.next_round
         self._ahead[peer] = max(round_id, self._ahead.get(peer, 0))
@@ -100,6 +100,11 @@ class Astray:
         """For the commits from the present round on."""
         attempt = max([shard.attempt for shard in self.shards], default=0)
         return Send(peer, CommitRequest(self.settings.lineage, self.lineage.next_round, attempt))
+
+    def not_me(self, update: Update) -> NotMe:
+        """The answer to an update that is not served here."""
+        where = (update.lineage, update.round_id, update.shard, update.attempt)
+        return NotMe(*where, round_id=self.lineage.next_round, chain=self.lineage.head)
 
     def not_kept(self, peer: PeerId, notice: NotMe, now: float) -> list[Effect]:
         """``peer``, which is in a later round, has answered with that and not with a commit.

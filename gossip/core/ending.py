@@ -45,12 +45,15 @@ class Ending:
         self.local, self.settings, self.membership, self.rounds, self.timers = local, settings, membership, rounds, timers
         self.completed: dict[PeerId, int] = {}
         self.ended: set[PeerId] = set()
-        self._others = tuple([peer for peer in settings.peers if peer != local])
         self._lost_at: dict[PeerId, float] = {}
         self._back_at: dict[PeerId, float] = {}
         self.wanted = -1  # the round that our trainer has offered an update for last
         self._stopped_at = inf
         self._completing = False
+
+    def _others(self) -> list[PeerId]:
+        """Whoever is known of: nobody waits for one who was never heard of."""
+        return [peer for peer in self.membership.members if peer != self.local]
 
     # --- what happens -----------------------------------------------------------------------------------------------------
 
@@ -80,14 +83,14 @@ class Ending:
         until = self.stay_until()
         if until <= now:
             return []
-        lost = [peer for peer in self._others if self.membership.skip_reason(peer) and self._needed_until(peer) > now]
+        lost = sorted(peer for peer in self._others() if self.membership.skip_reason(peer) and self._needed_until(peer) > now)
         told = [Report("lingering", {"for": lost, "at_most_s": round(until - now, 1)})] if lost else []
         return [*told, self.timers.set(until, Helped())]
 
     def stay_until(self) -> float:
         """How long those who are behind may need us at most; ``-inf``: there is nobody."""
         rounds = self.settings.rounds
-        until = max([self._needed_until(peer) for peer in self._others], default=-inf)
+        until = max([self._needed_until(peer) for peer in self._others()], default=-inf)
         # Whoever comes and goes does not keep us for ever; and who is told to stop has no time for that.
         return min(until, self._stopped_at + rounds.drain_timeout_s + (rounds.linger_s if self._completing else 0.0))
 
@@ -129,12 +132,12 @@ class Ending:
         return completed_at is not None and self._nobody_trains() and completed_at > self.rounds.round_id + most
 
     def _nobody_trains(self) -> bool:
-        training = [peer for peer in self._others if peer not in self.completed and not self.membership.skip_reason(peer)]
+        training = [peer for peer in self._others() if peer not in self.completed and not self.membership.skip_reason(peer)]
         return bool(self.completed) and not training
 
     def over_at(self, now: float) -> int | None:
         """The round that the training was over at, when that is certain: more than f say so, and nobody else will go on."""
-        if any(peer not in self.completed and self._expected_until(peer) > now for peer in self._others):
+        if any(peer not in self.completed and self._expected_until(peer) > now for peer in self._others()):
             return None
         return self.completed_at(self.settings.f + 1)
 
@@ -146,7 +149,7 @@ class Ending:
         if here >= over_at:
             enough = self.wanted >= over_at
             return Halt(f"the others have completed the training at round {over_at}", 0) if enough else None
-        if self.rounds.quorum() == 1 or any(self._expected_until(peer) > now for peer in self._others):
+        if self.rounds.quorum() == 1 or any(self._expected_until(peer) > now for peer in self._others()):
             return None
         return Halt(
             f"the others have completed the training at round {over_at} and are gone: "

@@ -84,20 +84,24 @@ class Gathering:
         """What to do now. After the start timeout: begin with a quorum, or not at all."""
         expected = self.settings.peers
         own = self.hellos.get(self.local)
-        if own is None:
-            return Wait(tuple(peer for peer in expected if peer not in self.hellos))
+        # A newcomer has no say in what the run begins with, however many come: neither in its weights nor in its model.
+        voices = {peer: hello for peer, hello in self.hellos.items() if peer in expected or hello.round_id > 0}
+        if own is None or not voices:
+            return self._wait(tuple(peer for peer in expected if peer not in self.hellos), now)
         time_is_up = self.waited_s(now) > self.settings.rounds.start_timeout_s
         others = [peer for peer in expected if peer != self.local]
         gone = {peer for peer in others if self.view.is_gone(peer)}  # nobody waits for them
         unreachable = {peer for peer in others if self.view.skip_reason(peer)}  # though they may have said hello
-        layout = _most_common({peer: hello.layout for peer, hello in self.hellos.items()})
+        layout = _most_common({peer: hello.layout for peer, hello in voices.items()})
         running = [peer for peer, hello in sorted(self.hellos.items()) if hello.round_id > 0 and peer != self.local]
-        if own.layout != layout:
+        if own.layout != layout and self._believes(sum([hello.layout == layout for hello in voices.values()]), now):
             return Refuse(f"the swarm trains a model of layout {layout.hex()}, this peer one of layout {own.layout.hex()}")
-        if running and own.round_id == 0:
+        if running and own.round_id == 0 and own.layout == layout:
             ahead = max(running, key=lambda peer: self.hellos[peer].round_id)
             return Follow(ahead, f"the swarm is in round {self.hellos[ahead].round_id}")
-        here = (peer for peer in sorted(self.hellos) if peer not in gone and peer not in unreachable)
+        if self.local not in expected:
+            return self._wait(tuple(peer for peer in expected if peer not in self.hellos), now)  # until the others have begun
+        here = (peer for peer in sorted(voices) if peer not in gone and peer not in unreachable)
         present = tuple(peer for peer in here if self.hellos[peer].layout == layout)
         missing = tuple(peer for peer in expected if peer not in present)
         if any(peer not in gone for peer in missing) and not time_is_up:
@@ -112,6 +116,17 @@ class Gathering:
             donor = next(peer for peer in present if self.hellos[peer].state == state)
             return Follow(donor, "the swarm begins with other weights than this peer's")
         return Begin(present)
+
+    def _believes(self, sayers: int, now: float) -> bool:
+        """Whether what so many say sends this peer away. Its own word weighs against theirs; a newcomer's does not."""
+        return self.local in self.settings.peers or sayers > self.settings.f or self.waited_s(now) > WAITING_REPORT_S
+
+    def _wait(self, missing: tuple[PeerId, ...], now: float) -> Decision:
+        """As long as nobody of the run has said anything, or as a newcomer to one that has not begun."""
+        waited_s = self.waited_s(now)
+        if self.local in self.settings.peers or waited_s <= self.settings.rounds.start_timeout_s:
+            return Wait(missing)
+        return TooFew(f"nobody of the run has let this newcomer in for {waited_s:.0f} s")
 
 
 def _most_common(values: dict[PeerId, bytes]) -> bytes:

@@ -72,8 +72,9 @@ class GossipRounds:
         self.phase: Phase = "off"
         self.round_id = 0
         self._rng = rng
-        self._everybody = tuple(sorted(settings.peers))
-        self._here, self._version = self._everybody, -1  # those of them who are not gone, and for which view
+        self._first = tuple(sorted(settings.peers))
+        self._everybody = self._here = self._first  # with those who have come later; who of them is not gone
+        self._version = -1  # of the view that these two follow from
         self._plans: OrderedDict[tuple[int, tuple[PeerId, ...]], Plan] = OrderedDict()
         self._data: tuple[int, int, int] | None = None  # samples_total, batch, ahead
         self._contributed_at: OrderedDict[int, float] = OrderedDict()
@@ -220,7 +221,7 @@ class GossipRounds:
     def on_message(self, event: Received, now: float) -> list[Effect]:
         sender, push, payload = event.sender, event.message, event.payload
         assert isinstance(push, Push)
-        known = push.lineage == self.settings.lineage and sender in self.settings.peers and sender != self.local
+        known = push.lineage == self.settings.lineage and self.settings.may_be(sender) and sender != self.local
         if not known or not self._scheduled(sender, push.round_id) or not self.pushes.meet(sender, event.incarnation):
             return []
         self._time(push, now)
@@ -270,8 +271,10 @@ class GossipRounds:
     def _go(self) -> Go:
         samples = None
         if self._data is not None:
-            rank = self._everybody.index(self.local)
-            samples = share_of(rank, len(self._everybody), *self._data[:2], self.round_id, self._data[2])
+            # No commit says from when on there are more shares: who comes later reads one of the first once more.
+            known, n = self.local in self._first, len(self._first)
+            rank = self._first.index(self.local) if known else self.local % n
+            samples = share_of(rank, n, *self._data[:2], self.round_id, self._data[2])
         return Go(self.round_id, samples, want_parameters=self.mixes)
 
     def _push(self, own: Contributed) -> list[Effect]:
@@ -348,7 +351,7 @@ class GossipRounds:
 
     def _tolerated(self, rows: int) -> int:
         """f for so few rows: as many as the rule can tolerate."""
-        locked = len(self.trust.quarantined().intersection(self.settings.peers))
+        locked = len(self.trust.quarantined())
         return self.settings.tolerable(max(0, self.settings.f - locked), rows)
 
     def _own_update(self) -> Payload | None:
@@ -401,6 +404,8 @@ class GossipRounds:
     def _members(self) -> tuple[PeerId, ...]:
         if self._version != self.view.version:
             self._version, is_gone = self.view.version, self.view.is_gone
+            if self.settings.room:
+                self._everybody = tuple(sorted({*self._first, self.local, *self.view.met()}))
             self._here = tuple([peer for peer in self._everybody if peer == self.local or not is_gone(peer)])
         return self._here
 
@@ -414,7 +419,7 @@ class GossipRounds:
 
     def _scheduled(self, sender: PeerId, round_id: int) -> bool:
         """Whether the sender's plan names us. Views differ for a moment when somebody dies: the full roster or ours will do."""
-        for peers in (self._everybody, self._members()):
+        for peers in dict.fromkeys((self._members(), self._everybody, self._first)):
             pushes = self._plan(round_id, peers).pushes
             assert pushes is not None
             if self.local in pushes.get(sender, ()):

@@ -123,13 +123,17 @@ class Membership:
 
     @property
     def version(self) -> int:
-        """Changes whenever ``is_gone`` may say something else of anybody."""
+        """Changes whenever ``is_gone`` or ``met`` may say something else of anybody."""
         return self.view.version
 
     def is_gone(self, peer: PeerId) -> bool:
         """Known to be dead, or to have left. Of a peer never met nothing is known."""
         member = self.view.members.get(peer)
         return member is not None and member.gone
+
+    def met(self) -> tuple[PeerId, ...]:
+        """Whoever is known to be there, or to have been, the local peer included: it, or a member that knows it, has spoken."""
+        return tuple([member.peer for member in self.view.members.values() if member.met])
 
     def alive(self) -> tuple[PeerId, ...]:
         """Members that were met and are neither dead nor left, sorted; a suspect is alive until it is dead."""

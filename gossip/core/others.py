@@ -48,3 +48,7 @@ class Others:
     def is_gone(self, peer: PeerId) -> bool:
         """Whether it is dead or has left."""
         return self.membership.is_gone(peer)
+
+    def met(self) -> tuple[PeerId, ...]:
+        """Whoever is known to be there, or to have been."""
+        return self.membership.met()

@@ -10,7 +10,6 @@ A peer's life:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from random import Random
 from typing import Any, Literal, TypeAlias, assert_never
 
@@ -71,6 +70,7 @@ from .messages import (
     Voucher,
 )
 from .others import Others
+from .parting import Housekeeping, Leaving
 from .quorum import WATCH_INTERVAL_S, QuorumWatch
 from .recovery import AskAnother, Recovery
 from .returning import Returning, ReturnTurn
@@ -86,18 +86,11 @@ STOOD_STILL_S = 0.25  # longer than a node is ever idle, and less than it takes 
 Phase: TypeAlias = Literal["unprepared", "gathering", "running", "recovering", "draining", "halted"]
 
 
-@dataclass(frozen=True, slots=True)
-class Housekeeping:
-    """``hello``: say hello again; ``watch``: is there a quorum."""
-
-    what: Literal["hello", "watch"]
-
-
 class Peer:
     """The sans-IO core of one peer.
 
     Args:
-        local: Its id, one of ``settings.peers``.
+        local: Its id, one of ``settings.everybody``.
         incarnation: Higher than in any earlier life of this id.
         topology: Rolling or gossip; must be the same on every peer.
         control, bulk: Addresses that others reach this peer's lanes at.
@@ -118,7 +111,7 @@ class Peer:
         self.local, self.settings, self.topology = local, settings, topology
         self.timers: Timers[Any] = Timers()
         rng = Random(f"{settings.seed}/{local}/{incarnation}")
-        allowed = frozenset(settings.peers)
+        allowed = frozenset(settings.everybody)
         self.membership = Membership(local, incarnation, settings.membership, self.timers, rng, allowed, control, bulk)
         own = (local, settings, topology, self.membership, self.timers)
         self.rounds: RollingRounds | GossipRounds = RollingRounds(*own) if topology.rolling else GossipRounds(*own, rng)
@@ -129,6 +122,7 @@ class Peer:
         self.gathering = Gathering(local, settings, self.membership)
         self.others = Others(local, self.membership, self.rounds, self.gathering)
         self.ending = Ending(local, settings, self.membership, self.rounds, self.timers)
+        self._leaving = Leaving(settings, self._rolling, self.timers)
         self._returning: Returning | None = None
         if self._rolling is not None:
             self._returning = Returning(self._rolling, self.timers, self.greeting, self.others, self.ending)
@@ -166,6 +160,8 @@ class Peer:
         effects += self.recovery.giving.on_round(now) if self.recovery.giving.next_named <= self.rounds.round_id else ()
         if self._returning is not None and self.phase == "running" and self._returning.is_due:
             effects += self._returning.go_on(True, now)
+        if self._leaving.asked is not None and self.phase == "running" and self._leaving.is_due(now):
+            effects += self._on_stop(self._leaving.asked, now)
         if self.phase == "draining" and self.ending.stay_until() <= now:
             effects += self._leave(now)
         if not membership.speaks and self.phase != "halted":
@@ -178,11 +174,12 @@ class Peer:
 
     def learn(self, peer: PeerId, control: str, bulk: str, incarnation: int, now: float) -> list[Effect]:
         """Somebody outside the protocol (a folder of addresses) says where a peer is."""
+        self.ending.ended.discard(peer)  # its id was given to another
         return self.membership.learn(peer, control, bulk, incarnation, now)
 
     def payload_limit(self, sender: PeerId, message: Message) -> int:
         """Bytes that the payload of ``message`` must have; -1 when none may come. Of a state: the most it may have."""
-        if sender not in self.settings.peers or self.phase in ("unprepared", "halted"):
+        if not self.settings.may_be(sender) or self.phase in ("unprepared", "halted"):
             return -1
         match message:
             case Update() | Commit() | Push():
@@ -248,6 +245,8 @@ class Peer:
                 effects = self.membership.on_message(event.sender, event.incarnation, message, now)
                 if type(message) is Ack and self.phase == "running":
                     effects += self.rounds.on_progress(message.target, message.progress.step, now)
+                elif type(message) is Ack and self.phase == "draining":
+                    self.rounds.elsewhere.heard(message.target, message.progress.step)  # so that nobody stays for it in vain
                 return effects
             case Push() | Update() | Query() | Commit() | NotMe() | CommitRequest() | Partial() | Overdue():
                 if self.phase == "unprepared" or isinstance(message, Push) == self.topology.rolling:
@@ -435,7 +434,11 @@ class Peer:
     def _on_stop(self, event: Stop, now: float) -> list[Effect]:
         if self.phase == "draining":
             return self._leave(now)  # asked twice: now
-        self._stop_reason, helpful = event.reason, self.phase == "running"
+        helpful, self._stop_reason = self.phase == "running", self._stop_reason or event.reason
+        if helpful and (waits := self._leaving.put_off(event, now)) is not None:
+            return waits
+        if self._leaving.breaks_its_word():
+            return self._leave(now)
         effects = self.rounds.stop(now)
         self.phase, self.greeting.stage = "draining", "completed" if event.completed else "leaving"
         if not helpful:

@@ -53,7 +53,7 @@ class QuorumWatch:
         # Who is back at a rule's service need not be of the roster yet; to agree on anything, it takes those who are.
         ended = self.ending.ended
         come_back = [peer for peer in roster if peer not in here and peer not in ended]
-        others = [peer for peer in self.settings.peers if peer not in here and peer not in ended]
+        others = [peer for peer in self.settings.everybody if peer not in here and peer not in ended]
         possible = len(here) + len(come_back) >= quorum and len(here) + len(others) >= need
         if waited_s < self.settings.rounds.quorum_timeout_s and possible:
             return [], None

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from collections.abc import Iterable
 from typing import Any, Literal, Protocol, TypeAlias
 
 from .donating import AHEAD_MAX, NO_STATE, CopyExpires, Donor, Source, parts_of, vouched_digest
@@ -46,6 +47,9 @@ class Swarm(Protocol):
     def heard_in(self, peer: PeerId, round_id: int) -> None: ...
 
     def is_gone(self, peer: PeerId) -> bool: ...
+
+    def met(self) -> Iterable[PeerId]:
+        """Whoever is known to be there, or to have been."""
 
 
 @record
@@ -77,7 +81,7 @@ class Recovery:
         self.agreed: Voucher | None = None
         self.vouchers: tuple[PeerId, ...] = ()  # who have vouched for that
         self.state_bytes = 0  # of the own one, packed
-        self._others = tuple([peer for peer in settings.peers if peer != local])
+        self.local = local
         self._nonce = 0
         self._asked: set[PeerId] = set()
         self._offer: StateOffer | None = None
@@ -255,7 +259,8 @@ class Recovery:
         """How many are enough, now that not all who must do say the same: as many as there are when nobody else can have a
         state, or when there are so few that liars could keep them from agreeing for ever."""
         without = {peer for peer, voucher in self._votes.items() if voucher.reason == NO_STATE}
-        here = [peer for peer in self._others if peer in self._votes or not self.swarm.is_gone(peer)]
+        known = sorted({*self.settings.peers, *self.swarm.met()} - {self.local})
+        here = [peer for peer in known if peer in self._votes or not self.swarm.is_gone(peer)]
         may_have = [peer for peer in here if peer not in without]
         within_reach = [peer for peer in self.swarm.donors() if peer not in without]
         waited = now - self._began_at > self.settings.rounds.round_timeout_s

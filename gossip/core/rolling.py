@@ -21,17 +21,17 @@ from .events import Aggregated, Applied, Contributed, Effect, Go, Payload, Recei
 from .joint import Joint
 from .messages import Commit, CommitRequest, Hello, Message, NotMe, Overdue, Partial, PeerId, Push, Query, Update
 from .pace import since_us
+from .parting import Partings
 from .promises import Promises
 from .serving import RoundTimer, Server
 from .settings import CoreSettings
-from .shard import ShardRound, bytes_of
+from .shard import ShardRound, attempt_report, bytes_of
 from .spreading import next_roster, spread
 from .timers import Timers
 from .view import RollingTopology, View
 
 AFTER_STANDING_STILL_S = 1.0
 """How long a peer that was stopped does not serve: what it was sent before is drained by then, and was meant for another time."""
-
 
 RollingTimer: TypeAlias = RoundTimer | StillBehind
 Mode: TypeAlias = Literal["off", "following", "active"]
@@ -52,14 +52,14 @@ class RollingRounds:
         self.deadline = Deadline(rounds.grace_mads, rounds.grace_floor_s, rounds.round_timeout_s)
         self.log = CommitLog(rounds.commit_log, rounds.commit_log_bytes)
         self.joining: set[PeerId] = set()  # ready to be in the roster
-        self.server = Server(local, settings, timers, self.deadline, self.skip_reason, self.joining, view.is_gone)
+        self.partings = Partings(rounds.commit_log)
+        self.server = Server(local, settings, timers, self.deadline, self.skip_reason, self.joining, self.partings, view.is_gone)
         self.joint = Joint(local, settings, self.server, timers, self._advance)
         self.doubts = Doubts(local, settings, self.server, self.agreed.trust, self._advance)
         self.elsewhere = Elsewhere()
         self.mode: Mode = "off"
         self.round_id = 0
         self.sizes: tuple[int, ...] = ()
-        self.finished: set[PeerId] = set()  # done with training: neither expected nor asked to serve
         self._shards: list[ShardRound] = []
         self._own: Contributed | None = None
         self._applied = -1  # the last round that the trainer has applied
@@ -83,6 +83,11 @@ class RollingRounds:
     def quorum(self) -> int:
         """Answers without which a round is not closed."""
         return self.server.quorum()
+
+    def pledged(self) -> bool:
+        """Whether others may count on what this peer has said in the present round."""
+        said = self.mode == "active" and self._own is not None
+        return said and any(peer != self.local and not self.skip_reason(peer) for peer in self.roster)
 
     def start(self, now: float) -> list[Effect]:
         """Round ``round_id`` begins here: the trainer holds the state before it."""
@@ -145,7 +150,8 @@ class RollingRounds:
             return []
         if (measured := self.server.measured(event)) is not None:
             return self.joint.on_measured(measured, now)
-        made = self.server.finish(event, next_roster(self.local, self.view, self.roster, self.joining), self.doubts.charges())
+        roster = next_roster(self.local, self.view, self.roster, self.joining, self.partings.leaves)
+        made = self.server.finish(event, roster, self.doubts.charges())
         if made is None:
             return []
         # The others wait for it: it leaves now, and what follows from it here comes in a turn of its own.
@@ -198,10 +204,11 @@ class RollingRounds:
         close = hello.round_id > 0 and self.round_id - hello.round_id <= self.settings.rounds.commit_log
         if hello.stage != "ready":
             self.joining.discard(sender)
-            self.finished.add(sender)
-            return self.on_view_change(now)  # what it serves is handed on
+            self.partings.hear(sender, hello)
+            ahead = self.astray.behind(sender, hello.round_id, now) if hello.round_id > self.round_id else []
+            return [*ahead, *self.on_view_change(now)]  # what it serves is handed on
         if (stance := self.astray.sides.greeted(sender, hello)) == "same" and sender not in self.roster and close:
-            self.finished.discard(sender)
+            self.partings.is_back(sender)
             self.joining.add(sender)
             return self.on_view_change(now)  # a round may be closed to let it in
         return self.astray.greeted(sender, hello, stance)
@@ -214,12 +221,12 @@ class RollingRounds:
         if sender not in self.roster:
             return []
         if self.astray.is_elsewhere(sender, update.parent, now):
-            return [Send(sender, self._not_me(update))]
+            return [Send(sender, self.astray.not_me(update))]
         if shard.commit is not None:
             return [reissue(sender, shard.commit, shard.payload, update.attempt)]
         serves = self._serves(now) and shard.server(update.attempt) == self.local
         if not serves or update.attempt < shard.attempt:
-            return [] if sender == self.local else [Send(sender, self._not_me(update))]
+            return [] if sender == self.local else [Send(sender, self.astray.not_me(update))]
         effects: list[Effect] = []
         if shard.serving is None or update.attempt > shard.serving:
             effects += self.server.serve(shard, update.attempt, now)
@@ -276,10 +283,6 @@ class RollingRounds:
         if refused and shard.attempt < len(shard.order):
             return self._advance(shard, f"{sender} {'is on another branch' if elsewhere else 'says that it does not serve'}", now)
         return []
-
-    def _not_me(self, update: Update) -> NotMe:
-        where = (update.lineage, update.round_id, update.shard, update.attempt)
-        return NotMe(*where, round_id=self.round_id, chain=self.chain)
 
     # --- the view changes, time passes -------------------------------------------------------------------------------------
 
@@ -351,7 +354,7 @@ class RollingRounds:
                 if shard.attempt > first:
                     skipped = shard.server(first)
                     reason = "it stood still" if skipped == self.local else self.skip_reason(skipped)
-                    effects.append(self._attempt_report(shard, f"{skipped} is skipped: {reason}"))
+                    effects.append(attempt_report(self.round_id, shard, f"{skipped} is skipped: {reason}"))
                 effects += self.server.pulse(shard, now)
             effects += self.let_go()
         for event in self.elsewhere.take(self.round_id):
@@ -380,7 +383,7 @@ class RollingRounds:
     def _advance(self, shard: ShardRound, reason: str, now: float) -> list[Effect]:
         """Hands on to the next server in the order that is not skipped."""
         shard.attempt = self._next_attempt(shard, shard.attempt + 1, now)
-        effects: list[Effect] = [self._attempt_report(shard, reason), *self.server.pulse(shard, now)]
+        effects: list[Effect] = [attempt_report(self.round_id, shard, reason), *self.server.pulse(shard, now)]
         if shard.server(shard.attempt) == self.local and (shard.serving is None or shard.serving < shard.attempt):
             effects += self.server.serve(shard, shard.attempt, now)
         return effects + self._offer(shard, now)
@@ -395,9 +398,6 @@ class RollingRounds:
     def _serves(self, now: float) -> bool:
         """Whether this peer may serve. A swarm of one has nobody else."""
         return self.mode == "active" and (now >= self._serves_from or len(self.roster) == 1)
-
-    def _attempt_report(self, shard: ShardRound, reason: str) -> Report:
-        return Report("attempt", {"round": self.round_id, **shard.turn, "reason": reason})
 
     # --- the end of a round -------------------------------------------------------------------------------------------------
 
@@ -428,16 +428,16 @@ class RollingRounds:
 
     def _on_ahead(self, event: Received, message: Update | Query | Commit | Partial | Overdue, now: float) -> list[Effect]:
         """A message of a later round: keep it. The commits between may be on their way; if not, ask for them."""
-        if event.sender not in self.settings.peers or message.shard >= len(self.sizes):
+        if not self.settings.may_be(event.sender) or message.shard >= len(self.sizes):
             return []
         if self.mode == "off" and message.round_id > 0 and isinstance(message, Update):
-            return [Send(event.sender, self._not_me(message))]  # not kept: it would be outdated when we are back
+            return [Send(event.sender, self.astray.not_me(message))]  # not kept: it would be outdated when we are back
         self.elsewhere.stash(self.round_id, message.round_id, event, message.shard)
         here = message.round_id <= self.round_id or self.mode == "off"
         return [] if here else self.astray.behind(event.sender, message.round_id, now)
 
     def skip_reason(self, peer: PeerId) -> str:
-        if peer in self.finished:
+        if self.partings.is_done(peer, self.round_id):
             return "it has finished"
         return self.view.skip_reason(peer) or ("it is silent since its link broke" if self.elsewhere.is_unheard(peer) else "")
 

@@ -11,6 +11,7 @@ from gossip.topologies.base import Roster
 from .deadline import Deadline
 from .events import Aggregate, Aggregated, Effect, Payload, Report, Row, Send, SetTimer
 from .messages import Charge, Commit, PeerId, Query, Update
+from .parting import Partings
 from .quorum import needed_by_rule, quorum_of
 from .record import record
 from .settings import CoreSettings
@@ -51,10 +52,11 @@ class Server:
         deadline: Deadline,
         skip_reason: Callable[[PeerId], str],
         joining: Collection[PeerId],
+        partings: Partings,
         is_gone: Callable[[PeerId], bool],
     ) -> None:
         self.local, self.settings, self.timers, self.deadline = local, settings, timers, deadline
-        self.skip_reason, self.joining, self.is_gone = skip_reason, joining, is_gone
+        self.skip_reason, self.joining, self.partings, self.is_gone = skip_reason, joining, partings, is_gone
         self.round_id = 0
         self.roster = Roster(())
         self.locked: frozenset[PeerId] = frozenset()
@@ -87,16 +89,17 @@ class Server:
         self._tickets.clear()
 
     def quorum(self) -> int:
-        """Answers without which a round is not closed, by the size of the last committed roster.
+        """Answers without which a round is not closed, by the size of the last committed roster, without those who have left it.
 
-        Nor is one closed of which the rule could make nothing, unless it lets somebody in: rounds that teach nothing would go by
-        as fast as peers can speak, and the training be over before anybody is back.
+        Nor is one closed of which the rule could make nothing, unless it lets somebody in or out: rounds that teach nothing would
+        go by as fast as peers can speak, and the training be over before anybody is back.
         """
-        quorum = quorum_of(self.settings, len(self.roster))
+        absent = self.partings.absent(self.roster.peers, self.round_id)
+        quorum = quorum_of(self.settings, len(self.roster) - absent)
         if self.settings.rounds.on_minority == "continue":
             left = sum([peer == self.local or not self.is_gone(peer) for peer in self.roster])
             quorum = min(quorum, quorum_of(self.settings, left))
-        if any(peer not in self.roster and not self.skip_reason(peer) for peer in self.joining):
+        if absent or any(peer not in self.roster and not self.skip_reason(peer) for peer in self.joining):
             return quorum
         return max(quorum, needed_by_rule(self.settings, len(self.locked.intersection(self.roster))))
 
@@ -181,7 +184,8 @@ class Server:
     def _close(self, shard: ShardRound, now: float) -> list[Effect]:
         shard.close(self.locked)
         effects: list[Effect] = []
-        if shard.index == 0 and len(shard.answers) < quorum_of(self.settings, len(self.roster)):
+        of = len(self.roster) - self.partings.absent(self.roster.peers, self.round_id)
+        if shard.index == 0 and len(shard.answers) < quorum_of(self.settings, of):
             alone = {"alive": sorted(shard.answers), "of": len(self.roster), "round": self.round_id}
             effects.append(Report("alone", alone))
         if not self.joint:

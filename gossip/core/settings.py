@@ -97,12 +97,22 @@ class CoreSettings:
     updates_for: tuple[int, ...] = (1,)  # what the rule needs to tolerate 0, 1, ... f
     batch_policy: BatchPolicy = "fixed_local"
     slices: Slices = "speed"
+    room: int = 0  # ids below it may join later; 0: nobody but ``peers`` is ever in the run
     joint: bool = False  # the shards of a round decide together, on what their servers have measured
     membership: MembershipSettings = field(default_factory=MembershipSettings)
     rounds: RoundSettings = field(default_factory=RoundSettings)
     gossip: GossipSettings = field(default_factory=GossipSettings)
     trust: TrustSettings = field(default_factory=TrustSettings)
     results: ResultSettings = field(default_factory=ResultSettings)
+
+    @property
+    def everybody(self) -> tuple[PeerId, ...]:
+        """Who may ever be in the run, ascending; most of them may never come."""
+        return tuple(sorted({*self.peers, *range(self.room)}))
+
+    def may_be(self, peer: PeerId) -> bool:
+        """Whether there may be such a peer."""
+        return 0 <= peer < self.room or peer in self.peers
 
     @property
     def updates_min(self) -> int:

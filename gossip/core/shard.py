@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from math import isfinite
 from typing import Literal
 
-from .events import Aggregated, Payload, Row, Token
+from .events import Aggregated, Payload, Report, Row, Token
 from .messages import Commit, Contribution, PeerId, Rejection, Update
 from .rates import agree
 
@@ -153,3 +153,8 @@ class ShardRound:
 
     def tokens(self) -> tuple[Token | None, ...]:
         return self.give_up, self.grace, self.query, self.pulse, self.lack
+
+
+def attempt_report(round_id: int, shard: ShardRound, reason: str) -> Report:
+    """Why it was handed on."""
+    return Report("attempt", {"round": round_id, **shard.turn, "reason": reason})

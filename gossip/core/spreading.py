@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from gossip.topologies.base import Roster
 
@@ -11,9 +11,11 @@ from .messages import Commit, PeerId
 from .view import View
 
 
-def next_roster(local: PeerId, view: View, roster: Roster, joining: Collection[PeerId]) -> tuple[PeerId, ...]:
-    """Who takes part in the next round: those who do and are not gone, and who is ready to."""
-    stay = {peer for peer in roster if peer == local or not view.is_gone(peer)}
+def next_roster(
+    local: PeerId, view: View, roster: Roster, joining: Collection[PeerId], leaves: Callable[[PeerId], bool]
+) -> tuple[PeerId, ...]:
+    """Who takes part in the next round: those who do, are not gone and do not leave, and who is ready to."""
+    stay = {peer for peer in roster if peer == local or not (view.is_gone(peer) or leaves(peer))}
     come = {peer for peer in joining if not view.skip_reason(peer)}
     return tuple(sorted(stay | come))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Protocol
 
 from gossip.topologies.base import Plan, Roster
@@ -19,7 +20,10 @@ class View(Protocol):
 
     @property
     def version(self) -> int:
-        """Changes whenever ``is_gone`` may say something else of anybody."""
+        """Changes whenever ``is_gone`` or ``met`` may say something else of anybody."""
 
     def is_gone(self, peer: PeerId) -> bool:
         """Whether it is dead or has left."""
+
+    def met(self) -> Iterable[PeerId]:
+        """Whoever is known to be there, or to have been."""

@@ -102,10 +102,10 @@ class Swarm(Timeline, Generic[C]):
         self.progress_s, self.stable_addresses = progress_s, stable_addresses
         self.rng = random.Random(f"swarm/{seed}")
         self.counts: Counter[str] = Counter()
-        self.machines: dict[PeerId, Machine] = {peer: Machine() for peer in range(n)}
+        self.machines: dict[PeerId, Machine] = {}
         self.hooks = Hooks()
         self.outgoing: Outgoing | None = None
-        self._dice = [random.Random(f"network/{seed}/{peer}") for peer in range(n)]  # of a peer in all its lives
+        self._dice: dict[PeerId, random.Random] = {}  # of a peer in all its lives
         self.deliveries = 0
         self.deliveries_max, self.too_many = DELIVERIES_MAX, _too_many
         self.handling: Event | None = None
@@ -204,6 +204,12 @@ class Swarm(Timeline, Generic[C]):
         self.past.append(self.hosts[peer])
         self._add(peer, self.hosts[peer].incarnation + 1, after_s)
 
+    def join(self, peer: PeerId) -> None:
+        """Starts a peer that was never there."""
+        assert peer not in self.hosts, f"peer {peer} is {self.hosts[peer].state}"
+        self.counts["joined"] += 1
+        self._add(peer, 0, 0.0)
+
     def pause(self, peer: PeerId) -> None:
         """SIGSTOP for core and trainer: what comes is queued; heartbeats over its links fail."""
         host = self.hosts[peer]
@@ -292,6 +298,8 @@ class Swarm(Timeline, Generic[C]):
     # --- lives ------------------------------------------------------------------------------------------------------------
 
     def _add(self, peer: PeerId, incarnation: int, after_s: float) -> None:
+        if incarnation == 0:
+            self.machines[peer], self._dice[peer] = Machine(), random.Random(f"network/{self.seed}/{peer}")
         trainer = self.make_trainer(peer, incarnation) if self.make_trainer else None
         host = Host(peer, incarnation, self.make_core(peer, incarnation), trainer, self.machines[peer], self._dice[peer])
         self.hosts[peer] = host

@@ -147,6 +147,14 @@ class Nemesis(Observer):
             elif isinstance(fault, Blow):
                 self._later(swarm, fault.at_s or 0.0, partial(self._blow, swarm, fault))
             # Who is slow or lies is so from the first round on, in the trainer.
+        for number, at_s in enumerate(self.schedule.joins_s):
+            swarm.at(at_s, partial(self._join, swarm, self.schedule.peers + number))
+
+    def _join(self, swarm: Swarm[Any], peer: PeerId) -> None:
+        """A newcomer has the same weather as the others."""
+        self._tell(swarm, peer, "joins")
+        swarm.join(peer)
+        self._reshape(swarm)
 
     def end(self, swarm: Swarm[Any]) -> None:
         """Ends every fault: the network is whole, who stood still goes on. Those who crashed for good stay away; liars lie."""

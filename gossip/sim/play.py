@@ -155,7 +155,7 @@ def run(schedule: Schedule, observers: Iterable[Observer] = ()) -> Outcome:
     swarm = make_swarm(schedule, nemesis)
     swarm.hooks.extend([panel, *observers])
     rounds = schedule.duration_s / schedule.compute_s[0]
-    most = int(100_000 + schedule.peers * (500 * schedule.duration_s + 40 * schedule.peers * rounds))
+    most = int(100_000 + schedule.everybody * (500 * schedule.duration_s + 40 * schedule.everybody * rounds))
     swarm.deliveries_max = min(most, swarm.deliveries_max)
     swarm.too_many = _begotten
     violation: Found | None = None
@@ -210,9 +210,12 @@ class _Pace:
 
 
 def _reached(swarm: Swarm[Peer], compute_s: float) -> int:
-    """The round that half of the peers are in, or beyond. What a liar's state has added does not count."""
+    """The round that half of the peers are in, or beyond; of those who run, when most have left for good. What a liar's state has
+    added does not count."""
     most = swarm.now / compute_s + 1
-    rounds = [host.core.rounds.round_id for host in swarm.hosts.values()]
+    running = [host for host in swarm.hosts.values() if host.running]
+    counted = running if 0 < 2 * len(running) < len(swarm.hosts) else swarm.hosts.values()
+    rounds = [host.core.rounds.round_id for host in counted]
     return median_high([round_id if round_id <= most else round_id % FAR_ROUNDS for round_id in rounds])
 
 
@@ -253,6 +256,7 @@ def make_swarm(schedule: Schedule, nemesis: Nemesis) -> Swarm[Peer]:
         b"lineage!",
         seed=schedule.seed,
         peers=tuple(range(schedule.peers)),
+        room=schedule.everybody if schedule.joins_s else 0,
         f=liars,
         updates_for=updates_for,
         batch_policy=schedule.batch_policy,

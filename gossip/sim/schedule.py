@@ -38,6 +38,8 @@ class Schedule:
         batch_policy: ``CoreSettings.batch_policy``.
         stable_addresses: Who is started again has the addresses that it had.
         prepare_s: Time that the trainer of one who is started again takes until it has a model; its node is there at once.
+        joins_s: When newcomers are started, whose ids come behind those of ``peers``: each finds the others by way of the folder
+            of addresses.
     """
 
     seed: int
@@ -59,6 +61,12 @@ class Schedule:
     batch_policy: BatchPolicy = "fixed_local"
     stable_addresses: bool = False
     prepare_s: float = 0.001
+    joins_s: tuple[float, ...] = ()
+
+    @property
+    def everybody(self) -> int:
+        """How many peers there will have been."""
+        return self.peers + len(self.joins_s)
 
     @property
     def plan(self) -> FaultPlan:
@@ -78,6 +86,10 @@ class Schedule:
         """The schedule itself. Raises: ConfigError: It cannot be played."""
         if not 2 <= self.peers <= PEERS_MAX:
             raise ConfigError(f"peers = {self.peers}: a simulated swarm has 2 to {PEERS_MAX} peers")
+        if self.everybody > PEERS_MAX:
+            raise ConfigError(f"joins_s: {self.everybody} peers, at most {PEERS_MAX}")
+        if not all(0 < at_s <= self.active_s for at_s in self.joins_s):
+            raise ConfigError(f"joins_s = {list(self.joins_s)}: above 0, and no later than active_s = {self.active_s:g}")
         if not 0 <= self.active_s <= self.duration_s <= 86_400:
             raise ConfigError(
                 f"active_s = {self.active_s:g}, duration_s = {self.duration_s:g}: 0 <= active_s <= duration_s <= 86400"
@@ -101,7 +113,7 @@ class Schedule:
         rolling = topologies.load(self.topology).rolling
         if self.batch_policy not in (("fixed_local", "fixed_global") if rolling else ("fixed_local",)):
             raise ConfigError(f"batch_policy = {self.batch_policy!r}: fixed_local, or with rolling rounds fixed_global")
-        FaultPlan(self.faults).checked(self.peers).fits(self.topology, rolling, self.aggregator, idle=True)
+        FaultPlan(self.faults).checked(self.everybody).fits(self.topology, rolling, self.aggregator, idle=True)
         return self
 
 
@@ -126,7 +138,7 @@ def _alike(value: object, example: object) -> bool:
         case (float(), float()):
             return isinstance(value, tuple) and len(value) == 2 and all(_alike(each, example[0]) for each in value)
         case tuple():
-            return isinstance(value, tuple) and all(_alike(each, example[0]) for each in value)
+            return isinstance(value, tuple) and all(_alike(each, example[0] if example else 0.0) for each in value)
         case _:
             return type(value) is type(example)
 
@@ -138,7 +150,10 @@ PEERS_NEEDED: Mapping[type, int] = {Flap: 2, Ring: 4}
 def without_peer(schedule: Schedule, gone: int) -> Schedule:
     """The same swarm without one peer: those after it move down by one, faults that need it go."""
     faults = tuple(kept for fault in schedule.faults if (kept := _without(fault, gone)) is not None)
-    return dataclasses.replace(schedule, peers=schedule.peers - 1, faults=faults)
+    if gone < schedule.peers:
+        return dataclasses.replace(schedule, peers=schedule.peers - 1, faults=faults)
+    joins_s = tuple(at_s for number, at_s in enumerate(schedule.joins_s) if number != gone - schedule.peers)
+    return dataclasses.replace(schedule, joins_s=joins_s, faults=faults)
 
 
 def _without(fault: Fault, gone: int) -> Fault | None:

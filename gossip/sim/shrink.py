@@ -82,8 +82,8 @@ def _fewer_faults(outcome: Outcome) -> Iterator[Schedule]:
 
 def _fewer_peers(outcome: Outcome) -> Iterator[Schedule]:
     schedule = outcome.schedule
-    if schedule.peers > PEERS_MIN:
-        for peer in reversed(range(schedule.peers)):
+    for peer in reversed(range(schedule.everybody)):
+        if peer >= schedule.peers or schedule.peers > PEERS_MIN:
             yield without_peer(schedule, peer)
 
 
@@ -93,8 +93,10 @@ def _shorter(outcome: Outcome) -> Iterator[Schedule]:
     assert outcome.violation is not None
     seen_s = round(outcome.violation.at_s + AFTER_S, 3)
     if seen_s < schedule.duration_s:
-        yield replace(schedule, duration_s=seen_s, rounds_min=0, active_s=min(schedule.active_s, seen_s))
-    over_s = round(max((_over_s(fault) for fault in schedule.faults), default=0.0) + AFTER_S, 3)
+        active_s = min(schedule.active_s, seen_s)
+        if max(schedule.joins_s, default=0.0) <= active_s:
+            yield replace(schedule, duration_s=seen_s, rounds_min=0, active_s=active_s)
+    over_s = round(max([*schedule.joins_s, *(_over_s(fault) for fault in schedule.faults)], default=0.0) + AFTER_S, 3)
     if over_s < schedule.active_s:
         yield replace(schedule, active_s=over_s, duration_s=max(over_s, schedule.duration_s - schedule.active_s + over_s))
     for number, fault in enumerate(schedule.faults):

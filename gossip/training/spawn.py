@@ -290,8 +290,8 @@ def from_environment() -> Place | None:
         status_fd=status_fd,
         config_path=path,
     )
-    if place.peer >= place.config.peers:
-        raise ConfigError(f"GOSSIP_PEER is {place.peer}, the run has peers 0 to {place.config.peers - 1}")
+    if place.peer >= place.config.peers_max:
+        raise ConfigError(f"GOSSIP_PEER is {place.peer}, the run has peers 0 to {place.config.peers_max - 1}")
     return place
 
 

@@ -160,7 +160,7 @@ async def test_the_peers_are_told_who_has_ended_for_good(tmp_path: Path) -> None
     watched, _ = supervisor(tmp_path, "crash@1")
     (tmp_path / "run" / "seeds").mkdir()
     await run(watched)
-    folder = SeedFolder(tmp_path / "run" / "seeds", 0, (0, 1, 2))
+    folder = SeedFolder(tmp_path / "run" / "seeds", 0, 3)
     assert [(seed.peer, seed.ended) for seed in folder.look(0.0, False)] == [(1, True), (2, True)]
 
 

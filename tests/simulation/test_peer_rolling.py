@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from effort import effort
 
-from gossip.core.events import Aggregate, Committed, Effect, Go, Received, Restore, Send
+from gossip.core.events import Aggregate, Committed, Effect, Go, Received, Restore, Send, Stop
 from gossip.core.messages import Commit, Hello, PeerId
 from gossip.core.peer import Peer
 from gossip.core.settings import BatchPolicy, CoreSettings, MembershipSettings, RoundSettings, Slices
@@ -321,7 +321,7 @@ def test_who_has_finished_passes_nobody_over() -> None:
     swarm = rolling_swarm(4, seed=12)
     swarm.run_for(2.0)
     swarm.stop_trainer(3)  # so that 0 stays until it has seen whether 3 needs it
-    swarm.stop(0, "finished")
+    swarm.inject(0, Stop("finished", completed=True))
     swarm.crash(1)
     swarm.run_for(0.5)
     assert swarm.hosts[0].core.phase == "draining"

@@ -72,7 +72,7 @@ def test_l3_one_that_waits_for_a_server_that_has_finished_is_caught() -> None:
 
     def notes(sender: PeerId, hello: Hello, now: float) -> list[Effect]:
         if hello.stage != "ready":
-            waiting.finished.add(sender)
+            waiting.partings.hear(sender, hello)
         return []
 
     waiting.on_hello = notes

@@ -41,16 +41,20 @@ class FakeView:
     def __init__(self) -> None:
         self.skipped: dict[int, str] = {}
         self.gone: set[int] = set()
+        self.here: set[int] = set()
 
     def skip_reason(self, peer: int) -> str:
         return "gone" if peer in self.gone else self.skipped.get(peer, "")
 
     @property
     def version(self) -> int:
-        return len(self.gone)
+        return len(self.gone) + len(self.here)
 
     def is_gone(self, peer: int) -> bool:
         return peer in self.gone
+
+    def met(self) -> tuple[int, ...]:
+        return tuple(self.here)
 
 
 def vector(*values: float, finite: bool = True) -> Payload:

@@ -73,6 +73,9 @@ class Others:
     def is_gone(self, peer: int) -> bool:
         return peer in self.gone
 
+    def met(self) -> tuple[int, ...]:
+        return tuple(self.here)
+
 
 class Bench:
     """One peer's recovery; ``said`` is what it sent since it was looked at last."""

@@ -52,6 +52,9 @@ class SkippedByHand:
     def is_gone(self, peer: int) -> bool:
         return peer in self.gone
 
+    def met(self) -> tuple[int, ...]:
+        return ()
+
 
 def vector(value: float, digest: bool = False) -> Payload:
     raw = repr(value).encode()

@@ -305,7 +305,7 @@ class CheckedBeforeUse(Checker):
 
     def _why_refused(self, core: Peer, rounds: RollingRounds, event: Received) -> str:
         message, member = event.message, core.membership.members.get(event.sender)
-        if event.sender not in core.settings.peers:
+        if not core.settings.may_be(event.sender):
             return "a stranger"
         # Who was never heard in its later life, and goes on speaking in this one, was lied about.
         invented = member is not None and self.circumstances.invented_lives and not member.spoken
@@ -346,7 +346,7 @@ class CheckedBeforeUse(Checker):
             case Aggregate():
                 want = 4 * core.rounds.sizes[effect.shard]
                 for row in effect.rows:
-                    if row.peer not in core.settings.peers:
+                    if not core.settings.may_be(row.peer):
                         raise self.violated(swarm, peer, f"round {effect.round_id}: a row of a stranger, {row.peer}")
                     if row.payload.nbytes != want or not row.payload.finite:
                         self._judge_payload(swarm, peer, row.payload, want, f"peer {row.peer}'s row in round {effect.round_id}")
@@ -367,7 +367,7 @@ class CheckedBeforeUse(Checker):
                 text = f"applies to shard {shard} in round {apply.round_id} what its commit does not say"
                 raise self.violated(swarm, peer, text)
         for commit in commits:
-            roster, known = set(commit.roster), core.settings.peers
+            roster, known = set(commit.roster), core.settings.everybody
             if list(commit.roster) != sorted(roster) or not roster or not roster.issubset(known):
                 raise self.violated(swarm, peer, f"round {commit.round_id} names {commit.roster}, which is no roster")
 

@@ -29,7 +29,13 @@ def gossip_of(core: Peer | None) -> GossipRounds | None:
 def members_of(core: Peer) -> tuple[PeerId, ...]:
     """Whom a peer plans with: those who are not gone as far as it knows."""
     is_gone = core.membership.is_gone
-    return tuple([peer for peer in sorted(core.settings.peers) if peer == core.local or not is_gone(peer)])
+    return tuple([peer for peer in everybody_of(core) if peer == core.local or not is_gone(peer)])
+
+
+def everybody_of(core: Peer) -> tuple[PeerId, ...]:
+    """Who the run began with, and whoever has come since, as far as it knows."""
+    come = (peer for peer, member in core.membership.members.items() if member.met)
+    return tuple(sorted({*core.settings.peers, core.local, *come}))
 
 
 def targets_of(core: Peer, sender: PeerId, round_id: int, members: tuple[PeerId, ...]) -> tuple[PeerId, ...]:
@@ -159,11 +165,10 @@ class TakesWhatItWasPushed(Checker):
         sender, desk = event.sender, self._desks[peer]
         if sender == peer or push.lineage != core.settings.lineage or not _is_heard(swarm, peer, core, event):
             return
-        everybody = tuple(sorted(core.settings.peers))
-        if peer not in targets_of(core, sender, push.round_id, everybody):
-            members = members_of(core)
-            if members == everybody or peer not in targets_of(core, sender, push.round_id, members):
-                return
+        # Views differ for a moment when somebody comes or goes.
+        views = dict.fromkeys((everybody_of(core), members_of(core), tuple(sorted(core.settings.peers))))
+        if not any(peer in targets_of(core, sender, push.round_id, members) for members in views):
+            return
         life = desk.lives.get(sender, 0)
         if event.incarnation < life:
             return
@@ -288,7 +293,7 @@ class TakesWhatItWasPushed(Checker):
 def _is_heard(swarm: Swarm[Any], peer: PeerId, core: Peer, event: Received) -> bool:
     """Whether the message is not a stranger's, nor of a life after which another one has spoken or is known to have begun."""
     member = core.membership.members.get(event.sender)
-    if event.sender not in core.settings.peers:
+    if not core.settings.may_be(event.sender):
         return False
     if member is None or event.incarnation >= member.incarnation:
         return True

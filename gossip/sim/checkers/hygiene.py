@@ -39,8 +39,8 @@ class NothingRaises(Checker):
         self._most: dict[PeerId, int] = {}
 
     def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
-        core, n = swarm.hosts[peer].core, len(swarm.hosts)
-        shards = 16
+        core, shards = swarm.hosts[peer].core, 16
+        n = len(core.settings.everybody) if isinstance(core, Peer) else len(swarm.hosts)
         self._most[peer] = PER_TICK * n + (core.settings.rounds.commit_log * shards if isinstance(core, Peer) else 0)
         assert self._most[peer] >= MANY, "fewer are not looked at"
 
@@ -160,7 +160,7 @@ def _rolling_sizes(core: Peer, rounds: RollingRounds, n: int, shards: int) -> li
         ("measures of shards", len(rounds.joint._parts), shards),
         ("measures that were asked for", len(rounds.joint._asked), n * shards),
         ("peers that want to join", len(rounds.joining), n),
-        ("peers that have finished", len(rounds.finished), n),
+        ("peers that have finished", len(rounds.partings), n),
         ("branches heard of", len(rounds.astray._branches), n),
         ("hashes of the lineage", len(agreed.lineage._history), HISTORY_ROUNDS),
         ("snapshots", len(agreed._snapshots), 8),

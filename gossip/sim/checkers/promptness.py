@@ -367,7 +367,7 @@ def _round_told(event: Received) -> int:
 def _is_of_old(core: Peer, event: Received) -> bool:
     """Whether the message is of a stranger or of a former life, which counts for nothing."""
     member = core.membership.members.get(event.sender)
-    return event.sender not in core.settings.peers or (member is not None and event.incarnation < member.incarnation)
+    return not core.settings.may_be(event.sender) or (member is not None and event.incarnation < member.incarnation)
 
 
 def _is_well(swarm: Swarm[Any], peer: PeerId) -> bool:

@@ -102,20 +102,25 @@ class WaitsForSomebody(Checker):
 
 
 class EachReadsItsOwn(Checker):
-    """S11, of gossip rounds: in an epoch no sample is read by two peers, nor in two rounds by one."""
+    """S11, of gossip rounds: in an epoch no sample is read by two peers, nor in two rounds by one.
+
+    Who has joined later reads what one of the first peers reads, too.
+    """
 
     invariant = "S11"
     effects = (Go,)
 
     def __init__(self, circumstances: Circumstances | None = None) -> None:
         super().__init__(circumstances)
-        self._readers: dict[int, dict[int, tuple[PeerId, int]]] = {}  # epoch -> sample -> who reads it in which round
+        # Epoch and newcomer, -1: of the first -> sample -> who reads it in which round.
+        self._readers: dict[tuple[int, PeerId], dict[int, tuple[PeerId, int]]] = {}
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
-        if not isinstance(effect, Go) or effect.samples is None or gossip_of(peer_core(swarm, peer)) is None:
+        core = peer_core(swarm, peer)
+        if not isinstance(effect, Go) or effect.samples is None or core is None or gossip_of(core) is None:
             return
         epoch = effect.samples.epoch
-        readers = self._readers.setdefault(epoch, {})
+        readers = self._readers.setdefault((epoch, -1 if peer in core.settings.peers else peer), {})
         if len(self._readers) > EPOCHS_KEPT:
             del self._readers[next(iter(self._readers))]
         reader = peer, effect.round_id

@@ -85,10 +85,15 @@ class SpeaksInMeasure(Checker):
         self._said: dict[PeerId, dict[tuple[type, PeerId], deque[float]]] = {}
         self._most: dict[PeerId, dict[type, int]] = {}
         self._quiet_from = float("inf")
+        self._n = 0  # peers that there were when the bounds were made
 
     def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
         self._said[peer] = {}
         self._most.pop(peer, None)
+        if len(swarm.hosts) != self._n:  # a newcomer is one more for each to talk to
+            self._n = len(swarm.hosts)
+            self._said = {peer: {} for peer in swarm.hosts}
+            self._most.clear()
 
     def settled(self, swarm: Swarm[Any]) -> None:
         self._quiet_from = swarm.now + SETTLES_S

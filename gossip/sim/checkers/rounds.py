@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from gossip.core.events import Aggregate, Apply, Committed, Effect, Event, Go, Payload, Received, Restore, Restored, Send
 from gossip.core.lineage import chain_hash
-from gossip.core.messages import Commit, PeerId, Push, Update
+from gossip.core.messages import Commit, Hello, PeerId, Push, Update
 from gossip.core.peer import Peer
 from gossip.core.rolling import RollingRounds
 from gossip.sim.toy_trainer import ToyTrainer
@@ -249,12 +249,13 @@ class OneHistory(Checker):
 
     Wherever commits can get lost between the living, two may come to be and be healed. What then still holds, always: a server
     makes one commit an attempt, in its turn, with the answers of a quorum and of as many as the rule needs, unless it lets
-    somebody in; and nobody who promised a later attempt takes a commit of an earlier one, be it its own.
+    somebody in or out; and nobody who promised a later attempt takes a commit of an earlier one, be it its own. Of those who have
+    said that they leave no majority is needed: so none of them has answered in a round from that one on.
     """
 
     invariant = "S10"
     events = (Commit,)
-    effects = (Update, Aggregate, Committed, Go)
+    effects = (Update, Aggregate, Committed, Go, Hello)
     afters = (Commit,)
 
     def __init__(self, disturbances: Disturbances, circumstances: Circumstances | None = None) -> None:
@@ -263,6 +264,7 @@ class OneHistory(Checker):
         self._calm_at: float | None = None
         self._promised: dict[PeerId, _Promise] = {}
         self._offered: dict[PeerId, dict[tuple[int, int, bytes], int]] = {}
+        self._leaves: dict[PeerId, int] = {}  # before which round each said it did
         self._made: dict[tuple[bytes, int, int, int], tuple[Life, bytes]] = {}
         self._applied: dict[
             tuple[bytes, int, int], dict[bytes, PeerId]
@@ -271,6 +273,7 @@ class OneHistory(Checker):
 
     def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
         self._offered[peer] = {}
+        self._leaves.pop(peer, None)
         self._promised.pop(peer, None)
 
     def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
@@ -300,6 +303,9 @@ class OneHistory(Checker):
         match effect:
             case Send(_, Update() as update):
                 self._on_offer(swarm, peer, update)
+            case Send(_, Hello(stage="leaving") as hello):
+                self._leaves[peer] = hello.round_id
+                self._judge_leave(swarm, peer)
             case Aggregate():
                 self._on_aggregate(swarm, peer, effect)
             case Committed():
@@ -319,6 +325,13 @@ class OneHistory(Checker):
             text = f"goes back to attempt {update.attempt} of round {update.round_id}, shard {update.shard}, after {before}"
             raise self.violated(swarm, peer, text)
 
+    def _judge_leave(self, swarm: Swarm[Any], peer: PeerId) -> None:
+        answered = max((round_id for round_id, _, _ in self._offered[peer]), default=-1)
+        self.judged += 1
+        if answered >= self._leaves[peer]:
+            text = f"says that it leaves before round {self._leaves[peer]}, and has answered in round {answered}"
+            raise self.violated(swarm, peer, text)
+
     def _on_aggregate(self, swarm: Swarm[Any], peer: PeerId, ask: Aggregate) -> None:
         core = peer_core(swarm, peer)
         rounds = rolling_of(core)
@@ -328,12 +341,13 @@ class OneHistory(Checker):
         if shard.commit is not None or shard.ticket != ask.ticket:
             return  # answered within the same event
         where = f"round {ask.round_id}, shard {ask.shard}, attempt {shard.serving}"
-        n = len(rounds.roster)
+        gone = [p for p in rounds.roster if rounds.partings.leaves(p) and self._leaves.get(p, ask.round_id + 1) <= ask.round_id]
+        n = len(rounds.roster) - len(gone)
         need = 1 if n < 3 or core.settings.rounds.quorum == "available" else n // 2 + 1
         self.judged += 1
         if len(shard.answers) < need:
             raise self.violated(swarm, peer, f"closes {where} with {len(shard.answers)} answers of {need}")
-        if rounds.joining <= set(rounds.roster) and core.settings.rounds.quorum == "majority":
+        if rounds.joining <= set(rounds.roster) and not gone and core.settings.rounds.quorum == "majority":
             useful = sum(1 for sender in shard.answers if sender not in rounds.server.locked)
             need = updates_needed(core.settings, rounds.roster, rounds.server.locked)
             if useful < need:

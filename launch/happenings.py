@@ -1,0 +1,74 @@
+"""What befell the peers of a run, as the launcher puts it together from what they tell."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+SLACK_S = 0.05  # the launcher may hear of a death a moment after the peers did
+
+
+@dataclass(slots=True)
+class Blow:
+    """A fault that hit a peer, or a death that nobody planned, and who noticed when. Times are monotonic seconds."""
+
+    peer: int
+    incarnation: int
+    kind: Literal["crash", "restart", "hang", "killed", "raised"]
+    round: int
+    at: float
+    planned: bool
+    skips: dict[int, float] = field(default_factory=dict)  # who -> first skip after the blow
+    deaths: dict[int, float] = field(default_factory=dict)  # who -> when it held the peer for dead
+    until: float = 0.0  # a hang: when it is over
+    told_skip: bool = False
+    told_dead: bool = False
+
+    @property
+    def skip_ms(self) -> float | None:
+        """From the blow to the slowest survivor's first skip. Who learns of the death without a skip skips it then."""
+        noticed = {**self.deaths, **self.skips}
+        return max(0.0, max(noticed.values()) - self.at) * 1000 if noticed else None
+
+    @property
+    def dead_ms(self) -> float | None:
+        return max(0.0, max(self.deaths.values()) - self.at) * 1000 if self.deaths else None
+
+    def noticed(self, event: str, by: int, t: float) -> None:
+        seen = self.skips if event == "skip" else self.deaths
+        if by != self.peer and t >= self.at - SLACK_S:
+            seen.setdefault(by, t)
+
+
+@dataclass(slots=True)
+class Rejoin:
+    """A peer that was started again. ``after_s`` counts from its death to its first round."""
+
+    peer: int
+    incarnation: int
+    died_at: float | None
+    round: int | None = None
+    after_s: float | None = None
+
+
+@dataclass(slots=True)
+class Join:
+    """A newcomer. ``round``: the first that it was in; ``after_s`` counts from when it was started."""
+
+    peer: int
+    incarnation: int
+    at: float
+    round: int | None = None
+    after_s: float | None = None
+
+
+@dataclass(slots=True)
+class Outage:
+    """Links that were cut, or made worse, and who was apart meanwhile. Times are monotonic seconds."""
+
+    fault: str
+    round: int
+    at: float
+    over_at: float | None = None
+    paused: set[int] = field(default_factory=set)
+    alone: set[int] = field(default_factory=set)

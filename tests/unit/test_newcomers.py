@@ -1,0 +1,84 @@
+"""What a newcomer may decide, whom its id is from, and how others find it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gossip.core.gathering import WAITING_REPORT_S, Begin, Decision, Follow, Gathering, Refuse, TooFew, Wait
+from gossip.core.messages import Hello
+from gossip.core.settings import CoreSettings
+from gossip.rendezvous import SeedFolder, announce_end, claim
+
+PEERS, ROOM = 3, 8
+
+
+class AllHere:
+    version = 0
+
+    def skip_reason(self, peer: int) -> str:
+        return ""
+
+    def is_gone(self, peer: int) -> bool:
+        return False
+
+    def met(self) -> tuple[int, ...]:
+        return ()
+
+
+def hello(round_id: int = 0, layout: bytes = b"layout", state: bytes = b"state") -> Hello:
+    return Hello(b"lineage!", layout, state, round_id, "ready", "control", "bulk", b"", ())
+
+
+def decided(local: int, hellos: dict[int, Hello], after_s: float = 0.1, f: int = 0) -> Decision:
+    settings = CoreSettings(b"run-0001", b"lineage!", 1, tuple(range(PEERS)), f, room=ROOM)
+    gathering = Gathering(local, settings, AllHere())
+    gathering.start(0.0)
+    for peer, said in hellos.items():
+        gathering.hear(peer, said)
+    return gathering.decide(after_s)
+
+
+FIRST = {peer: hello() for peer in range(PEERS)}
+OTHERS = {peer: hello(layout=b"other!", state=b"theirs") for peer in range(PEERS, ROOM)}
+
+
+def test_newcomers_however_many_decide_neither_model_nor_weights_nor_who_begins() -> None:
+    assert decided(0, FIRST | OTHERS) == Begin((0, 1, 2))
+    assert decided(0, {0: hello()} | OTHERS) == Wait((1, 2))
+
+
+def test_a_newcomer_waits_for_the_run_to_begin_and_then_takes_its_state() -> None:
+    assert decided(5, {5: hello(), 6: hello()}) == Wait((0, 1, 2))
+    assert decided(5, {**FIRST, 5: hello(state=b"mine")}) == Wait(())
+    assert isinstance(decided(5, {**FIRST, 5: hello(), 1: hello(round_id=4)}), Follow)
+    assert isinstance(decided(5, {5: hello(), 6: hello(round_id=4)}), Follow), "of the first peers nobody need be left"
+    assert isinstance(decided(5, {5: hello(), 6: hello()}, after_s=61.0), TooFew)
+
+
+def test_a_newcomer_with_another_model_is_sent_away_by_more_than_f() -> None:
+    running = {peer: hello(round_id=4) for peer in (0, 1)}
+    assert isinstance(decided(5, {**running, 5: hello(layout=b"other!")}, f=1), Refuse)
+    one_says_so = {0: hello(round_id=4), 5: hello(layout=b"other!")}
+    assert decided(5, one_says_so, f=1) == Wait((1, 2)), "that one may lie"
+    assert isinstance(decided(5, one_says_so, f=1, after_s=WAITING_REPORT_S + 1), Refuse), "and nobody says otherwise"
+
+
+def test_no_two_newcomers_take_the_same_id(tmp_path: Path) -> None:
+    folder = tmp_path / "seeds"
+    assert [claim(folder, 2, 4) for _ in range(3)] == [(2, 0), (3, 0), None]
+
+
+def test_the_id_of_one_that_has_ended_is_given_out_once_under_a_higher_incarnation(tmp_path: Path) -> None:
+    SeedFolder(tmp_path, 0, 4).announce("tcp://a:1", "tcp://a:2", 6)
+    assert claim(tmp_path, 1, 1) is None, "it is in use"
+    announce_end(tmp_path, 0)
+    assert [claim(tmp_path, 1, 1) for _ in range(2)] == [(0, 7), None]
+    announce_end(tmp_path, 0, 7)  # before its node wrote anything
+    assert claim(tmp_path, 1, 1) == (0, 8)
+
+
+def test_peers_find_a_newcomer_in_the_folder_and_nobody_beyond_their_room(tmp_path: Path) -> None:
+    folder = SeedFolder(tmp_path, 0, 4)
+    for peer in (3, 4):
+        SeedFolder(tmp_path, peer, 9).announce("tcp://a:1", "tcp://a:2", 0)
+    assert [seed.peer for seed in folder.look(0.0, False)] == [3]
