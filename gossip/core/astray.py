@@ -12,7 +12,7 @@ from typing import Any
 
 from .events import Effect, Send
 from .lineage import Lineage, Stance
-from .messages import Commit, CommitRequest, Hello, NotMe, PeerId, Update
+from .messages import Commit, CommitRequest, Hello, NotMe, PeerId, Query, Update
 from .quorum import quorum_of
 from .record import record
 from .settings import CoreSettings
@@ -101,9 +101,9 @@ class Astray:
         attempt = max([shard.attempt for shard in self.shards], default=0)
         return Send(peer, CommitRequest(self.settings.lineage, self.lineage.next_round, attempt))
 
-    def not_me(self, update: Update) -> NotMe:
-        """The answer to an update that is not served here."""
-        where = (update.lineage, update.round_id, update.shard, update.attempt)
+    def not_me(self, asked: Update | Query) -> NotMe:
+        """The answer to an update that is not served here, or to one who asks for ours on another branch."""
+        where = (asked.lineage, asked.round_id, asked.shard, asked.attempt)
         return NotMe(*where, round_id=self.lineage.next_round, chain=self.lineage.head)
 
     def not_kept(self, peer: PeerId, notice: NotMe, now: float) -> list[Effect]:

@@ -236,13 +236,13 @@ class RollingRounds:
         return effects + self.server.take(shard, sender, update, payload, now)
 
     def _on_query(self, event: Received, shard: ShardRound, query: Query, now: float) -> list[Effect]:
-        sender = event.sender
         if shard.commit is not None:
-            return [reissue(sender, shard.commit, shard.payload, query.attempt)]
-        if self.astray.is_elsewhere(sender, query.parent, now) or self.mode != "active":
+            return [reissue(event.sender, shard.commit, shard.payload, query.attempt)]
+        if self.astray.is_elsewhere(event.sender, query.parent, now):
             self.elsewhere.stash(self.round_id, query.round_id, event, query.shard)  # we may be there in a moment
-            return []
-        if shard.server(query.attempt) != sender or query.attempt < shard.attempt or self.joint.is_combining(shard):
+            return [Send(event.sender, self.astray.not_me(query))]
+        idle = self.mode != "active" or self.joint.is_combining(shard)
+        if idle or shard.server(query.attempt) != event.sender or query.attempt < shard.attempt:
             return []
         shard.attempt = query.attempt
         return self._offer(shard, now)

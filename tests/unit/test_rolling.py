@@ -644,6 +644,20 @@ def test_a_lone_peer_on_another_branch_changes_over_and_a_majority_does_not() ->
     assert {peer.round_id for peer in table.peers[:4]} == {1}
 
 
+@pytest.mark.parametrize("turn", [1, 5])
+def test_a_lone_peer_on_another_branch_hears_so_from_all_at_once_also_when_it_serves_itself(turn: int) -> None:
+    """Real run: three of eight had to say so. One that had taken a lying server's result was told by two and was the third server
+    in the order; nobody answered what it asked then, and all waited 7 s for its update."""
+    table = Table(8, f=2)
+    other = table.peers[table.order()[turn]]
+    other.agreed.lineage.restart(0, b"another branch!!")
+    other.server.parent = other.chain
+    table.contribute(other.local)
+    table.deliver()
+    table.pass_time(0.1)
+    assert other.astray.lost_track is not None
+
+
 def test_a_larger_part_that_waits_changes_over_to_the_branch_that_goes_on() -> None:
     """Simulation seed 2101: four of nine waited on one branch, three of the five that had gone on were left on the other."""
     table = Table(9)

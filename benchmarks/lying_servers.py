@@ -1,0 +1,129 @@
+"""Two of eight peers lie about every result that they serve, while all train on digits: what each such lie costs.
+
+    python benchmarks/lying_servers.py                                  # every lie of a server, 400 rounds each
+    python benchmarks/lying_servers.py --lies wrong_results two_results --rounds 250 --json lies.json
+
+For each lie a run of ``gossip demo --only`` with rolling rounds, beside one without faults of the same seed and the same f.
+Exit 1 when the honest peers end with different bits, a round or more than 0.01 of the accuracy is lost, an honest peer was
+suspected, a liar whose lie can be proven was never put into quarantine, or a lie was never told.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from gossip.world_faults import RESULT_LIES
+
+ACCURACY_LOSS_MAX = 0.01
+UNPROVEN = ("slightly_wrong_results", "kept_results")
+"""What cannot be told from the truth, and what is no evidence: silence."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("-n", "--peers", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=400)
+    parser.add_argument("--liars", type=int, nargs="+", default=[5, 6])
+    parser.add_argument(
+        "--lies", nargs="+", choices=RESULT_LIES, default=list(RESULT_LIES), metavar="LIE", help=", ".join(RESULT_LIES)
+    )
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--into", type=Path, help="folder for the runs; a temporary one when left out")
+    parser.add_argument("--json", type=Path, help="file for the numbers")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="gossip-lies-") as scratch:
+        into = options.into or Path(scratch)
+        into.mkdir(parents=True, exist_ok=True)
+        honest = demo(into / "fault-free", options, [])
+        rows = [row_of("", honest, into / "fault-free", honest, options)]
+        print(line(rows[0]), flush=True)
+        for lie in options.lies:
+            named = ",".join(map(str, options.liars))
+            rows.append(row_of(lie, demo(into / lie, options, [f"{lie}:{named}"]), into / lie, honest, options))
+            print(line(rows[-1]), flush=True)
+    if options.json:
+        options.json.write_text(json.dumps({"cores": os.cpu_count(), "rows": rows}, indent=1) + "\n", "utf-8")
+    return 1 if any(row["wrong"] for row in rows) else 0
+
+
+def demo(folder: Path, options: argparse.Namespace, faults: Sequence[str]) -> dict[str, Any]:
+    """The summary of one run. Raises: SystemExit: It left none."""
+    command = [sys.executable, "-m", "gossip.launch.cli", "demo", "--only", "--json", "-n", str(options.peers)]
+    command += ["--rounds", str(options.rounds), "--seed", str(options.seed), "-f", str(len(options.liars))]
+    command += ["--run-dir", str(folder), *[word for fault in faults for word in ("--fault", fault)]]
+    none = {**os.environ, "GOSSIP_FAULTS": ""}  # else those of the demo, where none is given
+    done = subprocess.run(command, check=False, capture_output=True, text=True, env=none)
+    if not (folder / "summary.json").exists():
+        raise SystemExit(f"gossip demo ended with {done.returncode}:\n{done.stderr[-2000:]}")
+    summary: dict[str, Any] = json.loads((folder / "summary.json").read_text("utf-8"))
+    return summary
+
+
+def row_of(
+    lie: str, summary: dict[str, Any], folder: Path, honest: dict[str, Any], options: argparse.Namespace
+) -> dict[str, Any]:
+    events = [json.loads(text) for text in (folder / "events.jsonl").read_text("utf-8").splitlines()]
+    liars = options.liars if lie else []
+    row: dict[str, Any] = {
+        "lie": lie,
+        "accuracy": summary["accuracy"]["worst_replica"],
+        "fault_free": honest["accuracy"]["worst_replica"],
+        "quarantined": {peer: quarantined_in(events, peer, liars) for peer in liars},
+        "suspected": summary["suspected"],
+        "rounds": summary["rounds"],
+        "rounds_lost": summary["rounds_lost"],
+        "rounds_per_s": summary["rounds_per_s"],
+        "longest_pause_s": longest_pause_s(folder),
+        "replicas_identical": summary["replicas_identical"],
+        "samples": summary["samples"],
+        "told": {
+            row["peer"]: row.get("lies", {}).get(lie, 0)
+            for row in events
+            if row.get("event") == "halted" and row["peer"] in liars
+        },
+    }
+    wrong = {
+        "replicas differ": row["replicas_identical"] is not True,
+        "rounds were lost": row["rounds_lost"] or row["rounds"] != options.rounds,
+        "less accurate": None in (row["accuracy"], row["fault_free"]) or row["accuracy"] < row["fault_free"] - ACCURACY_LOSS_MAX,
+        "an honest peer was suspected": set(row["suspected"]) - set(liars),
+        "a liar was never in quarantine": lie not in UNPROVEN and not all(row["quarantined"].values()),
+        "a lie was never told": not all(row["told"].values()) or len(row["told"]) < len(liars),
+    }
+    return {**row, "wrong": [what for what, is_so in wrong.items() if is_so]}
+
+
+def quarantined_in(events: Sequence[dict[str, Any]], peer: int, liars: Sequence[int]) -> list[int]:
+    """In which rounds the honest peers put it there: of all at the same one, or they have not held the same commits."""
+    told = [row for row in events if row.get("event") == "quarantined" and row["peer"] not in liars]
+    return sorted({row["round"] for row in told if row["subject"] == peer})
+
+
+def longest_pause_s(folder: Path) -> float:
+    """Between two commits that somebody made."""
+    rows = [json.loads(text) for text in (folder / "commits.jsonl").read_text("utf-8").splitlines()]
+    made_at = sorted(row["t"] for row in rows if "round" in row)
+    return round(max((later - before for before, later in pairwise(made_at)), default=0.0), 2)
+
+
+def line(row: dict[str, Any]) -> str:
+    locked = "; ".join(f"{peer} in {', '.join(map(str, rounds)) or 'none'}" for peer, rounds in row["quarantined"].items())
+    told = " + ".join(str(times) for times in row["told"].values())
+    text = (
+        f"| {row['lie'] or 'no faults'} | {row['accuracy']:.3f} | {locked or '-'} | {told or '-'} | {row['rounds_lost']} "
+        f"| {row['rounds_per_s']} | {row['longest_pause_s']:.2f} | {row['replicas_identical']} |"
+    )
+    return "\n".join([text, *(f"WRONG: {what} ({row['suspected']})" for what in row["wrong"])])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,52 @@
+"""Servers of real processes that lie about their results: found out, and the training ends as if nobody had lied."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from effort import LONG, effort
+from test_demo import demo
+
+from gossip.telemetry import read_lines
+from gossip.world_faults import RESULT_LIES
+
+PEERS, LIARS, ROUNDS = effort((5, (3,), 100), (8, (5, 6), 250))
+UNPROVEN = ("slightly_wrong_results", "kept_results")  # not to be told from the truth; silence, which is no evidence
+
+
+def run(folder: Path, *options: str) -> dict[str, Any]:
+    return demo(folder, "-n", str(PEERS), "-f", str(len(LIARS)), "--rounds", str(ROUNDS), *options)
+
+
+@pytest.fixture(scope="module")
+def fault_free(tmp_path_factory: pytest.TempPathFactory) -> float:
+    """The accuracy without any fault; in the short form the least that it is known to be."""
+    if not LONG:
+        return 0.90
+    os.environ["GOSSIP_FAULTS"] = ""  # else those of the demo
+    try:
+        return float(run(tmp_path_factory.mktemp("alone") / "run")["accuracy"]["worst_replica"])
+    finally:
+        del os.environ["GOSSIP_FAULTS"]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("lie", effort(("wrong_results",), RESULT_LIES))
+def test_servers_that_lie_are_found_out_and_cost_neither_rounds_nor_accuracy(
+    lie: str, free_run_dir: Path, fault_free: float
+) -> None:
+    summary = run(free_run_dir, "--fault", f"{lie}:{','.join(map(str, LIARS))}")
+    events = list(read_lines(free_run_dir / "events.jsonl"))
+    told = {row["peer"]: row["lies"].get(lie, 0) for row in events if row.get("event") == "halted" and "lies" in row}
+    assert set(told) == set(LIARS)
+    assert all(told.values()), told
+    assert summary["liars"] == list(LIARS)
+    assert (summary["rounds"], summary["rounds_lost"]) == (ROUNDS, 0)
+    assert summary["replicas_identical"] is True
+    assert summary["accuracy"]["worst_replica"] >= fault_free - 0.01
+    assert set(summary["suspected"]) <= set(LIARS)
+    if lie not in UNPROVEN:
+        assert summary["quarantined"] == list(LIARS)
