@@ -76,7 +76,7 @@ def waits_for_the_refused(core: Any) -> None:
     judge = core.rounds.doubts.judge
 
     def forgets(sender: PeerId, shard: Any, *rest: Any) -> Any:
-        shard.doubted = _Forgetful(shard.doubted)
+        shard.spent = _Forgetful(shard.spent)
         return judge(sender, shard, *rest)
 
     core.rounds.doubts.judge = forgets

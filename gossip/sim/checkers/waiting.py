@@ -10,6 +10,7 @@ from gossip.core.quorum import quorum_of
 
 from .base import Checker, Circumstances, peer_core
 from .rounds import rolling_of
+from .trusting import REFUSALS
 
 if TYPE_CHECKING:
     from gossip.sim.driver import Swarm
@@ -51,15 +52,17 @@ class WaitsForNobodyInVain(Checker):
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
         if not isinstance(effect, Report):
             return
-        refused, fields = self._refused[peer], effect.fields
+        core, refused, fields = peer_core(swarm, peer), self._refused[peer], effect.fields
         if effect.event == "recovering":
-            refused.clear()  # should it come back to its round, it has forgotten
-        elif effect.event == "refused_result":
+            # Should it come back to its round, it has forgotten, and hears again what it has kept.
+            refused.clear()
+            self._silent[peer].clear()
+        elif effect.event in REFUSALS and core is not None and core.settings.f:  # else nobody is expected to lie
             where = fields["round"], fields["shard"]
             if where not in refused and any(round_id != where[0] for round_id, _ in refused):
                 refused.clear()
             refused.setdefault(where, set()).add(fields["from"])
-        elif effect.event == "late" and rolling_of(peer_core(swarm, peer)) is not None:
+        elif effect.event == "late" and rolling_of(core) is not None:
             where, missing = (fields["round"], fields["shard"]), fields["missing"]
             what = f"waits {fields['waited_s']} s in round {where[0]}, shard {where[1]}, for the update of"
             self.judged += 1
