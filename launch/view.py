@@ -358,10 +358,10 @@ class RunView:
         """The launcher's own row: code or signal, and whether the plan wanted it."""
         number, code = event.get("signal"), event.get("code")
         row.exit = str(event.get("how", ""))
-        if code == EXIT_ASKED and not event.get("stopping"):
+        if code == EXIT_ASKED:
             row.state = "gone"
             self.leaves[row.peer] = row.round
-            return [f"- {row.peer} has left at round {row.round}: it was asked to"]
+            return [] if event.get("stopping") else [f"- {row.peer} has left at round {row.round}: it was asked to"]
         row.state = "done" if code == 0 else "gone"
         last = self.blow(row.peer)
         told = last is not None and last.kind != "hang" and last.incarnation == row.incarnation

@@ -73,10 +73,14 @@ class Leaving:
     def __init__(self, settings: CoreSettings, rounds: Pledging | None, timers: Timers[Any]) -> None:
         self.settings, self.rounds, self.timers = settings, rounds, timers
         self.asked: Stop | None = None
-        self._round, self._until = -1, 0.0
+        self._round, self._until, self._urged = -1, 0.0, False
 
     def put_off(self, event: Stop, now: float) -> list[Effect] | None:
-        """None: it goes now, for nobody counts on it, or because it is asked again."""
+        """None: it goes now, for nobody counts on it, or because it is asked again and again: a trainer that was sent SIGTERM
+        asks twice, and a third time when it is gone."""
+        if self.breaks_its_word() and not self._urged:
+            self._urged = True
+            return []
         if self.rounds is None or event.completed or self.asked is not None or not self.rounds.pledged():
             return None
         self.asked, self._round, self._until = event, self.rounds.round_id, now + self.settings.rounds.drain_timeout_s

@@ -266,3 +266,11 @@ def test_replicas_are_compared_by_what_their_nodes_said_last(
 ) -> None:
     events = [*(ended(peer, "aa") for peer in range(3)), last]
     assert summary.write(folder(tmp_path, events, {0: [commit(0)]}), 0, 1.0)["replicas_identical"] is identical
+
+
+def test_a_lone_commit_of_more_peers_is_no_history_where_a_shrunken_swarm_went_on() -> None:
+    few = [{"peer": peer} for peer in range(2)]
+    lone = commit(1, 1, chain="lone")
+    went_on = [commit(round_id, 0, made_at=int(round_id == 1), contributors=few) for round_id in (1, 2, 3)]
+    past = history.read([commit(0), lone, *went_on])
+    assert [row["chain"] for row in past.true] == ["h0", "h1", "h2", "h3"]

@@ -1,0 +1,145 @@
+"""Real peers that come and go: a swarm grows, shrinks, and starts anew from the last that is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from effort import effort
+
+SCRIPT = """
+import time
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+import gossip
+
+torch.manual_seed(0)
+data = TensorDataset(torch.randn(199, 4), torch.randn(199, 2))
+peer = gossip.init()
+model = torch.nn.Linear(4, 2)
+model, optimizer = peer.prepare(model, torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9))
+loader = peer.shard(DataLoader(data, batch_size=4, shuffle=True))
+
+def last_round():
+    try:
+        return int((peer.run_dir / "end").read_text())
+    except (OSError, ValueError):
+        return 10**9
+
+while peer.round < last_round():
+    for x, y in loader:
+        optimizer.zero_grad()
+        torch.nn.functional.mse_loss(model(x), y).backward()
+        time.sleep(0.02)
+        optimizer.step()
+        if peer.round >= last_round():
+            break
+"""
+CLI = [sys.executable, "-m", "gossip.launch.cli"]
+PATIENCE_S = 200.0
+
+
+class Run:
+    """A run, and those who have joined it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.out = folder, folder / "runs" / "out"
+        self.launchers: list[subprocess.Popen[bytes]] = []
+        (folder / "train.py").write_text(SCRIPT)
+
+    def begin(self, *words: str) -> None:
+        self._launch("run", "--aggregator", "mean", "--run-dir", "runs/out", "--quiet", *words, "train.py")
+
+    def join(self, count: int) -> None:
+        self._launch("join", "--quiet", "-n", str(count), "out")
+
+    def _launch(self, *words: str) -> None:
+        with (self.folder / "log").open("ab") as log:
+            self.launchers.append(subprocess.Popen([*CLI, *words], cwd=self.folder, stdout=log, stderr=log))
+
+    def rows(self, event: str) -> list[dict[str, Any]]:
+        try:
+            lines = (self.out / "events.jsonl").read_text().splitlines()
+        except FileNotFoundError:
+            return []
+        found = (json.loads(line) for line in lines if line.endswith("}"))
+        return [row for row in found if row.get("event") == event]
+
+    def train(self, count: int, more: int = 3) -> None:
+        """Waits until a round has just so many peers, and some more are over."""
+        self.wait(lambda: bool(rows := self.rows("round")) and len(rows[-1]["contributors"]) == count)
+        until = self.rows("round")[-1]["round"] + more
+        self.wait(lambda: self.rows("round")[-1]["round"] > until)
+
+    def wait(self, done: Callable[[], bool]) -> None:
+        until = time.monotonic() + PATIENCE_S
+        while not done():
+            assert time.monotonic() < until, (self.folder / "log").read_text()
+            time.sleep(0.05)
+
+    def end(self) -> dict[str, Any]:
+        """The end of the training for whoever is there. Returns the summary."""
+        (self.out / "end").write_text(str(self.rows("round")[-1]["round"] + 40))
+        for launcher in self.launchers:
+            launcher.wait(PATIENCE_S)
+        found: dict[str, Any] = json.loads((self.out / "summary.json").read_text())
+        return found
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Run]:
+    run = Run(tmp_path)
+    yield run
+    for launcher in run.launchers:
+        launcher.kill()
+        launcher.wait()
+
+
+def data_exact(summary: dict[str, Any]) -> bool:
+    samples = summary["samples"]
+    return samples["once"] > 0 and samples["twice"] == samples["never"] == 0
+
+
+def test_a_swarm_grows_and_shrinks_and_who_remains_never_starts_again(run: Run) -> None:
+    most, rest = effort((3, 0), (14, 1))
+    run.begin("-n", "2", "--room", str(2 + most))
+    run.train(2)
+    run.join(most - rest)
+    if rest:
+        run.join(rest)
+    run.train(2 + most)
+    run.launchers[1].send_signal(signal.SIGTERM)  # most of them, in one moment: more than half of a majority
+    assert run.launchers[1].wait(PATIENCE_S) == 143
+    run.train(2 + rest)
+    summary = run.end()
+    assert [launcher.returncode for launcher in run.launchers] == [0, 143, 0][: len(run.launchers)]
+    assert (summary["status"], summary["replicas_identical"], summary["deaths"]) == ("finished", True, [])
+    assert data_exact(summary), summary["samples"]
+    assert sorted(join["peer"] for join in summary["joins"]) == list(range(2, 2 + most))
+    assert all(join["round"] > 0 for join in summary["joins"])
+    assert len(summary["left"]) == most - rest
+    assert (summary["rejoins"], summary["suspected"], len(summary["finished"])) == ([], [], 2 + rest)
+
+
+def test_the_last_one_goes_on_and_a_fresh_swarm_grows_from_it(run: Run) -> None:
+    n, fresh = effort((3, 1), (8, 7))
+    run.begin("-n", str(n), "--room", str(n + fresh), "--quorum", "available")
+    run.train(n)
+    for row in run.rows("spawned")[: n - 1]:
+        os.killpg(row["pid"], signal.SIGKILL)
+    run.train(1)
+    run.join(fresh)
+    run.train(1 + fresh)
+    summary = run.end()
+    assert [launcher.returncode for launcher in run.launchers] == [0, 0]
+    assert (summary["replicas_identical"], len(summary["deaths"]), len(summary["joins"])) == (True, n - 1, fresh)
+    assert data_exact(summary), summary["samples"]
+    assert len(summary["finished"]) == 1 + fresh
