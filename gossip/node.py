@@ -360,8 +360,7 @@ class Node:
                 roster = effect.commit.roster
                 self.trainer.peers = len(roster)
                 self.trainer.rank = roster.index(self.spec.peer) if self.spec.peer in roster else self.trainer.rank
-                if effect.made:
-                    self._journal.commit(effect)
+                self._journal.commit(effect)
             case events.Report():
                 self._report(effect)
             case events.Connect(peer, control_address, bulk_address):

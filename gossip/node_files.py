@@ -7,8 +7,9 @@ import math
 import socket
 import time
 import traceback
+from collections import deque
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from gossip.core.events import Committed
 
@@ -16,8 +17,17 @@ from .telemetry import SCHEMAS
 
 THROTTLE_S = 0.1
 FLUSH_S = 0.1
+UNWRITTEN_S = 5.0
+"""What a node made longer ago is in its file, however busy its machine is."""
+OTHERS_KEPT = 1024  # commits; five seconds of the fastest rounds
+AWAY = ("skip", "dead")
+"""Events after which a peer may have no time to write any more."""
 STATUS_BACKLOG_BYTES = 2**20
 """A launcher that has stopped reading may owe us this much; lines after that it finds in the file only."""
+
+
+_Dated: TypeAlias = "tuple[float, float, Committed]"
+"""When it was applied, monotonic and by the wall clock."""
 
 
 class Journal:
@@ -36,7 +46,9 @@ class Journal:
             self._events = _File(folder / "events.jsonl", SCHEMAS["events"])
             self._commits = _File(folder / "commits.jsonl", SCHEMAS["commits"])
             self._metrics = _File(folder / "metrics.jsonl", SCHEMAS["metrics"])
-        self._made: list[tuple[float, float, Committed]] = []  # commits that were made, when, and the wall clock then
+        self._to_write: list[_Dated] = []
+        self._others: deque[_Dated] = deque(maxlen=OTHERS_KEPT)  # made by others, who write them down themselves
+        self._away: set[int] = set()  # who may be unable to
         self._backlog = bytearray()
         self._unsent_lines = 0
         self._next_flush = 0.0
@@ -51,11 +63,25 @@ class Journal:
         line = dump({"t": now, "wall": time.time(), "peer": self._peer, "event": name, **fields})
         self._events.append(line)
         self._tell(line)
+        if name in AWAY:
+            self._write_for(fields["subject"], now)
+        elif name in ("unskip", "alive_again"):
+            self._away.discard(fields["subject"])
 
     def commit(self, committed: Committed) -> None:
-        """A commit that was made here; the others' are in their makers' files. Becomes a line when there is time for it."""
-        if self._commits.path is not None:
-            self._made.append((time.monotonic(), time.time(), committed))
+        """A commit that was applied here. Its maker writes it down, when there is time for it; the others only when that one is
+        away: it may have been killed before."""
+        if self._commits.path is None:
+            return
+        dated = (time.monotonic(), time.time(), committed)
+        if committed.made or committed.commit.server in self._away:
+            self._to_write.append(dated)
+        else:
+            self._others.append(dated)
+
+    def _write_for(self, maker: int, now: float) -> None:
+        self._away.add(maker)
+        self._to_write += [dated for dated in self._others if dated[2].commit.server == maker and now - dated[0] < UNWRITTEN_S]
 
     def _write_commit(self, t: float, wall: float, committed: Committed) -> None:
         commit = committed.commit
@@ -137,8 +163,8 @@ class Journal:
     def flush(self, wait_s: float = 0.0) -> None:
         """Writes all there is; the launcher's share as far as it takes it within ``wait_s``."""
         self._next_flush = time.monotonic() + FLUSH_S
-        made, self._made = self._made, []
-        for t, wall, committed in made:
+        due, self._to_write = self._to_write, []
+        for t, wall, committed in due:
             self._write_commit(t, wall, committed)
         for file in (self._events, self._commits, self._metrics):
             file.flush()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from node_fakes import socket_pair
 
 from gossip import aggregators, node_files, topologies
 from gossip.core.digests import digest_of
-from gossip.core.events import Aggregate, Aggregated, Payload, Row
+from gossip.core.events import Aggregate, Aggregated, Committed, Payload, Row
+from gossip.core.messages import Commit
 from gossip.errors import BadFault
 from gossip.faults import parse
 from gossip.node_clock import Alarms, Oversleep
@@ -100,6 +102,38 @@ def test_ordinary_rounds_are_throttled_and_special_ones_are_not(tmp_path: Path) 
     journal.close()
     told = lines(tmp_path / "events.jsonl")
     assert [line.get("round") for line in told] == [0, 100, 101, 102, None]
+
+
+def committed(round_id: int, server: int, made: bool = False) -> Committed:
+    commit = Commit(b"l" * 8, round_id, 0, 0, 0, server, b"p" * 16, b"d" * 16, (), (), (0, 1, 2), None, "")
+    return Committed(commit, b"c" * 16, made)
+
+
+def test_commits_of_one_who_may_have_been_killed_before_it_wrote_them_are_written_by_the_others(tmp_path: Path) -> None:
+    journal = Journal(0, tmp_path)
+    for number in range(9):
+        journal.commit(committed(number, number % 3, made=number % 3 == 0))
+    journal.event("skip", subject=2)
+    journal.commit(committed(9, 2))  # it comes by way of somebody else
+    journal.commit(committed(10, 1))
+    journal.event("unskip", subject=2)
+    journal.commit(committed(11, 2))
+    journal.close()
+    told = lines(tmp_path / "commits.jsonl")
+    assert sorted(line["round"] for line in told if line["server"] == 0) == [0, 3, 6]
+    assert [line["round"] for line in told if line["server"] == 2] == [2, 5, 8, 9]
+    assert not [line for line in told if line["server"] == 1]
+
+
+def test_what_another_made_long_ago_is_in_its_own_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    journal, now = Journal(0, tmp_path), time.monotonic()
+    monkeypatch.setattr(node_files.time, "monotonic", lambda: now)
+    journal.commit(committed(1, 2))
+    now += node_files.UNWRITTEN_S
+    journal.commit(committed(2, 2))
+    journal.event("dead", subject=2)
+    journal.close()
+    assert [line["round"] for line in lines(tmp_path / "commits.jsonl")] == [2]
 
 
 def test_bytes_become_hex_and_what_json_does_not_know_null() -> None:
