@@ -156,15 +156,15 @@ def segments() -> set[str]:
 
 def unexplained(rows: list[dict[str, Any]], over_at: float) -> list[str]:
     """Events that no drill explains. A drill explains what is said by those that it hit, and of them; a partition what anybody
-    says. From ``over_at`` on the run ends, and peers leave."""
-    drills: list[tuple[float, float, set[int] | None]] = []
+    says. Before the first drill the run begins, and from ``over_at`` on it ends, and peers leave."""
+    drills: list[tuple[float, float, set[int] | None]] = []  # since, until, whom it hit
     for row in rows:
         if row["event"] == "drill":
             hit = None if row["drill"] in ("partition", "heal") else {*(row.get("peers") or [row.get("victim")])}
             drills.append((row["t"], row["t"] + float(row.get("for_s") or row.get("restart_s") or 0.0) + EXPLAINED_S, hit))
     found = []
     for row in rows:
-        if row["event"] not in TROUBLE + NEVER or row["t"] >= over_at:
+        if row["event"] not in TROUBLE + NEVER or not drills[0][0] <= row["t"] < over_at:
             continue
         named = {row.get("peer"), row.get("subject"), row.get("from"), *(row.get("missing") or ())}
         explained = any(since <= row["t"] <= until and (hit is None or hit & named) for since, until, hit in drills)
