@@ -13,7 +13,7 @@ from test_demo import demo
 from gossip.telemetry import read_lines
 from gossip.world_faults import RESULT_LIES
 
-PEERS, LIARS, ROUNDS = effort((5, (3,), 100), (8, (5, 6), 250))
+PEERS, LIARS, ROUNDS = effort((5, (3,), 150), (8, (5, 6), 250))
 UNPROVEN = ("slightly_wrong_results", "kept_results")  # not to be told from the truth; silence, which is no evidence
 
 
