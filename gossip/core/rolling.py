@@ -259,11 +259,11 @@ class RollingRounds:
         if not in_turn or not self.agreed.is_sound(commit, payload):
             return self.doubts.refuse(sender, shard, commit, "bad_commit", "it is no result of this round", now)
         serves = shard.server(shard.attempt) == self.local
-        if commit.attempt < shard.attempt and not serves:
-            # We have promised not to take it. Who serves our attempt may: then it re-issues it to everybody.
-            return [Send(shard.server(shard.attempt), commit, payload)] if shard.passes_on(commit) else []
         if (instead := self.doubts.judge(sender, shard, commit, event.likeness, self._own, now)) is not None:
             return instead
+        if commit.attempt < shard.attempt and not serves:
+            # We have promised not to take it, though we would. Who serves our attempt may, and re-issues it to everybody then.
+            return [Send(shard.server(shard.attempt), commit, payload)] if shard.passes_on(commit) else []
         if serves:
             # A server that hears of a commit, its own of a former life even, spreads that one and does not aggregate again, nor
             # commit what its rule is at.

@@ -20,6 +20,7 @@ from gossip.core.events import (
     Contributed,
     Effect,
     Go,
+    Likeness,
     Payload,
     Received,
     Report,
@@ -689,6 +690,21 @@ def test_one_that_is_out_of_the_rounds_says_at_once_that_it_does_not_serve() -> 
     assert isinstance(answer.message, NotMe)
     assert (answer.message.asked_round, answer.message.attempt) == (5, 0)
     assert not out.elsewhere.take(5)
+
+
+def test_a_result_that_a_peer_may_not_take_is_handed_on_only_if_it_would() -> None:
+    """Real run: a result a thousand times too long came when all had promised to take nothing of its attempt. They handed it to
+    the next server, which counted them as ones who had taken it, and took it, too: the model was lost in round 0."""
+    table = Table(8, f=2)
+    server, second, one, other = table.order()[:4]
+    content = vector(1.0, digest=True)
+    for local, product, handed in ((one, -0.9, []), (other, 0.9, [second])):
+        peer = table.peers[local]
+        peer._shards[0].attempt = 1
+        commit = Commit(LINEAGE, 0, 0, 0, 0, server, peer.chain, content.digest, (), (), tuple(range(8)), 0.5, "")
+        effects = peer.on_message(Received(server, 1, commit, content, Likeness(1.0, 1.0, product)), table.now)
+        assert [effect.peer for effect in effects if isinstance(effect, Send) and effect.message == commit] == handed
+        assert peer.round_id == 0
 
 
 def test_a_commit_with_a_wrong_digest_is_refused() -> None:
