@@ -31,10 +31,7 @@ from .record import record
 from .settings import CoreSettings
 from .timers import Timers
 
-STATE_TIMES = 7
-"""A donor's packed state may be so many times as large as ours was when we began. An optimizer's memory comes with its first
-step: of Adam with AMSGrad three times the parameters, and twice that where these have 16 bits."""
-STATE_SLACK = 2**20  # and this much larger
+STATE_SLACK = 2**20  # a donor's packed state may be this much, and half, larger than ours
 AHEAD_ROUNDS = 2  # how far ahead the first round is that is named; four times as far each time
 HURRY_S = 0.25  # enough have answered, and do not agree, or all but f: the others have so long
 STRICT_TRIES = 2  # so often those who agree have to agree on what scripts set, too
@@ -147,7 +144,7 @@ class Recovery:
 
     @property
     def _state_bytes_max(self) -> int:
-        return STATE_TIMES * self.state_bytes + STATE_SLACK
+        return self.state_bytes * 3 // 2 + STATE_SLACK
 
     @property
     def waits_for(self) -> set[PeerId]:

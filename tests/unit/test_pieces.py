@@ -212,14 +212,6 @@ def test_a_state_that_the_trainer_refuses_is_offered_anew_and_its_pieces_are_not
     assert len(bench.restores) == 2
 
 
-def test_a_state_with_the_memory_of_an_optimizer_is_taken_by_one_that_has_none_yet_and_none_without_end() -> None:
-    bench = Bench(f=0)
-    bench.core.state_bytes = 2**22
-    bench.begin()
-    whole = StateOffer(LINEAGE, bench.core._nonce, 9, CHAIN, b"d", 3 * 2**22, CORE, "")
-    assert 3 * 2**22 <= bench.core.payload_bytes(1, whole) <= 2**25
-
-
 @pytest.mark.parametrize("what", ["another state", "no outline", "longer than a state can be"])
 def test_an_offer_whose_outline_was_not_vouched_for_is_refused(what: str) -> None:
     bench = Bench(f=0 if what == "longer than a state can be" else 2)
