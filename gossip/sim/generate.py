@@ -16,7 +16,6 @@ from gossip.fault_kinds import Crash, Hang, Liar, Restart, Slow
 from gossip.fault_tables import Fault
 from gossip.world_faults import (
     NODE_LIES,
-    PIECE_LIES,
     SHARD_LIES,
     STATE_LIES,
     Corrupt,
@@ -69,7 +68,6 @@ RULES = {"mean": 1, "median": 3, "trimmed_mean": 3, "multi_krum": 5}
 JOINT = {"krum": 5, "multi_krum": 5, "geometric_median": 3, "centered_clipping": 3, "suspicion": 3}
 """Likewise, rules that the servers of shards run together: one of them in some schedules that have servers and peers for it."""
 TOGETHER, PEERS_TOGETHER = 0.4, 6
-IN_PIECES, PIECE_LIE, PIECES_BYTES = 0.5, 0.7, (4, 8, 20)  # of a state: a small part, or more than half of it
 SHARD_LIE = 0.5  # of the node lies where shards decide together: about that
 ROBUST = 0.45  # of the schedules in which nobody does: the rule is drawn all the same, of which a mean is one
 SERVER_LIES = (
@@ -144,21 +142,14 @@ def generate(
     if aggregator is None and world is None and rolling and n >= PEERS_TOGETHER and lot.random() < TOGETHER:
         base = replace(base, aggregator=lot.choice(tuple(JOINT)), shards=shards if len(shards) > 1 else lot.choice(SHARDS[2:]))
     if base.aggregator in JOINT and len(base.shards) > 1 and lot.random() < SHARD_LIE:
-        bearable = _retold(bearable, NODE_LIES, lot.choice(SHARD_LIES))
-    lot = Random(f"schedule/{seed}/pieces")
-    if world is None and lot.random() < IN_PIECES:
-        base = replace(base, piece_bytes=lot.choice(PIECES_BYTES))
-        bearable = _retold(bearable, STATE_LIES, lot.choice(PIECE_LIES)) if lot.random() < PIECE_LIE else bearable
+        told = lot.choice(SHARD_LIES)
+        bearable = tuple([replace(fault, lie=told) if isinstance(fault, NodeLie) else fault for fault in bearable])
     return replace(base, faults=bearable)
 
 
 def _is_of_a_liar(fault: Fault) -> bool:
     """Whether it is a lie that the run's f counts."""
     return isinstance(fault, Liar) or (isinstance(fault, NodeLie) and fault.lie in STATE_LIES)
-
-
-def _retold(faults: tuple[Fault, ...], among: tuple[str, ...], lie: str) -> tuple[Fault, ...]:
-    return tuple([replace(fault, lie=lie) if isinstance(fault, NodeLie) and fault.lie in among else fault for fault in faults])
 
 
 @dataclass(slots=True)
@@ -255,7 +246,7 @@ def _liar(lots: _Lots) -> list[Fault]:
 
 def _node_lie(lots: _Lots) -> list[Fault]:
     """Who lies about states needs somebody who asks for one: others are started again."""
-    lie, (liar, *others) = lots.random.choice([lie for lie in NODE_LIES if lie not in (*SHARD_LIES, *PIECE_LIES)]), lots.peers()
+    lie, (liar, *others) = lots.random.choice([lie for lie in NODE_LIES if lie not in SHARD_LIES]), lots.peers()
     drawn = [(lots.when(), lots.long(0.01, 1.0)) for _ in range(3)]
     asking = [Restart(peer, None, after_s, at_s) for peer, (at_s, after_s) in zip(others, drawn, strict=False)]
     return [NodeLie(lie, (liar,)), *(asking if lie in STATE_LIES else ())]

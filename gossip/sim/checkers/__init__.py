@@ -67,7 +67,7 @@ from .rounds import AppliedOnce, IdenticalReplicas, OneHistory, UsedOnce
 from .together import DecidesTogether
 from .traffic import AsksInMeasure, NewsGrowOld
 from .trusting import ChargesByExperience, TrustFollowsExperience, TrustFollowsTheCommits
-from .vouching import AnswersForTheRoundAsked, AsksForWhatIsMissing, NamesARoundToCome, TakesNoFewersWord
+from .vouching import AnswersForTheRoundAsked, NamesARoundToCome, TakesNoFewersWord
 from .waiting import LetsInWhoIsReady, WaitsForNobodyInVain
 
 __all__ = ["Checker", "Circumstances", "Observer", "Onlooker", "Panel", "Violation", "all_checkers", "every_checker"]
@@ -120,7 +120,6 @@ def every_checker(circumstances: Circumstances | None = None) -> list[Onlooker]:
         TakesOverTheDonorsState(c),
         TakesNoFewersWord(c),
         AnswersForTheRoundAsked(c),
-        AsksForWhatIsMissing(c),
         NamesARoundToCome(c),
         Bounded(c),
         NewsGrowOld(c),

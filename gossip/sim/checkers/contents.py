@@ -28,9 +28,8 @@ from gossip.core.events import (
 )
 from gossip.core.messages import Commit, PeerId, Query, StateOffer, Update
 from gossip.core.peer import Peer
-from gossip.core.pieces import described, outline_of
 from gossip.core.rolling import RollingRounds
-from gossip.sim.toy_trainer import OWN_BYTES, bytes_of_state, digest_of
+from gossip.sim.toy_trainer import OWN_BYTES, digest_of
 
 from .base import Checker, Circumstances, Misled, peer_core
 from .rounds import rolling_of
@@ -243,7 +242,7 @@ class TakesOverTheDonorsState(Checker):
 
     def _on_restore(self, swarm: Swarm[Any], peer: PeerId, restore: Restore) -> None:
         content, said = _state_digest(restore.payload), parts_of(restore.payload)[0]
-        if _name_of(restore.payload) != said:
+        if content != said:
             raise self.violated(swarm, peer, f"restores bytes with the digest {content.hex()} as {said.hex()}")
         self._misled.restores(swarm, peer)
         if peer not in self._misled:
@@ -270,14 +269,7 @@ def content_digest(payload: Payload) -> bytes:
 
 def _state_digest(payload: Payload) -> bytes:
     """Of the parameters in a packed state of a toy trainer, whatever the payload says of them."""
-    return hash_of(bytes_of_state(payload)[:-OWN_BYTES])
-
-
-def _name_of(payload: Payload) -> bytes:
-    """What must stand for these parameters in the payload."""
-    content, outline = bytes_of_state(payload), outline_of(payload)
-    sizes = (len(content) - OWN_BYTES, OWN_BYTES)
-    return described(content, sizes, outline.piece_bytes if outline else len(content))[1][0]
+    return hash_of(np.asarray(payload.data)[:-OWN_BYTES])
 
 
 class CheckedBeforeUse(Checker):
@@ -320,10 +312,8 @@ class CheckedBeforeUse(Checker):
         if member is not None and event.incarnation < member.incarnation and not invented:
             return f"a former life, {event.incarnation}"
         if isinstance(message, StateOffer):
-            taker = core.recovery
-            asked = message.nonce == taker._nonce and event.sender in taker.waits_for
-            asked = asked and (taker.pieces is None or (event.sender, message.piece) in taker.pieces.asked)
-            return "" if asked else "nobody asked for it"
+            nobody_asked = core.recovery.stage != "asking" or message.nonce != core.recovery._nonce
+            return "nobody asked for it" if nobody_asked or event.sender != core.recovery.donor else ""
         assert isinstance(message, Update | Query | Commit)
         if message.lineage != core.settings.lineage:
             return "another lineage"
@@ -392,4 +382,4 @@ class CheckedBeforeUse(Checker):
 def _state_of(core: Peer, rounds: RollingRounds) -> tuple[Any, ...]:
     """What a message may change that is used: how far the rounds and a recovery are."""
     shards = tuple((shard.commit is None, len(shard.answers)) for shard in rounds._shards)
-    return rounds.round_id, rounds.chain, core.recovery.stage, len(core.recovery._kept), shards
+    return rounds.round_id, rounds.chain, core.recovery.stage, shards

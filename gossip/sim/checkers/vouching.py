@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from gossip.core.digests import digest_of
 from gossip.core.donating import parts_of, vouched_digest
 from gossip.core.events import Effect, Event, Received, Report, Restore, Send, TimerFired
 from gossip.core.messages import PeerId, StateOffer, StateRequest, Voucher
@@ -18,7 +15,6 @@ from .rounds import rolling_of
 if TYPE_CHECKING:
     from gossip.sim.driver import Swarm
 
-CREDIT_MAX = 2
 KNOWN_S = 1.0  # who has had a state for so long has had the time to say so
 
 
@@ -166,58 +162,4 @@ class NamesARoundToCome(Checker):
         self.demand(ask.round_id > 0 or found_somebody, swarm, peer, text)
 
 
-class AsksForWhatIsMissing(Checker):
-    """S12: of a state in pieces nobody is asked for one that is here, nor who has sent a wrong one, nor one donor for more than
-    two at a time."""
-
-    invariant = "S12"
-    events = (StateOffer,)
-    effects = (StateRequest, Report)
-
-    def __init__(self, circumstances: Circumstances | None = None) -> None:
-        super().__init__(circumstances)
-        self._here: dict[PeerId, set[bytes]] = {}  # digests of pieces
-        self._false: dict[PeerId, set[PeerId]] = {}  # who have sent a wrong one
-
-    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
-        self._here[peer], self._false[peer] = set(), set()
-
-    def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
-        core = peer_core(swarm, peer)
-        if core is None or not isinstance(event, Received) or not isinstance(event.message, StateOffer):
-            return
-        offer, pieces = event.message, core.recovery.pieces
-        if event.payload is None or pieces is None or pieces.length(event.sender, offer.piece) < 0:
-            return
-        if offer.nonce != core.recovery._nonce or core.recovery.stage != "asking":
-            return
-        found = digest_of(np.asarray(event.payload.data))
-        if found == pieces.outline.digests[offer.piece - 1]:
-            self._here[peer].add(found)
-        elif offer.digest:
-            self._false[peer].add(event.sender)
-
-    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
-        core = peer_core(swarm, peer)
-        if isinstance(effect, Report):
-            if effect.event in ("recovering", "restored"):
-                self.on_start(swarm, peer)
-            return
-        if core is None or not isinstance(effect, Send) or not isinstance(effect.message, StateRequest):
-            return
-        pieces, piece = core.recovery.pieces, effect.message.piece
-        if not piece or pieces is None:
-            return
-        self._here[peer] &= {*pieces.outline.digests}
-        under_way = sum([donor == effect.peer for donor, _ in pieces.asked])
-        what = f"asks peer {effect.peer} for piece {piece} of a state"
-        self.judged += 1
-        if pieces.outline.digests[piece - 1] in self._here[peer]:
-            raise self.violated(swarm, peer, f"{what}, which is here")
-        if effect.peer in self._false[peer]:
-            raise self.violated(swarm, peer, f"{what}, having had a wrong one of it")
-        if under_way > CREDIT_MAX:
-            raise self.violated(swarm, peer, f"{what}, and it has to send {under_way} then")
-
-
-__all__ = ["AnswersForTheRoundAsked", "AsksForWhatIsMissing", "NamesARoundToCome", "TakesNoFewersWord"]
+__all__ = ["AnswersForTheRoundAsked", "NamesARoundToCome", "TakesNoFewersWord"]
