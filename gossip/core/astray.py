@@ -93,8 +93,17 @@ class Astray:
         soon_again = now < self._not_before + ASK_AGAIN_S
         self._pause_s = min(2.0 * self._pause_s, ASK_AGAIN_S) if soon_again else self.settings.rounds.behind_after_s
         self._asked, self._not_before = -1, now + self._pause_s
-        self._open = (timer.peer, timer.round_id)
-        return [self.request(timer.peer)]
+        peer = self._in_turn(timer.peer)
+        self._open = (peer, timer.round_id)
+        return [self.request(peer)]
+
+    def _in_turn(self, peer: PeerId) -> PeerId:
+        """One of those ahead who was not asked last: what one peer hands over may be refused, until more than f have."""
+        last, here = self._open, self.lineage.next_round
+        if last is None or last != (peer, here):
+            return peer
+        ahead = sorted([other for other, round_id in self._ahead.items() if round_id > here])
+        return next((other for other in ahead if other > peer), ahead[0]) if ahead else peer
 
     def request(self, peer: PeerId) -> Send:
         """For the commits from the present round on."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .events import Received
-from .messages import PeerId
+from .messages import PeerId, Query
 
 STASH_ROUNDS = 8
 """How far ahead of us others may be and still be listened to."""
@@ -17,6 +17,7 @@ class Elsewhere:
         self.seen: dict[PeerId, int] = {}
         """The latest round that each peer was heard in."""
         self._unheard: set[PeerId] = set()
+        self._answered: tuple[int, dict[tuple[PeerId, int], int]] = (-1, {})  # round, then the latest attempt of each that asked
 
     def heard(self, peer: PeerId, round_id: int, contributes: bool = False) -> None:
         self.seen[peer] = max(self.seen.get(peer, 0), round_id)
@@ -35,6 +36,14 @@ class Elsewhere:
         """Keeps a message for later. One of each kind a peer, shard and round: nobody can fill our memory with them."""
         if now_round <= round_id <= now_round + STASH_ROUNDS:
             self._stash.setdefault(round_id, {})[event.sender, type(event.message), shard] = event
+
+    def is_first(self, sender: PeerId, query: Query) -> bool:
+        """Whether it has not asked for this yet: what was kept for later is heard twice, and answered once."""
+        if self._answered[0] != query.round_id:
+            self._answered = (query.round_id, {})
+        key = sender, query.shard
+        before, self._answered[1][key] = self._answered[1].get(key, -1), query.attempt
+        return query.attempt > before
 
     def take(self, round_id: int) -> list[Received]:
         """What was kept for ``round_id``, which begins now. Forgets whatever is older."""

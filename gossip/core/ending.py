@@ -73,9 +73,9 @@ class Ending:
 
     # --- for whom we stay -------------------------------------------------------------------------------------------------
 
-    def stop(self, completing: bool, now: float) -> list[Effect]:
-        """This peer wants to leave, because it has completed the training or for another reason."""
-        self._stopped_at, self._completing = now, completing
+    def stop(self, completing: bool, since: float, now: float) -> list[Effect]:
+        """This peer wants to leave, because it has completed the training or for another reason; was asked to at ``since``."""
+        self._stopped_at, self._completing = since, completing
         return self.stay(now)
 
     def stay(self, now: float) -> list[Effect]:

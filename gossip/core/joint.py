@@ -97,7 +97,7 @@ class Joint:
             timer = self.server.timer("lack", shard, now + min(self.deadline.grace_s(), self._timeout_s(0.1)))
             shard.lack = timer.token
             effects.append(timer)
-        return effects + self.give() + self.go_on()
+        return effects + self.give() + self.go_on(now)
 
     def give(self) -> list[Effect]:
         """Gives whoever decides what was measured here, once; to the next one when that has been handed on."""
@@ -114,13 +114,13 @@ class Joint:
                 effects.append(Send(decides, self._partial(shard, together)))
         return effects
 
-    def go_on(self) -> list[Effect]:
+    def go_on(self, now: float) -> list[Effect]:
         """The next step of what is served here, where all that it takes is there."""
         effects: list[Effect] = []
         for shard in self.shards if self.active else ():
             together = self._measured(shard)
             if together is not None:
-                effects += self._follow(shard, together) if shard.index else self._decide(shard, together)
+                effects += self._follow(shard, together, now) if shard.index else self._decide(shard, together)
         return effects
 
     def _measured(self, shard: ShardRound) -> Together | None:
@@ -146,7 +146,7 @@ class Joint:
         peers = tuple([row.peer for row in together.rows])
         return self.server.ask_rule(shard, shard.rows, step="decide", parts=tuple(parts), peers=peers)
 
-    def _follow(self, shard: ShardRound, together: Together) -> list[Effect]:
+    def _follow(self, shard: ShardRound, together: Together, now: float) -> list[Effect]:
         decided = self.shards[0].commit
         if decided is None:
             return []
@@ -155,6 +155,9 @@ class Joint:
         counted, index = {c.peer: weight for c, weight in zip(decided.contributors, decided.decision, strict=False)}, shard.index
         meant = index < len(decided.measured) and decided.measured[index] == digest_of(together.statistics)
         here = {row.peer for row in shard.rows}
+        if not meant and shard.attempt == 0:
+            # It was made on what a later server has measured, who will commit: two results must not come to be.
+            return self.advance(shard, "the decision was made on what another has measured", now)
         if not meant or len(counted) < len(decided.contributors) or not counted.keys() <= here:
             return self._nothing(shard, together, f"what the decision was made on is lost with a server of shard {index}")
         together.step, together.verdict = "combine", decided.contributors
@@ -203,9 +206,9 @@ class Joint:
         """Of this round and branch, about a shard that there is."""
         if not self.active:
             return []
-        return self._on_partial(sender, message) if isinstance(message, Partial) else self._on_overdue(sender, message, now)
+        return self._on_partial(sender, message, now) if isinstance(message, Partial) else self._on_overdue(sender, message, now)
 
-    def _on_partial(self, sender: PeerId, partial: Partial) -> list[Effect]:
+    def _on_partial(self, sender: PeerId, partial: Partial, now: float) -> list[Effect]:
         """Kept whoever decides just now: that may be us in a moment. What is no measure counts as nothing said."""
         shard, peers = self.shards[partial.shard], partial.contributors
         known = self._parts.get(shard.index)
@@ -218,7 +221,7 @@ class Joint:
         if not ascending or not measure:
             return []
         self._parts[shard.index] = _Given(partial.attempt, Part(peers, partial.statistics))
-        return self.go_on()
+        return self.go_on(now)
 
     def _on_overdue(self, sender: PeerId, overdue: Overdue, now: float) -> list[Effect]:
         """Gives again what is meant, or asks again for what it takes; or hands on whoever keeps it back, once for each attempt of
@@ -269,7 +272,7 @@ class Joint:
         first = self.shards[0]
         if first.commit is None and first.together is not None and first.together.step == "decide":
             first.together.step = "measured"  # somebody has decided already, or lies: then there is none
-        return effects + self.go_on()
+        return effects + self.go_on(now)
 
     def _want(self) -> None:
         """Whose updates a server is to wait for: the others can only go on with those that the decision is about."""

@@ -86,6 +86,10 @@ class Leaving:
         self.asked, self._round, self._until = event, self.rounds.round_id, now + self.settings.rounds.drain_timeout_s
         return [self.timers.set(self._until, Housekeeping("leave"))]
 
+    def since(self, now: float) -> float:
+        """When it was asked: it has the time of one drain for both, for the end of its round and for those behind it."""
+        return now if self.asked is None else min(now, self._until - self.settings.rounds.drain_timeout_s)
+
     def breaks_its_word(self) -> bool:
         """Whether it goes although it was asked to stay for the end of its round: nobody may be told that it has not answered."""
         return self.asked is not None and self.rounds is not None and self.rounds.pledged()

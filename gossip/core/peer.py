@@ -443,7 +443,7 @@ class Peer:
         self.phase, self.greeting.stage = "draining", "completed" if event.completed else "leaving"
         if not helpful:
             return effects + self._leave(now)
-        return [*effects, *self.greeting.to_all(), *self.ending.stop(event.completed, now)]
+        return [*effects, *self.greeting.to_all(), *self.ending.stop(event.completed, self._leaving.since(now), now)]
 
     def _leave(self, now: float) -> list[Effect]:
         self.phase = "halted"

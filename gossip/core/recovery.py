@@ -28,7 +28,10 @@ from .record import record
 from .settings import CoreSettings
 from .timers import Timers
 
-STATE_SLACK = 2**20  # a donor's packed state may be this much, and half, larger than ours
+STATE_TIMES = 7
+"""A donor's packed state may be so many times as large as ours was when we began. An optimizer's memory comes with its first
+step: of Adam with AMSGrad three times the parameters, and twice that where these have 16 bits."""
+STATE_SLACK = 2**20  # and this much larger
 AHEAD_ROUNDS = 2  # how far ahead the first round is that is named; four times as far each time
 HURRY_S = 0.25  # enough have answered, and do not agree, or all but f: the others have so long
 STRICT_TRIES = 2  # so often those who agree have to agree on what scripts set, too
@@ -128,7 +131,7 @@ class Recovery:
         """The most that the state of an offer may measure; -1 when none may come."""
         if not offer.digest:
             return 0
-        return self.state_bytes * 3 // 2 + STATE_SLACK if self.stage == "asking" else -1
+        return STATE_TIMES * self.state_bytes + STATE_SLACK if self.stage == "asking" else -1
 
     def _ask(self, first: PeerId | None, now: float) -> list[Effect]:
         donors = self.swarm.donors()

@@ -240,7 +240,7 @@ class RollingRounds:
             return [reissue(event.sender, shard.commit, shard.payload, query.attempt)]
         if self.astray.is_elsewhere(event.sender, query.parent, now):
             self.elsewhere.stash(self.round_id, query.round_id, event, query.shard)  # we may be there in a moment
-            return [Send(event.sender, self.astray.not_me(query))]
+            return [Send(event.sender, self.astray.not_me(query))] if self.elsewhere.is_first(event.sender, query) else []
         idle = self.mode != "active" or self.joint.is_combining(shard)
         if idle or shard.server(query.attempt) != event.sender or query.attempt < shard.attempt:
             return []
