@@ -72,7 +72,7 @@ class Doubts:
         return None
 
     def refuse(self, sender: PeerId, shard: ShardRound, commit: Commit, event: str, why: str, now: float) -> list[Effect]:
-        """Says so as ``event``, and goes to the next server when it is the present one that has made this."""
+        """Says so as ``event``, and goes to the next server when it is the present one that has handed this over."""
         effects: list[Effect] = [Report(event, {**whence(sender, commit), "reason": why})]
         if not self.f:
             return effects  # nobody is expected to lie, so it was damaged on its way: it may come again
@@ -84,8 +84,9 @@ class Doubts:
         server = shard.server(shard.attempt)
         if server == self.local:
             return effects + self.server.maybe_close(shard, now)
-        # Once round the order at the speed of the network; after that only time can help.
-        if server in (sender, commit.server) and shard.attempt < len(shard.order):
+        # Once round the order at the speed of the network; after that only time can help. In whose name others hand it over says
+        # nothing: else a liar could have every honest server passed over.
+        if server == sender and shard.attempt < len(shard.order):
             effects += self.advance(shard, f"a result of {commit.server} is refused: {why}", now)
         return effects
 

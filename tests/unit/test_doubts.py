@@ -82,6 +82,14 @@ def test_a_doubtful_result_of_another_attempt_hands_nothing_on() -> None:
     assert desk.handed_on == []
 
 
+def test_what_somebody_hands_over_in_the_name_of_who_serves_hands_nothing_on() -> None:
+    desk = Desk()
+    assert desk.judge(5, OPPOSED, maker=0) is not None
+    assert desk.handed_on == []
+    assert desk.judge(0, OPPOSED) is not None
+    assert len(desk.handed_on) == 1
+
+
 def test_nobody_goes_round_the_order_twice_at_the_speed_of_the_network() -> None:
     desk = Desk()
     desk.shard.attempt = 8  # peer 0 again
