@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import gossip
 
 torch.manual_seed(0)
-data = TensorDataset(torch.randn(199, 4), torch.randn(199, 2))
+data = TensorDataset(torch.randn(97, 4), torch.randn(97, 2))
 peer = gossip.init()
 model = torch.nn.Linear(4, 2)
 model, optimizer = peer.prepare(model, torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9))
@@ -141,5 +141,7 @@ def test_the_last_one_goes_on_and_a_fresh_swarm_grows_from_it(run: Run) -> None:
     summary = run.end()
     assert [launcher.returncode for launcher in run.launchers] == [0, 0]
     assert (summary["replicas_identical"], len(summary["deaths"]), len(summary["joins"])) == (True, n - 1, fresh)
-    assert data_exact(summary), summary["samples"]
+    # As the peers tell it: a commit that its maker was killed before it wrote down is missing in the files.
+    epochs = [(row["twice"], row["never"]) for row in run.rows("epoch")]
+    assert epochs == [(0, 0)] * len(epochs)
     assert len(summary["finished"]) == 1 + fresh
