@@ -141,7 +141,7 @@ def test_the_checker_catches_what_was_never_decided_on() -> None:
         rounds: Any = host.core.rounds
         follow = rounds.joint._follow
 
-        def careless(shard: Any, together: Any, joint: Any = rounds.joint, follow: Any = follow) -> list[Effect]:
+        def careless(shard: Any, together: Any, now: float, joint: Any = rounds.joint, follow: Any = follow) -> list[Effect]:
             first = joint.shards[0]
             if first.commit is not None and shard.index == 1:
                 together.statistics = together.statistics[:-8] + bytes(8)
