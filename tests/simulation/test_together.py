@@ -148,7 +148,7 @@ def test_the_checker_catches_what_was_never_decided_on() -> None:
                 measured = list(first.commit.measured)
                 measured[1] = digest_of(together.statistics)
                 first.commit = replace(first.commit, measured=tuple(measured))
-            found: list[Effect] = follow(shard, together)
+            found: list[Effect] = follow(shard, together, now)
             return found
 
         rounds.joint._follow = careless
