@@ -182,6 +182,8 @@ class Supervisor:
         """All the lives of one peer."""
         while not self._stop.is_set():
             process = await self._begin_life(peer, incarnation)
+            if process is None:
+                break
             try:
                 life = await process.wait_gone()
             finally:
@@ -212,8 +214,7 @@ class Supervisor:
 
     def _dismiss_early_birds(self) -> None:
         """Stops those who wait for a start that cannot come any more, because too many have failed before it."""
-        lives = self.outcome.last_lives
-        failed = sorted([peer for peer in self._ended if lives[peer].code != 0])
+        failed = sorted([peer for peer, life in self.outcome.last_lives.items() if peer in self._ended and life.code != 0])
         if self.joins or self.view.ready or self._stop.is_set() or self.config.peers - len(failed) >= self._need:
             return
         waiting = [peer for peer in self._processes if self.view.rows[peer].state == "here" and peer not in self._late]
@@ -230,15 +231,16 @@ class Supervisor:
         """Peers that it takes to start. Who joins finds the others there."""
         return self.config.peers // 2 + 1 if self.config.quorum == "majority" and not self.joins else 1
 
-    async def _begin_life(self, peer: int, incarnation: int) -> PeerProcess:
-        if self._warm is None:
-            return self._start(peer, incarnation)
-        while True:
-            await self._warm.ready()
+    async def _begin_life(self, peer: int, incarnation: int) -> PeerProcess | None:
+        """None: the run was stopped before there was one to stop."""
+        while not self._stop.is_set():
+            if self._warm is not None:
+                await self._warm.ready()
             try:
-                return self._start(peer, incarnation)
+                return None if self._stop.is_set() else self._start(peer, incarnation)
             except Gone as gone:
                 self._say(f"! {gone}; it is started again")
+        return None
 
     def _start(self, peer: int, incarnation: int) -> PeerProcess:
         folder = self.folder / f"peer-{peer}"

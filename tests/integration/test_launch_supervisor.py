@@ -200,6 +200,29 @@ async def test_who_waits_for_peers_of_whom_one_has_failed_is_not_stopped(tmp_pat
     assert not any("have failed before the start" in line for line in heard.said)
 
 
+async def test_nobody_is_started_after_the_run_was_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C comes while the process that peers are forked from imports torch."""
+    watched, _ = supervisor(tmp_path, "finish", warm=True)
+
+    class Warm:
+        def __init__(self, *_: Any) -> None:
+            pass
+
+        async def ready(self) -> None:
+            watched._on_signal(signal.SIGINT)
+
+        def start(self, *_: Any) -> None:
+            pytest.fail("a peer was started")
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr("gossip.launch.supervisor.WarmStart", Warm)
+    monkeypatch.setattr("gossip.launch.supervisor.is_possible", lambda command: True)
+    outcome = await run(watched)
+    assert (outcome.exit_code, outcome.lives) == (130, [])
+
+
 @pytest.mark.parametrize("insecure", [False, True])
 async def test_a_run_without_keys_says_so(insecure: bool, tmp_path: Path) -> None:
     watched, heard = supervisor(tmp_path, "finish", insecure=insecure)

@@ -122,8 +122,9 @@ class TakesWhatWasCommitted(Checker):
             return
         shard = rounds._shards[commit.shard]
         serves = shard.server(shard.attempt) == peer
-        if shard.commit is not None or (commit.attempt < shard.attempt and not serves):
+        if shard.commit is not None:
             return
+        promised = commit.attempt < shard.attempt and not serves  # not to take it: but who hands it over is heard all the same
         in_turn = commit.made_at <= commit.attempt and commit.server == shard.server(commit.made_at)
         if not in_turn or not rounds.agreed.is_sound(commit, event.payload):
             return
@@ -133,10 +134,11 @@ class TakesWhatWasCommitted(Checker):
             if len(doubted) > ROUNDS_KEPT:
                 del doubted[next(iter(doubted))]
             if len(doubted[where]) <= core.settings.f:
-                if _is_opposed(core, event.likeness):
+                if _is_opposed(core, event.likeness) and not promised:
                     self._heard[peer] = _Heard(commit, shard.attempt, serves, True)
                 return
-        self._heard[peer] = _Heard(commit, shard.attempt, serves, False)
+        if not promised:
+            self._heard[peer] = _Heard(commit, shard.attempt, serves, False)
 
     def after_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
         heard = self._heard.pop(peer, None)
