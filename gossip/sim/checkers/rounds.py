@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from gossip.core.events import Aggregate, Apply, Committed, Effect, Event, Go, Payload, Received, Restore, Restored, Send
+from gossip.core.events import Aggregate, Apply, Committed, Effect, Event, Go, Payload, Received, Report, Restore, Restored, Send
 from gossip.core.lineage import chain_hash
 from gossip.core.messages import Commit, Hello, PeerId, Push, Update
 from gossip.core.peer import Peer
@@ -47,7 +47,7 @@ class AppliedOnce(Checker):
 
     invariant = "S8"
     events = (Restored,)
-    effects = (Committed, Apply, Go, Restore)
+    effects = (Committed, Apply, Go, Restore, Report)
     afters = (Restored,)
 
     def __init__(self, circumstances: Circumstances | None = None) -> None:
@@ -69,12 +69,12 @@ class AppliedOnce(Checker):
 
     def after_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
         if isinstance(event, Restored):
-            self._settle(swarm, peer)
             self._places[peer].restored = None
 
     def _settle(self, swarm: Swarm[Any], peer: PeerId) -> None:
+        """The state that was loaded is adopted. What was kept for its next rounds may be applied with the same event."""
         place, core = self._places[peer], peer_core(swarm, peer)
-        if place.restored is None or core is None or core.recovery.stage != "idle":
+        if place.restored is None or core is None:
             return
         place.next_round, place.restored = place.restored, None
         if isinstance(core.rounds, RollingRounds):
@@ -91,8 +91,10 @@ class AppliedOnce(Checker):
             self.judged += 1
             if not (before is None or effect.round_id > before.round_id or (before.samples is None) > (effect.samples is None)):
                 raise self.violated(swarm, peer, f"tells its trainer to compute round {effect.round_id} again")
+        elif isinstance(effect, Report):
+            if effect.event == "restored":
+                self._settle(swarm, peer)
         elif isinstance(effect, Apply):
-            self._settle(swarm, peer)
             place, core = self._places[peer], peer_core(swarm, peer)
             rolling = rolling_of(core) is not None
             self.judged += 1
