@@ -63,7 +63,7 @@ class RollingRounds:
         self._shards: list[ShardRound] = []
         self._own: Contributed | None = None
         self._applied = -1  # the last round that the trainer has applied
-        self._go_round = -1
+        self._go_round = self._said = -1  # the round that the trainer works on; that others have our answer in
         self._serves_from = float("-inf")
         self._promises = Promises()
         self._made: tuple[ShardRound, Commit, Payload | None, Token] | None = None  # spread, and not yet held here
@@ -86,7 +86,7 @@ class RollingRounds:
 
     def pledged(self) -> bool:
         """Whether others may count on what this peer has said in the present round."""
-        said = self.mode == "active" and self._own is not None
+        said = self.mode == "active" and self._said == self.round_id  # from another state of that round, it may be
         return said and any(peer != self.local and not self.skip_reason(peer) for peer in self.roster)
 
     def start(self, now: float) -> list[Effect]:
@@ -130,7 +130,7 @@ class RollingRounds:
     def on_contributed(self, event: Contributed, now: float) -> list[Effect]:
         if event.round_id != self.round_id:
             return []  # committed without us meanwhile: the trainer is told by Apply
-        self._own = replace(event, took_us=since_us(self.astray.began_at, now))
+        self._own, self._said = replace(event, took_us=since_us(self.astray.began_at, now)), self.round_id
         effects: list[Effect] = []
         for shard in tuple(self._shards) if self.mode == "active" else ():
             if event.round_id == self.round_id:  # our own update may have ended the round

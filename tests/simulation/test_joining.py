@@ -17,7 +17,7 @@ from gossip.sim.play import Outcome, run
 from gossip.sim.schedule import Schedule
 from gossip.sim.toy_trainer import ToyTrainer
 from gossip.topologies import load
-from gossip.world_faults import CrashBroadcast, Leave, Loss, Partition
+from gossip.world_faults import CrashBroadcast, Leave, Loss, NodeLie, Partition
 
 SEEDS = effort((1,), (1, 2, 3, 4))
 
@@ -131,3 +131,10 @@ def test_most_of_a_swarm_leaves_in_one_moment_and_the_others_go_on() -> None:
     assert min(swarm.hosts[peer].core.rounds.round_id for peer in (5, 6)) > 10
     swarm.run_for(RoundSettings().drain_timeout_s)
     assert all(swarm.hosts[peer].halt == Halt("asked to leave", 0) for peer in range(5))
+
+
+def test_who_has_answered_from_another_state_of_its_round_stays_for_its_end() -> None:
+    """Seed 1565: a server told two results; an answer was given on one branch, and the state of the other taken."""
+    lie, leave = NodeLie("two_results", (2,)), Leave(3, 3.137)
+    times = {"active_s": 5.0, "duration_s": 8.0, "compute_s": (0.46, 0.58), "rule_s": 0.1}
+    assert run(Schedule(1565, peers=6, faults=(lie, leave), probe_interval_s=1.0, **times)).violation is None
