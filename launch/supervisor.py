@@ -358,11 +358,11 @@ class Supervisor:
         """Redraws, says whom we wait for, and gives up on a run that does not start."""
         told, warned = began, -INSECURE_EVERY_S
         while True:
+            if self.config.insecure and time.monotonic() - warned >= INSECURE_EVERY_S:
+                warned = time.monotonic()
+                self._say(INSECURE)
             await asyncio.sleep(TICK_S)
             now = time.monotonic()
-            if self.config.insecure and now - warned >= INSECURE_EVERY_S:
-                warned = now
-                self._say(INSECURE)
             self.screen.tick(self.view)
             if self._guardian.revive():
                 self._say("! the guardian process was killed; it is started again")
