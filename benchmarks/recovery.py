@@ -65,7 +65,8 @@ def demo(folder: Path, options: argparse.Namespace, rounds: int, faults: Sequenc
     print(f"{folder.name}: {rounds} rounds, {len(faults)} kills", file=sys.stderr, flush=True)
     command = [sys.executable, "-m", "gossip.launch.cli", "demo", "--only", "--json", "-n", str(options.peers)]
     command += ["--rounds", str(rounds), "--run-dir", str(folder), *[word for fault in faults for word in ("--fault", fault)]]
-    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    none = {**os.environ, "GOSSIP_FAULTS": ""}  # else those of the demo, where none is given
+    done = subprocess.run(command, check=False, capture_output=True, text=True, env=none)
     if not (folder / "summary.json").exists():
         raise SystemExit(f"gossip demo ended with {done.returncode}:\n{done.stderr[-2000:]}")
     summary: dict[str, Any] = json.loads((folder / "summary.json").read_text("utf-8"))
