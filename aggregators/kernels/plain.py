@@ -19,7 +19,7 @@ from torch import Tensor
 from . import network
 from .rows import Rows
 
-RANK_ELEMENTS = 2**20  # of a chunk whose ranks are taken: it and its copy are in the third-level cache
+RANK_ELEMENTS = 2**18  # of a chunk whose ranks are taken: it and its copy are in the second-level cache
 FEW = 4096  # numbers that are sorted sooner than so many calls are made
 FLUSH = 4096  # columns after which float32 sums go over into float64
 HUGE_FACTOR = 1e130  # products of float64 values beyond it could leave float64
