@@ -1,0 +1,168 @@
+"""Files of keys: a pair, which nobody else may read, and a list of those who are let in, which may change while it is used."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+import tomllib
+from hashlib import blake2b
+from pathlib import Path
+
+from gossip.errors import ConfigError
+from gossip.transport.curve import KEY_CHARS, KeyPair, is_key, new_pair, public_of
+
+SWARM_KEY = "swarm.key"
+"""In a run's folder: who has it may talk to the doors of the run, and so be let in."""
+FILE_BYTES_MAX = 4096
+MAKE_ONE = "make one with: gossip keygen FILE"
+LIST_BYTES_MAX = 2**20
+
+
+def fingerprint(public: str) -> str:
+    """A public key in short, for people to compare: ``3f2a-91c0-77de-04b1-5c2e``."""
+    digest = blake2b(public.encode("ascii"), digest_size=10).hexdigest()
+    return "-".join(digest[at : at + 4] for at in range(0, len(digest), 4))
+
+
+def make_pair(path: Path | str) -> KeyPair:
+    """A new pair, in a new file. Raises: ConfigError: as ``write_pair``."""
+    pair = new_pair()
+    write_pair(path, pair)
+    return pair
+
+
+def write_pair(path: Path | str, pair: KeyPair) -> None:
+    """Into a new file that only its owner can read, whole or not at all.
+
+    Raises: ConfigError: There is such a file already, it cannot be written, or others can read what is written there.
+    """
+    path = Path(path)
+    scratch = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    text = f'# a key of gossip: whoever has this file is let in where it is\npublic = "{pair.public}"\nsecret = "{pair.secret}"\n'
+    try:
+        with open(os.open(scratch, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600), "w", encoding="ascii") as file:
+            os.fchmod(file.fileno(), 0o600)
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+            if mode & 0o077:
+                raise ConfigError(
+                    f"others could read {path}: its file system keeps no permissions (mode {mode:04o})",
+                    "choose a folder on a file system that does",
+                )
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.link(scratch, path)  # unlike a rename it never replaces a key that somebody may still need
+    except FileExistsError:
+        raise ConfigError(
+            f"there is a file {path} already", "a key is never overwritten: move it away, or name another"
+        ) from None
+    except OSError as error:
+        raise ConfigError(f"cannot write the key {path}: {error.strerror or error}", "choose a folder of your own") from error
+    finally:
+        scratch.unlink(missing_ok=True)
+
+
+def read_pair(path: Path | str) -> KeyPair:
+    """Raises: ConfigError: It cannot be read, others can read it too, or it holds no pair of keys."""
+    try:
+        with open(path, "rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            data = file.read(FILE_BYTES_MAX + 1) if stat.S_ISREG(mode) else b""
+    except OSError as error:
+        raise ConfigError(f"cannot read the key {path}: {error.strerror or error}", MAKE_ONE) from error
+    if not stat.S_ISREG(mode):
+        raise ConfigError(f"{path} is not a file", MAKE_ONE)
+    if mode & 0o077:
+        raise ConfigError(f"others can read the key {path} (mode {stat.S_IMODE(mode):04o})", _repair(path, mode))
+    return parse_pair(data, str(path))
+
+
+def parse_pair(data: bytes, source: str) -> KeyPair:
+    """What a key file holds, for keys that come by a descriptor or on stdin.
+
+    Args:
+        source: Where it comes from, for the error. Nothing of ``data`` is ever shown: it may be a secret.
+    Raises: ConfigError: It is no pair of keys.
+    """
+    if len(data) > FILE_BYTES_MAX:
+        raise ConfigError(f"{source} is no key of gossip: it has more than {FILE_BYTES_MAX} bytes", MAKE_ONE)
+    try:
+        fields = tomllib.loads(data.decode("ascii"))
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError):
+        raise ConfigError(f"{source} is no key of gossip", MAKE_ONE) from None  # the cause would show what is in it
+    public, secret = fields.get("public"), fields.get("secret")
+    for name, value in (("public", public), ("secret", secret)):
+        if not is_key(value):
+            what = f"no {name} = ..." if value is None else f"no {name} key of 40 characters"
+            raise ConfigError(f"{source} is no key of gossip: it has {what}", MAKE_ONE)
+    assert isinstance(public, str), "a key is text"
+    assert isinstance(secret, str), "a key is text"
+    if public_of(secret) != public:
+        raise ConfigError(f"{source} is no key of gossip: its two halves do not belong together", MAKE_ONE)
+    return KeyPair(public, secret)
+
+
+def dump_pair(pair: KeyPair) -> bytes:
+    """What ``parse_pair`` reads, for a descriptor or stdin of another process: never for its arguments or environment."""
+    return f'public = "{pair.public}"\nsecret = "{pair.secret}"\n'.encode("ascii")
+
+
+def _repair(path: Path | str, excess: int) -> str:
+    if excess & 0o022:
+        return f"others may have replaced it: make another with gossip keygen, or trust it with chmod 600 {path}"
+    return f"chmod 600 {path}, and make another if somebody may have read it"
+
+
+class AllowList:
+    """Public keys that are let in: a text file with a key and perhaps a name on each line, ``#`` before remarks.
+
+    It is read again whenever it has changed. No file is an empty list, and a line that is no key lets nobody in.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        self.wrong: list[str] = []
+        """What could not be understood when it was read last, a line each."""
+        self._names: dict[str, str] = {}
+        self._stamp: tuple[int, int, int] | None = None
+
+    def name_of(self, key: str) -> str | None:
+        """Under which name a key is let in; None: it is not."""
+        self._look()
+        return self._names.get(key)
+
+    def keys(self) -> dict[str, str]:
+        """Every key that is let in, and its name."""
+        self._look()
+        return dict(self._names)
+
+    def _look(self) -> None:
+        try:
+            status = self.path.stat()
+            stamp = (status.st_ino, status.st_mtime_ns, status.st_size)
+            if stamp == self._stamp:
+                return
+            text = self.path.read_bytes()[:LIST_BYTES_MAX].decode("utf-8", "replace")
+        except FileNotFoundError:
+            self._names, self._stamp, self.wrong = {}, None, []
+            return
+        except OSError as error:
+            # Who cannot be looked up is not let in.
+            self._names, self._stamp, self.wrong = {}, None, [f"cannot read {self.path}: {error.strerror or error}"]
+            return
+        self._names, self.wrong = parse_list(text, str(self.path))
+        self._stamp = stamp
+
+
+def parse_list(text: str, source: str) -> tuple[dict[str, str], list[str]]:
+    """The keys of a list with their names, and what is wrong with its other lines."""
+    names: dict[str, str] = {}
+    wrong: list[str] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        words = line.split()
+        if words and is_key(words[0]):
+            names[words[0]] = " ".join(words[1:]) or fingerprint(words[0])
+        elif words and not words[0].startswith("#"):  # which no key does: 85^4 times 84 is more than 32 bits hold
+            wrong.append(f"{source}:{number}: {words[0][:12]!r}... is not a public key of {KEY_CHARS} characters")
+    return names, wrong

@@ -1,0 +1,62 @@
+"""What launcher and agent say to each other over ssh: a JSON object a line, marked, among whatever else a login shell writes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+from gossip.errors import Malformed
+
+MARK = b"\x1e"  # record separator, as in RFC 7464: no banner and no profile begins a line with it
+FRAME_BYTES_MAX = 4 * 2**20
+CHUNK_BYTES = 256 * 1024
+Frame = dict[str, Any]
+
+
+def encode(frame: Mapping[str, Any]) -> bytes:
+    """Raises: ValueError: It is larger than a frame may be, or no JSON."""
+    line = MARK + json.dumps(frame, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+    if len(line) > FRAME_BYTES_MAX:
+        raise ValueError(f"a frame of {len(line)} bytes, at most {FRAME_BYTES_MAX} are possible")
+    return line
+
+
+class Decoder:
+    """Bytes in, frames out; lines that are none are kept apart as ``noise``, the last few of them."""
+
+    NOISE_LINES = 20
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self.noise: list[str] = []
+
+    def feed(self, data: bytes) -> list[Frame]:
+        """Raises: Malformed: A frame is no JSON object, or it never ends: the other side is no agent of ours."""
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        if len(self._rest) > FRAME_BYTES_MAX:
+            raise Malformed(f"a line of more than {FRAME_BYTES_MAX} bytes")
+        return [frame for line in lines if (frame := self._parse(line)) is not None]
+
+    def _parse(self, line: bytes) -> Frame | None:
+        # A prompt or an escape sequence without a line of its own may stand before a frame.
+        noise, mark, text = line.partition(MARK)
+        if noise.strip():
+            self.noise = [*self.noise, noise.decode("utf-8", "replace").strip()][-self.NOISE_LINES :]
+        if not mark:
+            return None
+        try:
+            frame = json.loads(text)
+        except ValueError as error:
+            raise Malformed(f"a frame that is no JSON: {text[:80]!r}") from error
+        if not isinstance(frame, dict) or not isinstance(frame.get("kind"), str):
+            raise Malformed(f"a frame of no kind: {text[:80]!r}")
+        return frame
+
+
+async def read(reader: asyncio.StreamReader, decoder: Decoder) -> AsyncIterator[Frame]:
+    """Frames until the other side closes. Raises: Malformed."""
+    while data := await reader.read(CHUNK_BYTES):
+        for frame in decoder.feed(data):
+            yield frame

@@ -1,0 +1,150 @@
+"""Which hosts a run is spread over: ``-H a,b:2`` on the command line, or a file in DeepSpeed's syntax.
+
+nodea slots=2
+user@nodeb:2222 slots=1 python=/opt/venv/bin/python workdir=/scratch/me    # a port of ssh, not a number of peers
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from gossip.errors import ConfigError, UnknownName
+
+LOCAL = "localhost"
+HOSTS_MAX = 256
+# Whatever stands here becomes a word of a command line: nothing that ssh could take for an option of its own.
+_NAME = re.compile(
+    r"(?:(?P<user>[A-Za-z0-9_][\w.+-]*)@)?(?P<host>\[[0-9A-Fa-f:.]+(?:%\w+)?\]|[A-Za-z0-9_][\w.-]*)(?::(?P<number>\d+))?"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """Where some of the peers run.
+
+    Attributes:
+        name: As ssh knows it, which may be a name of the user's ssh config.
+        slots: How many peers it gets.
+        user: Of ssh; "": what ssh takes.
+        port: Of ssh; None: what ssh takes.
+        python: Interpreter that has gossip; "": of the same path as ours.
+        workdir: Folder that the peers run in; "": of the same path as ours.
+        address: That its peers listen on: a number, an interface, or a network such as 10.0.0.0/8. "": what the others reach.
+    """
+
+    name: str
+    slots: int = 1
+    user: str = ""
+    port: int | None = None
+    python: str = ""
+    workdir: str = ""
+    address: str = ""
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is this machine, which needs no ssh."""
+        return self.name == LOCAL and not self.user and self.port is None
+
+    @property
+    def target(self) -> str:
+        """As the user writes it to ssh."""
+        return f"{self.user}@{self.name}" if self.user else self.name
+
+
+OPTIONS = ("slots", "python", "workdir", "address")
+assert set(OPTIONS) <= {field.name for field in fields(Host)}
+
+
+def load(given: str) -> tuple[Host, ...]:
+    """Hosts from a list, or from the file of that name.
+
+    Raises: ConfigError: It is neither, or something in it is wrong; with the line.
+    """
+    path = Path(given)
+    try:
+        return parse_file(path.read_text("utf-8"), given) if path.is_file() else parse_list(given)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read the hosts in {given}: {error}") from error
+
+
+def parse_list(text: str) -> tuple[Host, ...]:
+    """``a,user@b:2``: names with numbers of peers."""
+    found = []
+    for word in text.split(","):
+        user, name, number = _split(word.strip(), "-H")
+        if number is not None and number > HOSTS_MAX:
+            raise ConfigError(
+                f"-H: {word}: {number} peers on one host", f"a port of ssh stands in a host file: {name}:{number} slots=1"
+            )
+        found.append(Host(name, 1 if number is None else _slots(number, word, "-H"), user))
+    return _checked(found, "-H")
+
+
+def parse_file(text: str, where: str) -> tuple[Host, ...]:
+    """A line a host: its name, then options as ``name=value``. What follows a # is a comment."""
+    found = []
+    for number, line in enumerate(text.splitlines(), 1):
+        at = f"{where}:{number}"
+        try:
+            words = shlex.split(line, comments=True)
+        except ValueError as error:
+            raise ConfigError(f"{at}: {error}") from error
+        if words:
+            found.append(_parse_line(words, at))
+    return _checked(found, where)
+
+
+def _parse_line(words: Sequence[str], at: str) -> Host:
+    user, name, port = _split(words[0], at)
+    given: dict[str, str] = {}
+    for word in words[1:]:
+        key, equals, value = word.partition("=")
+        if not equals:
+            raise ConfigError(f"{at}: {word!r} is no option", f"after the name stand options: {name} slots=2")
+        if key not in OPTIONS:
+            unknown = UnknownName("option", key, OPTIONS)
+            raise ConfigError(f"{at}: {unknown}", unknown.hint)
+        if key in given or not value:
+            raise ConfigError(f"{at}: {key} is given {'twice' if value else 'no value'}")
+        given[key] = value
+    slots = given.pop("slots", "1")
+    if port is not None and not 0 < port < 65536:
+        raise ConfigError(f"{at}: there is no port {port}", f"{name} slots={port}: so many peers")
+    return Host(name, _slots(slots, words[0], at), user, port, **given)
+
+
+def _split(word: str, at: str) -> tuple[str, str, int | None]:
+    match = _NAME.fullmatch(word)
+    if match is None:
+        raise ConfigError(f"{at}: {word!r} is neither a host nor a file", "as in: -H nodea,user@nodeb:2 or -H hosts.txt")
+    return match["user"] or "", match["host"].strip("[]"), int(match["number"]) if match["number"] else None
+
+
+def _slots(number: int | str, word: str, at: str) -> int:
+    if not str(number).isdecimal() or not 0 < int(number) <= HOSTS_MAX:
+        raise ConfigError(f"{at}: {word}: {number} is no number of peers")
+    return int(number)
+
+
+def _checked(found: Sequence[Host], where: str) -> tuple[Host, ...]:
+    if not found:
+        raise ConfigError(f"{where}: there is no host in it")
+    if len(found) > HOSTS_MAX:
+        raise ConfigError(f"{where}: {len(found)} hosts, at most {HOSTS_MAX} are possible")
+    names = [host.name for host in found]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ConfigError(f"{where}: {twice[0]} is there twice", f"more peers on one host: {twice[0]} slots=2")
+    return tuple(found)
+
+
+def place(hosts: Sequence[Host]) -> dict[str, range]:
+    """Which peers each host starts: ids in the order of the hosts."""
+    placed, first = {}, 0
+    for host in hosts:
+        placed[host.name] = range(first, first + host.slots)
+        first += host.slots
+    return placed

@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gossip.errors import Malformed
+from gossip.launch import frames
+from gossip.launch.frames import FRAME_BYTES_MAX, Decoder, encode
+
+FRAMES = st.lists(st.fixed_dictionaries({"kind": st.text()}, optional={"text": st.text(), "n": st.integers()}), max_size=5)
+
+
+@given(sent=FRAMES, cuts=st.lists(st.integers(min_value=0, max_value=400)))
+def test_frames_come_out_as_they_went_in_however_they_are_cut(sent: list[dict[str, object]], cuts: list[int]) -> None:
+    data = b"".join(map(encode, sent))
+    decoder, got, last = Decoder(), [], 0
+    for cut in [*sorted(cuts), len(data)]:
+        got += decoder.feed(data[last:cut])
+        last = max(last, cut)
+    assert got == sent
+    assert decoder.noise == []
+
+
+def test_what_a_login_shell_writes_is_no_frame() -> None:
+    decoder = Decoder()
+    data = b'Welcome to nodeb!\n\n{"kind": "not ours"}\nprompt> ' + encode({"kind": "hello"}) + b"bye"
+    assert decoder.feed(data) == [{"kind": "hello"}]
+    assert decoder.noise == ["Welcome to nodeb!", '{"kind": "not ours"}', "prompt>"]
+
+
+def test_of_what_is_no_frame_the_last_lines_are_kept() -> None:
+    decoder = Decoder()
+    decoder.feed(b"".join(b"%d\n" % number for number in range(1000)))
+    assert decoder.noise == [str(number) for number in range(1000 - Decoder.NOISE_LINES, 1000)]
+
+
+@pytest.mark.parametrize("line", [b"{", b"[]", b"{}", b'{"kind":3}', b"\xff"])
+def test_a_marked_line_that_is_no_frame_is_refused(line: bytes) -> None:
+    with pytest.raises(Malformed):
+        Decoder().feed(frames.MARK + line + b"\n")
+
+
+def test_a_line_that_never_ends_is_refused() -> None:
+    decoder = Decoder()
+    decoder.feed(b"x" * FRAME_BYTES_MAX)
+    with pytest.raises(Malformed, match="a line of more than"):
+        decoder.feed(b"x")
+
+
+def test_a_frame_that_no_reader_would_take_is_not_sent() -> None:
+    with pytest.raises(ValueError, match="a frame of"):
+        encode({"kind": "x", "text": "y" * FRAME_BYTES_MAX})
