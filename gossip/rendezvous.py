@@ -78,6 +78,12 @@ def announce_end(folder: Path, peer: int, incarnation: int = 0) -> None:
         _write(folder, peer, {"ended": True, "incarnation": max(incarnation, former.incarnation if former is not None else 0)})
 
 
+def write_seed(folder: Path, seed: Seed) -> None:
+    """Says in ``folder``, which exists, what is known of a peer that runs elsewhere."""
+    where = {"ended": True} if seed.ended else {"control": seed.control, "bulk": seed.bulk}
+    _write(folder, seed.peer, {**where, "incarnation": seed.incarnation})
+
+
 def peers_in(folder: Path) -> list[int]:
     """Of whom there is a file in ``folder``, ascending."""
     try:
@@ -103,22 +109,33 @@ def claim(folder: Path, first: int, ids: int) -> tuple[int, int] | None:
     """
     folder.mkdir(parents=True, exist_ok=True)
     for peer in range(first, ids):
-        if _made(folder / f"{peer}.0.claim"):
+        if take_claim(folder, peer, 0):
             return peer, 0
     for peer in peers_in(folder):
         seed = read_seed(folder, peer)
-        # The name says after which life: two who have seen the same end make the same file.
-        if seed is not None and seed.ended and peer < ids and _made(folder / f"{peer}.{seed.incarnation + 1}.claim"):
+        if seed is not None and seed.ended and peer < ids and take_claim(folder, peer, seed.incarnation + 1):
             return peer, seed.incarnation + 1
     return None
 
 
-def _made(path: Path) -> bool:
+def take_claim(folder: Path, peer: int, incarnation: int) -> bool:
+    """Whether this is the first claim to that life of a peer. Two who have seen the same end make the same file."""
     try:
-        path.touch(exist_ok=False)
+        (folder / f"{peer}.{incarnation}.claim").touch(exist_ok=False)
     except FileExistsError:
         return False
     return True
+
+
+def claims_in(folder: Path) -> set[tuple[int, int]]:
+    """Which lives of which peers have been claimed in ``folder``."""
+    try:
+        names = [name.split(".") for name in os.listdir(folder) if name.endswith(".claim")]
+    except FileNotFoundError:
+        return set()
+    return {
+        (int(words[0]), int(words[1])) for words in names if len(words) == 3 and words[0].isdecimal() and words[1].isdecimal()
+    }
 
 
 def _write(folder: Path, peer: int, fields: dict[str, Any]) -> None:

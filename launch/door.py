@@ -1,0 +1,390 @@
+"""A launcher's door: where newcomers knock, and where the launchers of a run tell each other where their peers are.
+
+Each writes what it hears into its own ``seeds/``, which is all that a peer's node ever reads. Doors visit each other: at once
+when something has changed, and else every second to compare what they know. What they agree on is in ``doorkeeper``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import secrets
+import time
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import zmq
+import zmq.asyncio
+
+from gossip.config import RunConfig
+from gossip.errors import Malformed
+from gossip.telemetry import read_json
+from gossip.transport.sockets import bind, bound_address, endpoint
+
+from . import door_messages as says
+from .door_calls import NUMBER_BYTES, Unanswered, ask, new_socket, plain
+from .door_folder import DoorFolder
+from .door_rates import Allowance
+from .doorkeeper import CLAIMED, DOOR_ID_BYTES, DoorEntry, Doorkeeper, Entry, News
+
+LOOK_S = 0.2
+VISIT_S = 1.0
+VISIT_SOON_S = 0.2  # while somebody of the first peers is missing
+BACK_OFF_MAX_S = 8.0
+ASK_S = 2.0
+GOODBYE_S = 1.0
+CLAIM_TRIES = 8
+CLAIM_PAUSE_S = 0.1
+KNOCKS_MAX = 32
+KNOCK_COST = 20.0
+BYTES_A_UNIT = 4096
+UNITS_A_S, UNITS_AT_ONCE = 500.0, 2000.0
+
+
+@dataclass(frozen=True, slots=True)
+class Entrance:
+    """How a launcher opens its door.
+
+    Attributes:
+        seeds: Addresses (``HOST:PORT``) of other doors of the run; those they know of are visited, too.
+        host: To listen on; "": the address that the peers here listen on.
+        port: 0: any that is free.
+        door: Its number, where others know it already; b"": drawn.
+    """
+
+    seeds: tuple[str, ...] = ()
+    host: str = ""
+    port: int = 0
+    door: bytes = b""
+
+
+@dataclass(slots=True)
+class Neighbour:
+    """Another door, and how it went with it."""
+
+    address: str
+    news: set[int] = field(default_factory=set)  # ids whose entries it has not been told of
+    wake: asyncio.Event = field(default_factory=asyncio.Event)
+    tries: int = 0  # since it answered last
+    error: str = ""
+    answered: bool = False
+    gone: bool = False
+
+
+class Door:
+    """The door of one launcher.
+
+    Args:
+        own: The peers that this launcher runs, and the incarnations that they begin with.
+        let_in: Says which of them train with the others.
+        lost: Called with an own id that turned out to be somebody else's.
+        say: For lines to a person.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        folder: Path,
+        own: Mapping[int, int],
+        entrance: Entrance,
+        *,
+        let_in: Callable[[], Collection[int]] = tuple,
+        lost: Callable[[int], None] = lambda peer: None,
+        say: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        self._config, self._run_dir, self._entrance = config, folder, entrance
+        self._own, self._let_in, self._lost, self._say = dict(own), let_in, lost, say
+        self.door = entrance.door or secrets.token_bytes(DOOR_ID_BYTES)
+        self._folder = DoorFolder(folder, self.door)
+        self._host = entrance.host or config.host
+        self._neighbours: dict[str, Neighbour] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._allowance = Allowance(UNITS_A_S, UNITS_AT_ONCE)
+        self._knocks = 0
+        self._versions = says.Versions.here()
+        self._draw = random.Random(self.door).randrange
+        self.refused = 0  # what was sent here and is no question
+
+    async def open(self) -> None:
+        """Raises: ConfigError, AddressInUse: It cannot listen there."""
+        self._context = zmq.asyncio.Context()
+        self._socket = new_socket(self._context, zmq.ROUTER)
+        try:
+            bind(plain(self._socket), self._host, self._entrance.port, self._config.insecure)
+        except BaseException:
+            self._context.destroy(0)
+            raise
+        self.address = bound_address(plain(self._socket)).removeprefix("tcp://")
+        local = DoorEntry(self.door, self.address, self._folder.place())
+        self.keeper = Doorkeeper(local, self._own, self._config.peers, self._config.peers_max)
+        self._folder.announce(local)
+        for address in self._entrance.seeds:
+            self._visit(address)
+        self._look()
+        for task in (self._serve(), self._keep()):
+            self._run(task)
+
+    async def close(self) -> None:
+        """Tells the others, if they take it in a moment."""
+        self._look()
+        entry = self.keeper.end()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        question = says.Push(self._config.run_id, entry, tuple(self.keeper.entries.values()), ())
+        goodbyes = [self._ask(other.address, question) for other in self._neighbours.values() if other.answered]
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.gather(*goodbyes, return_exceptions=True), GOODBYE_S)
+        self._context.destroy(0)
+        self._folder.withdraw()
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._say(f"! the door has lost a hand: {type(error).__name__}: {error}")
+
+    # --- what others ask ----------------------------------------------------------------------------------------------------
+
+    async def _serve(self) -> None:
+        while True:
+            frames = await self._socket.recv_multipart(copy=False)
+            if len(frames) != 3 or len(frames[1].buffer) != NUMBER_BYTES:
+                self.refused += 1
+                continue
+            sender, number, data = frames[0].bytes, frames[1].bytes, frames[2].bytes
+            seen = frames[2].get("Peer-Address")
+            seen = seen if isinstance(seen, str) else ""
+            if not self._allowance.take(seen, 1.0 + len(data) / BYTES_A_UNIT, time.monotonic()):
+                self.refused += 1
+                continue
+            try:
+                question = says.decode(data)
+            except Malformed:
+                self.refused += 1
+                if says.is_other_version(data):
+                    self._reply(sender, number, self._other_version(data))
+                continue
+            if not isinstance(question, says.Knock):
+                self._reply(sender, number, self._answer(question, seen))
+            elif self._allowance.take(seen, KNOCK_COST, time.monotonic()) and self._knocks < KNOCKS_MAX:
+                self._run(self._let(sender, number, question, seen))
+            else:
+                self._reply(sender, number, says.TurnedAway("wait", "too many knock at this door", ""))
+
+    def _reply(self, sender: bytes, number: bytes, answer: says.Said | None) -> None:
+        if answer is None:
+            self.refused += 1
+            return
+        with contextlib.suppress(zmq.ZMQError):  # whoever asked has gone, or takes no answers
+            self._socket.send_multipart([sender, number, says.encode(answer)], zmq.NOBLOCK)
+
+    def _other_version(self, data: bytes) -> says.TurnedAway:
+        theirs = data[3:4].decode("ascii", "replace")
+        return says.TurnedAway(
+            "version",
+            f"this door speaks version {says.VERSION[3:].decode()}, you version {theirs}",
+            "use the same version of gossip",
+        )
+
+    def _answer(self, question: says.Said, seen: str) -> says.Said | None:
+        """None: it is no question."""
+        now, keeper = time.monotonic(), self.keeper
+        match question:
+            case says.Look():
+                here = [peer for peer, entry in sorted(keeper.entries.items()) if entry.progress > CLAIMED and not entry.ended]
+                free = len(keeper.free(now))
+                run, name = self._config.run_id, self._config.name
+                return says.Here(run, name, keeper.state, tuple(here), free, seen[:80], self._versions)
+            case says.Propose() | says.Pull() | says.Push() if question.run != self._config.run_id:
+                return says.TurnedAway("run", f"this door is of the run {self._config.name}, not of yours", "")
+            case says.Propose():
+                return says.Granted(tuple(keeper.consider(question.entries, now)))
+            case says.Pull():
+                self._learn((), (question.sender,))
+                digest = keeper.digest()
+                if digest == question.digest:
+                    return says.State(keeper.local, digest, (), ())
+                return says.State(keeper.local, digest, tuple(keeper.entries.values()), tuple(keeper.doors.values()))
+            case says.Push():
+                self._learn(question.entries, (question.sender, *question.doors))
+                return says.State(keeper.local, keeper.digest(), (), ())
+            case _:
+                return None
+
+    # --- newcomers ----------------------------------------------------------------------------------------------------------
+
+    async def _let(self, sender: bytes, number: bytes, knock: says.Knock, seen: str) -> None:
+        self._knocks += 1
+        try:
+            self._reply(sender, number, await self._welcome(knock, seen))
+        finally:
+            self._knocks -= 1
+
+    async def _welcome(self, knock: says.Knock, seen: str) -> says.Welcome | says.TurnedAway:
+        config, keeper = self._config, self.keeper
+        if differences := self._versions.differences(knock.versions):
+            return says.TurnedAway("version", f"not the same versions: {'; '.join(differences)}", "install what the swarm has")
+        if keeper.state == "over":
+            return says.TurnedAway("over", f"the run {config.name} is over", "start another: gossip run")
+        if keeper.state == "not begun":
+            return says.TurnedAway("wait", f"the run {config.name} has not begun", "wait until its peers have started")
+        if config.room <= config.peers:
+            first = f"the run {config.name} has room for its {config.peers} first peers only"
+            return says.TurnedAway("full", first, f"gossip run --room {2 * config.peers} ...")
+        if len(knock.door) != DOOR_ID_BYTES or not 1 <= knock.count <= config.peers_max:
+            return says.TurnedAway(
+                "full", f"{knock.count} newcomers at once", f"the run {config.name} has room for {config.peers_max}"
+            )
+        ids = await self.claim(knock.door, knock.count)
+        if ids is None:
+            free = len(keeper.free(time.monotonic()))
+            message = f"the run {config.name} has room for {config.peers_max} peers at a time: {knock.count} were to join, "
+            hint = "who leaves or is killed makes room; whose launcher was killed does not"
+            return says.TurnedAway("full", f"{message}and there is room for {free}", hint)
+        given = config.model_copy(update={"run_dir": "", "host": "127.0.0.1"})
+        code = (read_json(self._run_dir / "environment.json") or {}).get("code")
+        command, where = self._command()
+        return says.Welcome(
+            config.run_id,
+            tuple(sorted(ids.items())),
+            given.model_dump_json().encode(),
+            command,
+            where,
+            str(code["commit"])[:80] if isinstance(code, dict) and "commit" in code else "",
+            seen[:80],
+            tuple(keeper.entries.values()),
+            tuple(keeper.doors.values()),
+        )
+
+    def _command(self) -> tuple[tuple[str, ...], str]:
+        """What the peers here run, from the script on, and where; nothing when it is too long to be said."""
+        found = read_json(self._run_dir / "command.json") or {}
+        words, where = found.get("command"), str(found.get("folder", ""))
+        if not isinstance(words, list) or len(words) < 3 or len(words) > says.WORDS_MAX or len(where) > says.WORD_MAX:
+            return (), ""
+        command = tuple(map(str, words[2:]))
+        return (command, where) if all(len(word) <= says.WORD_MAX for word in command) else ((), "")
+
+    async def claim(self, owner: bytes, count: int) -> dict[int, int] | None:
+        """Ids for newcomers, which no other door that can be reached gives to anybody else, and the incarnations that they begin
+        with. None: there are not so many."""
+        keeper = self.keeper
+        for attempt in range(CLAIM_TRIES):
+            self._look()  # somebody may just have taken one by the folder
+            proposal = keeper.propose(owner, count, time.monotonic(), self._draw if attempt else None)
+            if proposal is None:
+                return None
+            question = says.Propose(self._config.run_id, proposal.entries)
+            others = [other.address for other in self._neighbours.values() if other.answered and not other.tries]
+            answers = await asyncio.gather(*(self._ask(address, question) for address in others), return_exceptions=True)
+            granted = [answer.peers for answer in answers if isinstance(answer, says.Granted)]
+            if keeper.agreed(proposal, granted) and self._folder.claim(proposal.entries):
+                self._spread(keeper.give(proposal, time.monotonic()))
+                return {entry.peer: entry.incarnation for entry in proposal.entries}
+            await asyncio.sleep(CLAIM_PAUSE_S * (1 + self._draw(8)))
+        return None
+
+    # --- what is known ------------------------------------------------------------------------------------------------------
+
+    @property
+    def missing(self) -> list[int]:
+        """Those of the first peers that nobody has told us an address of."""
+        return self.keeper.missing()
+
+    def troubles(self) -> list[str]:
+        """Which doors do not answer, and what came back."""
+        return [f"{other.address}: {other.error} (x{other.tries})" for other in self._neighbours.values() if other.tries]
+
+    async def _keep(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_S)
+            self._look()
+            expired = self.keeper.expire(time.monotonic())
+            self._folder.write(expired, self.keeper)
+            self._spread(expired)
+
+    def _look(self) -> None:
+        """Reads what has changed in the folder, and tells the others."""
+        for news in self._folder.look(self.keeper, self._let_in()):
+            self._spread(news)
+        for address in self._folder.other_doors():
+            self._visit(address)
+
+    def _learn(self, entries: Iterable[Entry], doors: Iterable[DoorEntry]) -> None:
+        """What another door says goes into the folder. It is passed on to nobody: every door tells all others itself, and who
+        has missed that compares."""
+        news = self.keeper.merge(entries, doors)
+        for door in news.doors:
+            if door.ended:
+                self._forget(door.address)
+            else:
+                self._visit(door.address)
+        self._folder.write(news, self.keeper)
+        for peer in news.lost:
+            self._lost(peer)
+
+    # --- other doors --------------------------------------------------------------------------------------------------------
+
+    def _visit(self, address: str) -> None:
+        if address != self.address and address not in self._neighbours and endpoint(f"tcp://{address}", self._config.insecure):
+            neighbour = self._neighbours[address] = Neighbour(address, set(self.keeper.entries))
+            self._run(self._visits(neighbour))
+
+    def _forget(self, address: str) -> None:
+        neighbour = self._neighbours.pop(address, None)
+        if neighbour is not None:
+            neighbour.gone = True
+            neighbour.wake.set()
+
+    def _spread(self, news: News) -> None:
+        for neighbour in self._neighbours.values() if news else ():
+            neighbour.news.update(entry.peer for entry in news.entries)
+            if not neighbour.tries:
+                neighbour.wake.set()
+
+    async def _visits(self, neighbour: Neighbour) -> None:
+        """All the visits to one door."""
+        while not neighbour.gone:
+            told, neighbour.news = neighbour.news, set()
+            neighbour.wake.clear()
+            try:
+                await self._talk(neighbour.address, told)
+                neighbour.tries, neighbour.answered = 0, True
+                pause_s = VISIT_SOON_S if self.keeper.missing() else VISIT_S
+            except Unanswered as silence:
+                neighbour.tries, neighbour.error = neighbour.tries + 1, str(silence)
+                neighbour.news |= told
+                pause_s = min(BACK_OFF_MAX_S, VISIT_SOON_S * 2 ** min(neighbour.tries, 10))
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(neighbour.wake.wait(), pause_s)
+
+    async def _talk(self, address: str, told: Collection[int]) -> None:
+        """Tells a door what is new, or else asks whether it knows the same. Raises: Unanswered."""
+        keeper, run = self.keeper, self._config.run_id
+        before = keeper.digest()
+        known = tuple([keeper.entries[peer] for peer in told if peer in keeper.entries])
+        question = says.Push(run, keeper.local, known, ()) if known else says.Pull(run, keeper.local, before)
+        answer = await self._state(address, question)
+        self._learn(answer.entries, (answer.door, *answer.doors))
+        if isinstance(question, says.Pull) and answer.digest != keeper.digest():
+            everything = says.Push(run, keeper.local, tuple(keeper.entries.values()), tuple(keeper.doors.values()))
+            await self._state(address, everything)
+
+    async def _state(self, address: str, question: says.Question) -> says.State:
+        answer = await self._ask(address, question)
+        if isinstance(answer, says.TurnedAway):
+            raise Unanswered(answer.message)
+        if not isinstance(answer, says.State):
+            raise Unanswered("it gave an answer to another question")
+        return answer
+
+    async def _ask(self, address: str, question: says.Question) -> says.Said:
+        return await ask(self._context, address, question, ASK_S)

@@ -1,0 +1,201 @@
+"""What is said at a door, and its bytes: a question and an answer, each one frame of msgpack within narrow limits.
+
+The first four bytes of each say which version of this protocol they are in, so that two of different versions can tell so.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+from dataclasses import dataclass, fields
+from typing import Literal, TypeAlias, get_args
+
+from gossip.errors import Malformed
+from gossip.transport.codec import PROTOCOL_VERSION, Codec, Limits
+
+from .doorkeeper import DOORS_MAX, DoorEntry, Entry
+
+VERSION = b"GDR1"
+MESSAGE_BYTES_MAX = 512 * 1024  # 1024 peers and as many doors are a third of that
+CONFIG_BYTES_MAX = 64 * 1024
+WORD_MAX = 4096
+WORDS_MAX = 1024
+SAYING_MAX = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Versions:
+    """What has to be the same on all peers: they must read each other's messages, and calculate the same from them."""
+
+    protocol: int
+    gossip: str
+    python: str
+    torch: str
+
+    @classmethod
+    def here(cls) -> Versions:
+        """Read without importing torch. Of torch's version what stands before the +: CPU and CUDA peers may train together."""
+        python = ".".join(platform.python_version_tuple()[:2])
+        return cls(PROTOCOL_VERSION, _version("gossip-train"), python, _version("torch").partition("+")[0])
+
+    def differences(self, other: Versions) -> list[str]:
+        """``torch 2.13.0 here, 2.12.1 there`` for each of them; ``other`` is there."""
+        pairs = ((field.name, getattr(self, field.name), getattr(other, field.name)) for field in fields(self))
+        return [f"{name} {own} here, {others} there" for name, own, others in pairs if own != others]
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"
+
+
+# --- questions ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What run is this? Changes nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Knock:
+    """``count`` newcomers want to join. ``door``: the number of the door that their launcher will have."""
+
+    door: bytes
+    count: int
+    versions: Versions
+
+
+@dataclass(frozen=True, slots=True)
+class Propose:
+    """May we give these ids away?"""
+
+    run: bytes
+    entries: tuple[Entry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Pull:
+    """What do you know that we do not? ``digest``: of what we know."""
+
+    run: bytes
+    sender: DoorEntry
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Push:
+    """What has changed here; or, after a pull that found a difference, all that we know."""
+
+    run: bytes
+    sender: DoorEntry
+    entries: tuple[Entry, ...]
+    doors: tuple[DoorEntry, ...]
+
+
+# --- answers --------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Here:
+    """To ``Look``. ``seen``: the address that the question came from."""
+
+    run: bytes
+    name: str
+    state: Literal["not begun", "running", "over"]
+    peers: tuple[int, ...]
+    free: int
+    seen: str
+    versions: Versions
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """To ``Knock``: ids with the incarnations that their lives begin with, and all that a run's folder needs.
+
+    Attributes:
+        config: The run's settings, JSON.
+        command, folder: What the peers here run, and where; empty when nobody has written that down.
+        commit: Of their code; "": not in git.
+    """
+
+    run: bytes
+    ids: tuple[tuple[int, int], ...]
+    config: bytes
+    command: tuple[str, ...]
+    folder: str
+    commit: str
+    seen: str
+    entries: tuple[Entry, ...]
+    doors: tuple[DoorEntry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TurnedAway:
+    """To any question: no, and what to do about it. ``kind`` "wait": ask again in a moment."""
+
+    kind: Literal["version", "run", "full", "over", "wait"]
+    message: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """To ``Propose``: those of the ids that nobody else has or wants here."""
+
+    peers: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """To ``Pull`` and ``Push``: the digest of what this door knows. After a pull that differs, also all of it."""
+
+    door: DoorEntry
+    digest: bytes
+    entries: tuple[Entry, ...]
+    doors: tuple[DoorEntry, ...]
+
+
+Question: TypeAlias = Look | Knock | Propose | Pull | Push
+Answer: TypeAlias = Here | Welcome | TurnedAway | Granted | State
+Said: TypeAlias = Question | Answer
+
+_CODEC: Codec[Said] = Codec(
+    (*get_args(Question), *get_args(Answer)),
+    Limits(
+        message_bytes=MESSAGE_BYTES_MAX,
+        bytes_max=64,
+        str_max=80,
+        items_max=DOORS_MAX,
+        larger={
+            (Welcome, "config"): CONFIG_BYTES_MAX,
+            (Welcome, "command"): WORD_MAX,
+            (Welcome, "folder"): WORD_MAX,
+            (TurnedAway, "message"): SAYING_MAX,
+            (TurnedAway, "hint"): SAYING_MAX,
+        },
+    ),
+)
+
+
+def encode(said: Said) -> bytes:
+    """Raises: ValueError: It is larger than others take: a bug of ours, not input."""
+    return VERSION + _CODEC.encode(said)
+
+
+def decode(data: bytes | memoryview) -> Said:
+    """Raises: Malformed: It is nothing that ``encode`` makes, and nothing else is ever raised."""
+    version = bytes(data[: len(VERSION)])
+    if version != VERSION:
+        is_other = version[:3] == VERSION[:3]
+        raise Malformed(
+            f"{version[3:].decode('ascii', 'replace')!r} is another version of doors" if is_other else "not of a door"
+        )
+    return _CODEC.decode(data[len(VERSION) :])
+
+
+def is_other_version(data: bytes) -> bool:
+    """Whether it is of a door that speaks another version."""
+    return data[:3] == VERSION[:3] and data[: len(VERSION)] != VERSION

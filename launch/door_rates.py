@@ -1,0 +1,27 @@
+"""How much each sender may ask of a door."""
+
+from __future__ import annotations
+
+SENDERS_MAX = 1024
+
+
+class Allowance:
+    """So many units a second and so many at once for each sender: who asks for more is not heard.
+
+    Args:
+        per_s, at_once: Of each sender, which is known by the number of its host.
+    """
+
+    def __init__(self, per_s: float, at_once: float) -> None:
+        self._per_s, self._at_once = per_s, at_once
+        self._left: dict[str, tuple[float, float]] = {}  # sender -> units, when that was; the longest silent first
+
+    def take(self, sender: str, units: float, now: float) -> bool:
+        """Whether the sender may have so many now; if not it has spent nothing."""
+        left, since = self._left.pop(sender, (self._at_once, now))
+        left = min(self._at_once, left + (now - since) * self._per_s)
+        granted = units <= left
+        self._left[sender] = (left - units if granted else left, now)
+        if len(self._left) > SENDERS_MAX:
+            del self._left[next(iter(self._left))]
+        return granted

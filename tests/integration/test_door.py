@@ -1,0 +1,216 @@
+"""Doors of several launchers on loopback, each with a folder of its own: what they tell each other, and whom they turn away."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import zmq
+import zmq.asyncio
+
+from gossip.config import RunConfig, resolve
+from gossip.launch import door_messages as says
+from gossip.launch.door import Door, Entrance
+from gossip.launch.door_calls import NUMBER_BYTES, Unanswered, ask
+from gossip.launch.doorkeeper import CLAIMED, Entry
+from gossip.rendezvous import SeedFolder, announce_end, peers_in, read_seed
+
+JOINER, ANOTHER = b"joiner-1", b"joiner-2"
+
+
+def config(**options: Any) -> RunConfig:
+    return resolve({"peers": 2, "room": 6, "name": "t", **options}).with_values("drawn", run="00000000000000aa", f=0).config
+
+
+@asynccontextmanager
+async def door_in(folder: Path, own: tuple[int, ...] = (), *seeds: str, **options: Any) -> AsyncIterator[Door]:
+    folder.mkdir(exist_ok=True)
+    door = Door(options.pop("config", config()), folder, dict.fromkeys(own, 0), Entrance(seeds), **options)
+    await door.open()
+    try:
+        yield door
+    finally:
+        await door.close()
+
+
+def announce(folder: Path, peer: int, incarnation: int = 0) -> None:
+    SeedFolder(folder / "seeds", peer, 9).announce(f"tcp://127.0.0.1:{peer}1", f"tcp://127.0.0.1:{peer}2", incarnation)
+
+
+async def until(done: Callable[[], object], within_s: float = 20.0) -> None:
+    over = time.monotonic() + within_s
+    while not done():
+        assert time.monotonic() < over, "it never came"
+        await asyncio.sleep(0.02)
+
+
+async def asked(door: Door, question: says.Question, within_s: float = 10.0) -> Any:
+    context = zmq.asyncio.Context()
+    try:
+        return await ask(context, door.address, question, within_s)
+    finally:
+        context.destroy(0)
+
+
+def knock(door: bytes = JOINER, count: int = 1, versions: says.Versions | None = None) -> says.Knock:
+    return says.Knock(door, count, versions or says.Versions.here())
+
+
+async def test_what_one_writes_the_others_read_and_the_end_of_a_peer_too(tmp_path: Path) -> None:
+    a, b, c = (tmp_path / name for name in "abc")
+    async with door_in(a, (0,)) as first, door_in(b, (1,), first.address), door_in(c, (), first.address):
+        announce(a, 0)
+        announce(b, 1)
+        await until(lambda: all(peers_in(folder / "seeds") == [0, 1] for folder in (a, b, c)))
+        assert read_seed(c / "seeds", 1) == read_seed(b / "seeds", 1)
+        announce(b, 1, incarnation=4)
+        await until(lambda: all(read_seed(folder / "seeds", 1).incarnation == 4 for folder in (a, c)))  # type: ignore[union-attr]
+        announce_end(b / "seeds", 1, 4)
+        await until(lambda: all(read_seed(folder / "seeds", 1).ended for folder in (a, c)))  # type: ignore[union-attr]
+
+
+async def test_doors_that_were_told_of_one_know_all_and_go_on_without_it(tmp_path: Path) -> None:
+    a, b, c = (tmp_path / name for name in "abc")
+    async with door_in(b, (1,)) as second, door_in(c, ()) as third:
+        async with door_in(a, (0,), second.address, third.address):
+            await until(lambda: len(second.keeper.doors) == len(third.keeper.doors) == 3)
+        await until(lambda: sum(entry.ended for entry in second.keeper.doors.values()) == 1)
+        announce(b, 1)
+        await until(lambda: read_seed(c / "seeds", 1))
+
+
+async def test_a_knock_is_answered_with_all_that_a_folder_needs(tmp_path: Path) -> None:
+    a = tmp_path / "a"
+    async with door_in(a, (0, 1)) as door:
+        assert (await asked(door, knock())).kind == "wait", "nobody is here to take its state from"
+        announce(a, 0)
+        (a / "command.json").write_text(json.dumps({"command": ["python", "-u", "train.py", "--lr", "1"], "folder": "/work"}))
+        await until(lambda: door.keeper.state == "running")
+        welcome = await asked(door, knock(count=2))
+        assert isinstance(welcome, says.Welcome)
+        assert welcome.ids == ((2, 0), (3, 0))
+        assert RunConfig.model_validate_json(welcome.config) == config(run_dir="")
+        assert (welcome.command, welcome.folder) == (("train.py", "--lr", "1"), "/work")
+        assert welcome.seen == "127.0.0.1"
+        assert {entry.peer: entry.owner for entry in welcome.entries} == {0: door.door, 1: door.door, 2: JOINER, 3: JOINER}
+        assert (a / "seeds" / "3.0.claim").exists(), "who joins by the folder sees it, too"
+
+
+async def test_those_who_knock_at_two_doors_at_once_get_different_ids(tmp_path: Path) -> None:
+    a, b = tmp_path / "a", tmp_path / "b"
+    async with door_in(a, (0,)) as one, door_in(b, (1,), one.address) as other:
+        announce(a, 0)
+        await until(lambda: other.keeper.state == one.keeper.state == "running" and len(one.keeper.doors) == 2)
+        joiners = [bytes([number]) * 8 for number in range(4)]
+        answers = await asyncio.gather(*(asked((one, other)[at % 2], knock(who)) for at, who in enumerate(joiners)))
+        ids = [peer for answer in answers for peer, _ in answer.ids]
+        assert sorted(ids) == [2, 3, 4, 5]
+        full = await asked(one, knock(b"too-late"))
+        assert (full.kind, "there is room for 0" in full.message) == ("full", True)
+
+
+async def test_an_id_that_was_taken_by_the_folder_is_not_given_at_the_door(tmp_path: Path) -> None:
+    a = tmp_path / "a"
+    async with door_in(a, (0,)) as door:
+        announce(a, 0)
+        (a / "seeds" / "2.0.claim").touch()
+        await until(lambda: door.keeper.state == "running")
+        assert (await asked(door, knock())).ids == ((3, 0),)
+
+
+async def test_two_launchers_with_the_same_id_find_out_and_one_is_told(tmp_path: Path) -> None:
+    a, b = tmp_path / "a", tmp_path / "b"
+    lost: list[tuple[str, int]] = []
+    async with door_in(a, (2,), lost=lambda peer: lost.append(("a", peer))) as one:
+        announce(a, 2)
+        b.mkdir()
+        announce(b, 2)
+        async with door_in(b, (2,), one.address, lost=lambda peer: lost.append(("b", peer))) as other:
+            await until(lambda: lost)
+            await until(lambda: one.keeper.digest() == other.keeper.digest())
+            assert [(peer, len(one.keeper.own) + len(other.keeper.own)) for _, peer in lost] == [(2, 1)]
+
+
+async def test_other_versions_are_turned_away_with_both_values(tmp_path: Path) -> None:
+    async with door_in(tmp_path / "a", (0,)) as door:
+        here = says.Versions.here()
+        other = says.Versions(here.protocol, here.gossip, here.python, "1.2.3")
+        answer = await asked(door, knock(versions=other))
+        assert (answer.kind, answer.message) == ("version", f"not the same versions: torch {here.torch} here, 1.2.3 there")
+
+
+async def test_doors_of_different_runs_have_nothing_to_say_to_each_other(tmp_path: Path) -> None:
+    a, b = tmp_path / "a", tmp_path / "b"
+    strange = config().model_copy(update={"run": "00000000000000bb", "name": "u"})
+    async with door_in(a, (0,)) as one, door_in(b, (0,), one.address, config=strange) as other:
+        announce(a, 0)
+        await until(other.troubles)
+        assert "of the run t, not of yours" in other.troubles()[0]
+        assert peers_in(b / "seeds") == []
+        assert len(one.keeper.doors) == 1
+
+
+async def test_a_door_that_does_not_answer_is_named_with_what_came_back(tmp_path: Path) -> None:
+    async with door_in(tmp_path / "a", (0,)) as one:
+        gone = one.address
+    async with door_in(tmp_path / "b", (), gone) as door:
+        await until(door.troubles)
+        assert door.troubles()[0].startswith(f"{gone}: connection refused: nothing listens there (x")
+
+
+async def test_the_address_that_was_bound_is_in_the_folder(tmp_path: Path) -> None:
+    async with door_in(tmp_path / "a", (0,)) as door:
+        (found,) = (tmp_path / "a" / "doors").glob("*.json")
+        assert json.loads(found.read_text())["address"] == door.address
+        assert not door.address.endswith(":0")
+    assert not found.exists()
+
+
+async def test_bytes_of_strangers_are_counted_and_nothing_else(tmp_path: Path) -> None:
+    context = zmq.asyncio.Context()
+    async with door_in(tmp_path / "a", (0,)) as door:
+        stranger = context.socket(zmq.DEALER)
+        stranger.connect(f"tcp://{door.address}")
+        number = b"\0" * NUMBER_BYTES
+        good = says.encode(says.Look())
+        bad = [[b""], [number, b""], [number, b"GDR1"], [number, good + b"x"], [b"short", good], [number, good, b"more"]]
+        bad += [[number, says.VERSION + bytes([byte]) * 50] for byte in (0x00, 0x91, 0xC1, 0xDD, 0xDF, 0xFF)]
+        bad += [[number, says.encode(says.Granted((1,)))]]
+        for frames in bad:
+            await stranger.send_multipart(frames)
+        await until(lambda: door.refused == len(bad))
+        await stranger.send_multipart([number, b"GDR9whatever"])
+        answer = says.decode((await stranger.recv_multipart())[1])
+        assert isinstance(answer, says.TurnedAway)
+        assert answer.message == "this door speaks version 1, you version 9"
+        assert isinstance(await asked(door, says.Look()), says.Here)
+    context.destroy(0)
+
+
+async def test_who_asks_too_much_is_not_heard_for_a_while(tmp_path: Path) -> None:
+    async with door_in(tmp_path / "a", (0,)) as door:
+        context = zmq.asyncio.Context()
+        flood = context.socket(zmq.DEALER)
+        flood.set(zmq.SNDHWM, 0)
+        flood.connect(f"tcp://{door.address}")
+        for _ in range(3000):
+            await flood.send_multipart([b"\0" * NUMBER_BYTES, says.encode(says.Look())])
+        await until(lambda: door.refused > 0)
+        context.destroy(0)
+
+
+async def test_an_entry_for_an_id_beyond_the_room_is_not_taken(tmp_path: Path) -> None:
+    async with door_in(tmp_path / "a", (0,)) as door:
+        question = says.Propose(config().run_id, (Entry(6, 0, CLAIMED, ANOTHER), Entry(5, 0, CLAIMED, ANOTHER)))
+        assert (await asked(door, question)).peers == (5,)
+        try:
+            await asked(door, says.Propose(config().run_id, (Entry(5, -1, CLAIMED, ANOTHER),)), within_s=1.0)
+        except Unanswered as silence:
+            assert "no answer" in str(silence)  # noqa: PT017 - it is what came back that is looked at
+        else:
+            raise AssertionError("a negative incarnation is nothing that a door says")

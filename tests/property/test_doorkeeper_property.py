@@ -1,0 +1,96 @@
+"""Doors that have exchanged what they know know the same, in whatever order they heard it; and give no id away twice."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gossip.launch.doorkeeper import DoorEntry, Doorkeeper, Entry
+
+IDS, FIRST = 5, 2
+NAMES = [bytes([letter]) * 8 for letter in b"abc"]
+ENTRIES = st.builds(
+    Entry,
+    peer=st.integers(0, IDS - 1),
+    incarnation=st.integers(0, 3),
+    progress=st.sampled_from([0, 1, 2]),
+    owner=st.sampled_from([b"", b"xxxxxxxx", b"yyyyyyyy"]),
+    ended=st.booleans(),
+    control=st.sampled_from(["", "tcp://10.0.0.1:1", "tcp://10.0.0.2:1"]),
+)
+DOORS = st.builds(
+    DoorEntry,
+    door=st.sampled_from([b"dddddddd", b"eeeeeeee"]),
+    address=st.sampled_from(["10.0.0.1:1", "10.0.0.2:1"]),
+    place=st.just(b""),
+    ended=st.booleans(),
+)
+
+
+def keepers() -> list[Doorkeeper]:
+    return [Doorkeeper(DoorEntry(name, f"10.0.1.{name[0]}:1", name), {}, FIRST, IDS) for name in NAMES]
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.one_of(ENTRIES, DOORS)), max_size=30),
+    st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2)), max_size=10),
+    st.permutations(range(3)),
+)
+def test_after_all_have_exchanged_all_know_the_same(
+    heard: list[tuple[int, Entry | DoorEntry]], meetings: list[tuple[int, int]], order: list[int]
+) -> None:
+    doors = keepers()
+    for number, (at, what) in enumerate(heard):
+        doors[at].merge([what], []) if isinstance(what, Entry) else doors[at].merge([], [what])
+        if number < len(meetings):
+            one, other = (doors[place] for place in meetings[number])
+            other.merge(one.entries.values(), one.doors.values())
+    for _ in range(2):  # what one tells all in the first turn is all there is
+        for at in order:
+            for door in doors:
+                door.merge(doors[at].entries.values(), doors[at].doors.values())
+    assert doors[0].entries == doors[1].entries == doors[2].entries
+    assert len({door.digest() for door in doors}) == 1
+    told = [what for _, what in heard if isinstance(what, Entry)]
+    best = {entry.peer: entry for entry in sorted(told, key=lambda entry: entry.order)}
+    assert doors[0].entries == best, "the greatest entry for each id, and nothing but what was heard"
+
+
+@settings(max_examples=100)
+@given(st.data())
+def test_doors_that_reach_each_other_give_no_life_of_an_id_away_twice(data: st.DataObject) -> None:
+    """Questions and answers of several doors in any order; those that give something away tell the others at some time."""
+    doors = keepers()
+    for one in doors:
+        for other in doors:
+            other.merge([], one.doors.values())
+    running: list[dict[str, object]] = []
+    given_away: list[tuple[int, int]] = []
+    untold: list[tuple[int, tuple[Entry, ...]]] = []
+    joiner = 0
+    for _ in range(data.draw(st.integers(1, 40))):
+        what = data.draw(st.sampled_from(["propose", "ask", "finish", "tell"]))
+        if what == "propose":
+            at = data.draw(st.integers(0, 2))
+            joiner += 1
+            proposal = doors[at].propose(joiner.to_bytes(8, "big"), data.draw(st.integers(1, 2)), 0.0)
+            if proposal is not None:
+                running.append({"at": at, "proposal": proposal, "answers": [], "left": [n for n in range(3) if n != at]})
+        elif what == "tell" and untold:
+            to, entries = untold.pop(data.draw(st.integers(0, len(untold) - 1)))
+            doors[to].merge(entries)
+        elif running:
+            one = running[data.draw(st.integers(0, len(running) - 1))]
+            left, proposal = one["left"], one["proposal"]
+            if what == "ask" and left:
+                place = left.pop(data.draw(st.integers(0, len(left) - 1)))
+                one["answers"].append(doors[place].consider(proposal.entries, 0.0))
+            elif what == "finish" and not left:
+                running.remove(one)
+                if doors[one["at"]].agreed(proposal, one["answers"]):
+                    news = doors[one["at"]].give(proposal, 0.0)
+                    given_away += [(entry.peer, entry.incarnation) for entry in news.entries]
+                    untold += [(n, news.entries) for n in range(3) if n != one["at"]]
+    assert not [life for life, times in Counter(given_away).items() if times > 1]
