@@ -9,9 +9,8 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from gossip.config import RunConfig
 from gossip.errors import NeverStarted
@@ -21,6 +20,7 @@ from gossip.telemetry import JsonLines, Logbook
 from .drilling import DrillDesk
 from .failures import explain
 from .guardian import TOKEN_VARIABLE
+from .outcome import Outcome, Stop
 from .peer_process import Guardian, Life, PeerProcess
 from .screens import Screen
 from .view import EXIT_ASKED, RunView
@@ -35,67 +35,6 @@ TICK_S = 0.1
 STOP_GRACE_S = 30.0  # after the first Ctrl-C; then those that did not leave are killed
 START_SLACK_S = 10.0  # peers count their start timeout themselves; this is for those that cannot
 TOO_LATE = (NeverStarted.exit_code, 5)  # what a peer ends with that finds nobody any more
-Stop = Literal["", "interrupt", "terminate", "killed", "never_started"]
-
-
-@dataclass(slots=True)
-class Outcome:
-    """How a run ended."""
-
-    config: RunConfig
-    view: RunView
-    lives: list[Life] = field(default_factory=list)
-    stopped: Stop = ""
-    dismissed: set[int] = field(default_factory=set)  # who waited for a start that could not come
-    wall_s: float = 0.0
-    bytes_sent: int = 0
-
-    @property
-    def finished(self) -> list[int]:
-        """Peers whose last life ended with exit code 0."""
-        return sorted(life.peer for life in self.last_lives.values() if life.code == 0 and life.peer not in self.dismissed)
-
-    @property
-    def last_lives(self) -> dict[int, Life]:
-        return {life.peer: life for life in self.lives}
-
-    @property
-    def unplanned(self) -> list[int]:
-        """Peers that were lost without the plan wanting it."""
-        return sorted({blow.peer for blow in self.view.blows if not blow.planned})
-
-    @property
-    def exit_code(self) -> int:
-        return exit_code(self)
-
-
-def exit_code(outcome: Outcome) -> int:
-    """The launcher's exit code (``docs/exit_codes.md``)."""
-    match outcome.stopped:
-        case "interrupt" | "killed":
-            return 130
-        case "terminate":
-            return 143
-        case "never_started":
-            return NeverStarted.exit_code
-        case "":
-            pass
-    if outcome.finished:
-        return 0
-    # What the peers themselves say is more than what their processes' codes can.
-    judged = [life for life in outcome.last_lives.values() if life.peer not in outcome.dismissed]
-    codes = [_code(life, outcome.view.halted.get(life.peer, {})) for life in judged]
-    for code in (6, 2, 4, 1, 5):
-        if code in codes:
-            return code
-    return next((code for code in codes if code), 5)  # all were killed: nobody is left to reach a quorum
-
-
-def _code(life: Life, halted: Mapping[str, Any]) -> int:
-    said = halted.get("exit_code")
-    if isinstance(said, int) and said > 1 and life.code not in (None, 0):
-        return said
-    return life.code if life.code is not None else 5
 
 
 class Supervisor:
@@ -107,6 +46,7 @@ class Supervisor:
         screen: Where words go.
         environment: What peers inherit; ``os.environ`` when None.
         newcomers: To a run that others have begun: which ids to start, and with which incarnations. None: begins the run.
+        share: Of the peers that begin it: which to start here, and with which incarnations; others start the rest. None: all.
     """
 
     def __init__(
@@ -116,16 +56,18 @@ class Supervisor:
         screen: Screen,
         environment: Mapping[str, str] | None = None,
         newcomers: Mapping[int, int] | None = None,
+        share: Mapping[int, int] | None = None,
     ) -> None:
         self.config, self.command, self.screen = config, list(command), screen
         self.folder = Path(config.run_dir).resolve()
         self.plan = config.plan
         self.joins = newcomers is not None
-        self.peers = dict.fromkeys(range(config.peers), 0) if newcomers is None else dict(newcomers)
+        given = newcomers if newcomers is not None else share
+        self.peers = dict(given) if given is not None else dict.fromkeys(range(config.peers), 0)
         self.view = RunView(self.peers, self.plan)
         self.outcome = Outcome(config, self.view)
         self._environment = _peer_environment(self.folder, os.environ if environment is None else environment)
-        self._token = secrets.token_hex(16)
+        self.token = secrets.token_hex(16)
         self._processes: dict[int, PeerProcess] = {}
         self._waking: dict[asyncio.TimerHandle, Callable[[], None]] = {}
         self._stop = asyncio.Event()
@@ -139,8 +81,8 @@ class Supervisor:
         began = time.monotonic()
         self._events = JsonLines(self.folder / "events.jsonl", "events")
         self._logbook = Logbook(self.folder / "logbook.md", self.config.name)
-        self._guardian = Guardian(self._token)
-        self._warm = WarmStart(self._environment, self._token) if self.config.warm and is_possible(self.command) else None
+        self._guardian = Guardian(self.token)
+        self._warm = WarmStart(self._environment, self.token) if self.config.warm and is_possible(self.command) else None
         loop = asyncio.get_running_loop()
         numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         for number in numbers:
@@ -228,8 +170,11 @@ class Supervisor:
 
     @property
     def _need(self) -> int:
-        """Peers that it takes to start. Who joins finds the others there."""
-        return self.config.peers // 2 + 1 if self.config.quorum == "majority" and not self.joins else 1
+        """Peers of ours that it takes to start. Who joins finds the others there."""
+        if self.config.quorum == "available" or self.joins:
+            return 1
+        elsewhere = self.config.peers - len(self.peers)
+        return max(1, self.config.peers // 2 + 1 - elsewhere)
 
     async def _begin_life(self, peer: int, incarnation: int) -> PeerProcess | None:
         """None: the run was stopped before there was one to stop."""
@@ -250,7 +195,7 @@ class Supervisor:
             incarnation,
             self.command,
             self._environment,
-            self._token,
+            self.token,
             folder / "out.log",
             self._warm,
             on_line=lambda text, err: self.screen.output(peer, text, err),
@@ -298,10 +243,8 @@ class Supervisor:
             self._explained = True
 
     def _on_event(self, event: dict[str, Any]) -> None:
-        self._events.write(event)
         before = set(self.view.hangs)
-        for line in self.view.feed(event):
-            self._say(line)
+        self._tell(event)
         for peer in set(self.view.hangs) - before:
             self._wake_later(peer, self.view.hangs.pop(peer))
         if event["event"] == "halted":
@@ -360,7 +303,7 @@ class Supervisor:
         while True:
             if self.config.insecure and time.monotonic() - warned >= INSECURE_EVERY_S:
                 warned = time.monotonic()
-                self._say(INSECURE)
+                self._remind(INSECURE)
             await asyncio.sleep(TICK_S)
             now = time.monotonic()
             self.screen.tick(self.view)
@@ -371,25 +314,26 @@ class Supervisor:
                 continue
             if now - told >= WAITING_EVERY_S:
                 told = now
-                self._say(_waiting(self.view, now - began, self.config.start_timeout_s))
+                self._remind(waiting(self.view, now - began, self.config.start_timeout_s))
             if now - began > self.config.start_timeout_s + START_SLACK_S and len(self.view.here) < self._need:
                 error = NeverStarted(self._need, tuple(self.view.here), tuple(self.view.missing), now - began)
                 self._say(f"x {error}")
                 self._say(f"  hint: {error.hint}: {self.folder / f'peer-{self.view.missing[0]}' / 'out.log'}")
-                self._end("never_started")
+                self.end("never_started")
 
     def _on_signal(self, number: int) -> None:
         if self.outcome.stopped == "":
             interrupted = number == signal.SIGINT
             again = " (Ctrl-C again: stop now)" if interrupted else ""
-            self._end("interrupt" if interrupted else "terminate", f"stopping after this round{again}")
+            self.end("interrupt" if interrupted else "terminate", f"stopping after this round{again}")
         elif self.outcome.stopped in ("interrupt", "terminate"):
-            self._kill("stopping now")
+            self.kill("stopping now")
         else:
-            self._kill("")
+            self.kill("")
 
-    def _end(self, why: Stop, say: str = "") -> None:
-        """Asks every trainer to leave after its round."""
+    def end(self, why: Stop, say: str = "", grace_s: float | None = None) -> None:
+        """Asks every trainer to leave after its round, and kills those that have not left ``grace_s`` later."""
+        grace_s = STOP_GRACE_S if grace_s is None else grace_s
         if len(self._ended) == len(self.peers):
             return  # everybody is done; we are only writing it down
         self.outcome.stopped = why
@@ -400,9 +344,10 @@ class Supervisor:
         for process in self._processes.values():
             process.send_trainer(signal.SIGTERM)
             process.send_all(signal.SIGCONT)  # whoever sleeps could not leave
-        asyncio.get_running_loop().call_later(STOP_GRACE_S, self._kill, f"not gone after {STOP_GRACE_S:.0f} s")
+        asyncio.get_running_loop().call_later(grace_s, self.kill, f"not gone after {grace_s:.0f} s")
 
-    def _kill(self, say: str) -> None:
+    def kill(self, say: str) -> None:
+        """Kills whoever is left."""
         left = {peer: process.members() for peer, process in self._processes.items()}
         if not any(left.values()):
             return
@@ -416,10 +361,17 @@ class Supervisor:
 
     def record(self, event: str, peer: int | None, t: float | None = None, **fields: Any) -> None:
         """A row of our own in events.jsonl."""
-        row = {"t": time.monotonic() if t is None else t, "wall": time.time(), "peer": peer, "event": event, **fields}
+        self._tell({"t": time.monotonic() if t is None else t, "wall": time.time(), "peer": peer, "event": event, **fields})
+
+    def _tell(self, row: dict[str, Any]) -> None:
+        """Writes down what has happened, and says what of it is worth a line."""
         self._events.write(row)
         for line in self.view.feed(row):
             self._say(line)
+
+    def _remind(self, text: str) -> None:
+        """Of what goes on for a while: said again and again."""
+        self._say(text)
 
     def _say(self, text: str) -> None:
         self.screen.say(text)
@@ -443,7 +395,8 @@ def _peer_environment(folder: Path, inherited: Mapping[str, str]) -> dict[str, s
     }
 
 
-def _waiting(view: RunView, seconds: float, timeout_s: float) -> str:
-    here = ", ".join(map(str, view.here)) or "nobody"
-    missing = ", ".join(map(str, view.missing))
+def waiting(view: RunView, seconds: float, timeout_s: float, name: Callable[[int], str] = str) -> str:
+    """Whom the start waits for, and who is here; ``name``: of a peer."""
+    here = ", ".join(map(name, view.here)) or "nobody"
+    missing = ", ".join(map(name, view.missing))
     return f"! waiting for peers {missing} since {seconds:.0f} s (at most {timeout_s:.0f} s); here: {here}"
