@@ -12,7 +12,7 @@ import typer
 
 from gossip.errors import ConfigError, GossipError
 
-from . import bench, drill
+from . import bench, drill, tend
 from .simulate import simulate
 
 if TYPE_CHECKING:
@@ -229,6 +229,8 @@ def demo(
 
 
 app.command()(simulate)
+for command in tend.COMMANDS:
+    app.command()(command)
 app.add_typer(bench.app, name="bench")
 app.add_typer(drill.app, name="drill")
 

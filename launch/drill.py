@@ -14,7 +14,6 @@ import typer
 
 from gossip.errors import ConfigError
 
-RUNS = Path("runs")
 RANDOM_KINDS = ("kill", "stop", "partition", "slow", "poison")
 BACK_S = 30.0  # at most so much longer is looked on, until those that were started again are back, or have left
 LOOK_S = 0.25
@@ -286,10 +285,9 @@ def _known(folder: Path) -> list[int]:
 
 def _folder(run: Path) -> Path:
     """Raises: ConfigError: There is no such run."""
-    for folder in (run, RUNS / run):
-        if (folder / "config.json").is_file():
-            return folder.resolve()
-    raise ConfigError(f"there is no run {str(run)!r}", "give its folder, or its name under runs/")
+    from .run_state import find
+
+    return find(str(run))
 
 
 def _peers(text: str) -> list[int]:

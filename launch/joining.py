@@ -13,7 +13,8 @@ from gossip.rendezvous import Seed, announce_end, claim, peers_in, read_seed
 from gossip.telemetry import code_version, read_json
 
 from . import feasible
-from .runs import COMMAND, RUNS
+from .run_state import find
+from .runs import COMMAND
 from .supervisor import script_command
 
 ANSWER_S = 1.0  # a peer that runs takes a connection at once, or after a moment when its host is far away
@@ -36,11 +37,9 @@ def look(run: str) -> Place:
 
     Raises: ConfigError: There is no such run, it is over, nobody of it answers, or it has room for nobody.
     """
-    folder = next((path for path in (Path(run), Path(RUNS) / run) if (path / "config.json").is_file()), None)
-    if folder is None:
-        raise ConfigError(f"there is no run in {run}", "give its folder, or its name under runs/")
+    folder = find(run)
     config = RunConfig.load(folder / "config.json")
-    place = Place(folder.resolve(), config.model_copy(update={"run_dir": str(folder.resolve())}))
+    place = Place(folder, config.model_copy(update={"run_dir": str(folder)}))
     if config.room <= config.peers:
         raise ConfigError(
             f"the run in {folder} has room for its {config.peers} first peers only", f"gossip run --room {2 * config.peers} ..."

@@ -14,12 +14,12 @@ from typing import Any
 from gossip.config import Resolved, RunConfig
 from gossip.telemetry import environment, write_json
 
-from . import feasible, summary
+from . import feasible, launchers, summary
 from .outcome import Outcome
+from .run_state import RUNS
 from .screens import Screen
 from .supervisor import Supervisor
 
-RUNS = "runs"
 COMMAND = "command.json"
 
 
@@ -64,7 +64,8 @@ def train(config: RunConfig, command: Sequence[str], screen: Screen, newcomers: 
     """
     if newcomers is None:
         write_json(Path(config.run_dir) / COMMAND, {"command": list(command), "folder": os.getcwd()})
-    return asyncio.run(Supervisor(config, command, screen, newcomers=newcomers).run())
+    with launchers.present(Path(config.run_dir), range(config.peers) if newcomers is None else newcomers):
+        return asyncio.run(Supervisor(config, command, screen, newcomers=newcomers).run())
 
 
 def conclude(folder: Path, outcome: Outcome) -> dict[str, Any]:

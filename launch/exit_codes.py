@@ -1,0 +1,62 @@
+"""What exit codes mean: ``gossip explain``, and the table of docs/exit_codes.md, which a test compares with this."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """``action``: what a person or a scheduler should do about it; "": nothing."""
+
+    status: str
+    meaning: str
+    action: str = ""
+
+
+CODES: dict[int, Meaning] = {
+    0: Meaning("finished", "At least one peer finished. Others may have died on the way: see `deaths` in `summary.json`."),
+    1: Meaning(
+        "failed",
+        "The script raised in so many peers that none finished; the first failure was printed. For `demo` also: it ended, but not"
+        " as it should have, and the lines that begin with `error:` say why.",
+        "fix the script",
+    ),
+    2: Meaning(
+        "refused",
+        "The command line, a setting, a fault, a name, the run folder or the memory does not allow this run. Nothing was started,"
+        " or the peers refused to begin.",
+        "do what the hint says",
+    ),
+    4: Meaning(
+        "never_started",
+        "Fewer peers than a quorum came before `--start-timeout`.",
+        "look at the log of the first missing peer: `gossip logs RUN -p PEER`",
+    ),
+    5: Meaning(
+        "quorum_lost",
+        "Too few peers were left to commit a round, or for the rule to tolerate `f` liars, and none came back in time; or all"
+        " were killed.",
+        "restart, a smaller `-f`, or `--quorum available`",
+    ),
+    6: Meaning("refused", "The swarm refused the peers: another model, version or run.", "make all peers build the same model"),
+    130: Meaning("stopped", "Ctrl-C. The first lets every peer finish its round and leave; the second kills."),
+    143: Meaning("stopped", "The launcher got SIGTERM or SIGHUP; peers left as after one Ctrl-C."),
+}
+
+
+def explain(code: int) -> list[str]:
+    """Lines for people."""
+    known = CODES.get(code)
+    if known is None and 128 < code < 128 + signal.NSIG:
+        try:
+            name = signal.Signals(code - 128).name
+        except ValueError:
+            name = f"signal {code - 128}"
+        why = "; the system does that when memory runs out" if name == "SIGKILL" else ""
+        known = Meaning("killed", f"Not one of gossip's: 128 + {code - 128}, a process that was killed by {name}{why}.")
+    if known is None:
+        known = Meaning("", "Not one of gossip's: the script, or whatever ran it, exits with that.")
+    lines = [f"{code}  {known.status}".rstrip(), f"  {known.meaning}", *([f"  try: {known.action}"] if known.action else [])]
+    return [line.replace("`", "") for line in lines]

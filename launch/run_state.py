@@ -1,0 +1,167 @@
+"""How a run in a folder stands, read from what it has written; fast, so little is imported and little of its files is read."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from gossip.errors import ConfigError
+from gossip.rendezvous import peers_in, read_seed
+from gossip.telemetry import read_json
+
+from .launchers import Launcher
+from .launchers import of as launchers_of
+
+RUNS = "runs"
+TAIL_BYTES = 256 * 1024  # of events.jsonl: more rows than all peers write in a second
+State = Literal["running", "elsewhere", "ended", "killed", "not begun"]
+"""``elsewhere``: its launchers are on other machines, and have not said that they are done. ``killed``: a launcher is gone
+without a word, and nobody has written a summary."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunState:
+    """``alive``: peers, as the run's last round saw them; None: it has had no round, or there is nobody any more."""
+
+    name: str
+    folder: Path
+    state: State
+    peers: int
+    alive: int | None
+    round: int | None
+    rounds: int | None
+    began: float | None
+    ended: float | None
+    accuracy: float | None
+    loss: float | None
+    exit_code: int | None
+    status: str | None
+    launchers: tuple[Launcher, ...]
+
+    @property
+    def over(self) -> bool:
+        return self.state in ("ended", "killed")
+
+    def to_json(self) -> dict[str, Any]:
+        fields = (
+            "name",
+            "state",
+            "peers",
+            "alive",
+            "round",
+            "rounds",
+            "began",
+            "ended",
+            "accuracy",
+            "loss",
+            "exit_code",
+            "status",
+        )
+        launchers = [{"pid": one.pid, "host": one.host, "running": one.running} for one in self.launchers]
+        return {**{field: getattr(self, field) for field in fields}, "folder": str(self.folder), "launchers": launchers}
+
+
+def find(run: str, runs: Path = Path(RUNS)) -> Path:
+    """The folder of a run that is named by its folder, or by its name under ``runs``. Raises: ConfigError: There is none."""
+    for folder in (Path(run), runs / run):
+        if (folder / "config.json").is_file():
+            return folder.resolve()
+    near = difflib.get_close_matches(Path(run).name, [folder.name for folder in folders(runs)], n=1, cutoff=0.6)
+    suggestion = f". Did you mean {near[0]!r}?" if near else ""
+    raise ConfigError(f"there is no run {run!r}{suggestion}", f"give its folder, or its name under {runs}/: gossip ls")
+
+
+def folders(runs: Path) -> list[Path]:
+    """Those of all runs, the latest first."""
+    found = [path.parent for path in runs.glob("*/config.json")]
+    return sorted(found, key=lambda folder: (folder / "config.json").stat().st_mtime, reverse=True)
+
+
+def look(folder: Path) -> RunState:
+    """Raises: ConfigError: Its settings cannot be read."""
+    try:
+        config = read_json(folder / "config.json") or {}
+        summary = read_json(folder / "summary.json")
+        environment = read_json(folder / "environment.json") or {}
+    except ValueError as error:
+        raise ConfigError(f"cannot read the run in {folder}: {error}") from error
+    launchers = tuple(launchers_of(folder))
+    state = _state(launchers, summary is not None)
+    ended = max((one.ended for one in launchers), default=0.0) if state == "ended" else 0.0
+    known = summary if summary is not None and state == "ended" else {}
+    progress = _progress(folder) if not known else {}
+    accuracy = known.get("accuracy") or {}
+    return RunState(
+        name=str(config.get("name") or folder.name),
+        folder=folder,
+        state=state,
+        peers=int(config.get("peers") or 0),
+        alive=progress.get("alive") if state in ("running", "elsewhere") else None,
+        round=int(known["rounds"]) if known else progress.get("round"),
+        rounds=config.get("rounds"),
+        began=environment.get("started"),
+        ended=ended or None,
+        accuracy=_first(accuracy.get("mean_model"), accuracy.get("worst_replica"), progress.get("accuracy")),
+        loss=_first(known.get("loss"), progress.get("loss")),
+        exit_code=known.get("exit_code"),
+        status=known.get("status"),
+        launchers=launchers,
+    )
+
+
+def _state(launchers: Sequence[Launcher], summarised: bool) -> State:
+    if any(one.running for one in launchers):
+        return "running"
+    if any(not one.here and not one.ended for one in launchers):
+        return "elsewhere"
+    if summarised:
+        return "ended"
+    return "killed" if launchers else "not begun"
+
+
+def _first(*values: float | None) -> float | None:
+    return next((value for value in values if value is not None), None)
+
+
+def still_here(folder: Path) -> list[int]:
+    """Peers that have told where they are, and whose launcher has not said that they have ended."""
+    seeds = folder / "seeds"
+    return [peer for peer in peers_in(seeds) if (seed := read_seed(seeds, peer)) is not None and not seed.ended]
+
+
+def _progress(folder: Path) -> dict[str, Any]:
+    """Round, loss, accuracy and peers alive, by the last rows of the events."""
+    found: dict[str, Any] = {}
+    accuracies: dict[int, float] = {}
+    for row in _last_rows(folder / "events.jsonl"):
+        if row.get("event") == "round" and isinstance(row.get("round"), int) and row["round"] >= found.get("round", -1):
+            found["round"], found["loss"] = row["round"], row.get("loss", found.get("loss"))
+            alive = row.get("alive")
+            found["alive"] = len(alive) if isinstance(alive, list) else alive
+        if row.get("event") == "metrics" and isinstance(row.get("peer"), int) and isinstance(row.get("accuracy"), int | float):
+            accuracies[row["peer"]] = float(row["accuracy"])
+    if accuracies:
+        found["accuracy"] = sum(accuracies.values()) / len(accuracies)
+    return found
+
+
+def _last_rows(path: Path) -> Iterator[dict[str, Any]]:
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - TAIL_BYTES))
+            lines = file.read().splitlines()
+    except FileNotFoundError:
+        return
+    for line in lines:
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue  # cut off: the first, or one that somebody is just writing
+        if isinstance(row, dict):
+            yield row

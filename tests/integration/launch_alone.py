@@ -1,0 +1,37 @@
+"""A launcher of fake peers, as a process of its own:  launch_alone.py RUN_FOLDER MODE"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from gossip.config import RunConfig
+from gossip.launch import runs
+from gossip.launch.screens import PlainScreen
+from gossip.launch.supervisor import script_command
+from gossip.launch.view import RunView
+
+ALL_THERE = "all peers are there"
+
+
+class Screen(PlainScreen):
+    """Says when each peer has told the last that it tells by itself."""
+
+    told = False
+
+    def tick(self, view: RunView) -> None:
+        if not self.told and all(row.accuracy is not None for row in view.rows.values()):
+            self.told = True
+            print(ALL_THERE, flush=True)
+
+
+def main() -> int:
+    folder, mode = Path(sys.argv[1]), sys.argv[2]
+    config = RunConfig.load(folder / "config.json")
+    outcome = runs.train(config, script_command(Path(__file__).with_name("launch_fake_peer.py"), [mode]), Screen())
+    runs.conclude(folder, outcome)
+    return outcome.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,192 @@
+"""``gossip ls``, ``logs`` and ``stop`` on launchers that are processes of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from launch_alone import ALL_THERE
+
+from gossip.config import resolve
+from gossip.errors import ConfigError
+from gossip.launch import launchers, run_state, stopping
+from gossip.launch.supervisor import STOP_GRACE_S
+from gossip.telemetry import read_json, write_json
+
+LAUNCHER = Path(__file__).with_name("launch_alone.py")
+Start = Callable[..., subprocess.Popen[str]]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "runs" / "one"
+    folder.mkdir(parents=True)
+    resolved = resolve({"peers": 2, "run_dir": str(folder), "name": "one", "warm": False})
+    resolved.with_values("drawn", run="00000000000000aa", f=0).config.dump(folder / "config.json")
+    return folder
+
+
+@pytest.fixture
+def start(folder: Path) -> Iterator[Start]:
+    """Starts a launcher whose peers all behave in some way, and returns when each of them runs."""
+    started: list[subprocess.Popen[str]] = []
+
+    def launcher(mode: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen([sys.executable, str(LAUNCHER), str(folder), mode], stdout=subprocess.PIPE, text=True)
+        started.append(process)
+        assert process.stdout is not None
+        while (line := process.stdout.readline()) != f"{ALL_THERE}\n":
+            assert line, "the launcher has ended"
+        return process
+
+    yield launcher
+    for process in started:
+        assert process.stdout is not None
+        process.stdout.close()
+        process.kill()
+        process.wait()
+
+
+def gossip(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "gossip.launch.cli", *words]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_a_run_is_listed_read_and_stopped_from_another_terminal(folder: Path, start: Start) -> None:
+    launcher, home = start("polite"), folder.parents[1]
+    assert [(run["name"], run["state"], run["round"]) for run in json.loads(gossip("ls", "--json", cwd=home).stdout)] == [
+        ("one", "running", 1)
+    ]
+    assert sorted(gossip("logs", "one", "-p", "1", cwd=home).stdout.splitlines()) == ["1| hello from 1.0", "1| to stderr"]
+    followed = subprocess.Popen(
+        [sys.executable, "-m", "gossip.launch.cli", "logs", "-f", "one"], cwd=home, stdout=subprocess.PIPE, text=True
+    )
+    assert followed.stdout is not None
+    first = followed.stdout.readline()
+    done = gossip("stop", "one", cwd=home)
+    assert done.returncode == 0, done.stderr
+    assert f"launcher pid {launcher.pid}" in done.stdout
+    assert "one has ended after" in done.stdout
+    assert "exit code 143: no process of it is left here" in done.stdout
+    assert launcher.wait(20) == 143
+    assert launchers.processes_of(folder) == []
+    with followed:
+        lines = [first, *followed.stdout]
+    assert sorted(line.rstrip() for line in lines) == ["0| hello from 0.0", "0| to stderr", "1| hello from 1.0", "1| to stderr"]
+    assert followed.returncode == 0, "it ends with the run"
+    listed = gossip("ls", cwd=home).stdout
+    assert "ended" in listed
+    assert "143 stopped" in listed
+    again = gossip("stop", "one", cwd=home)
+    assert (again.returncode, again.stdout) == (0, "one is over already: stopped, exit code 143\n")
+
+
+def test_following_a_log_ends_cleanly_with_ctrl_c(folder: Path, start: Start) -> None:
+    start("polite")
+    command = [sys.executable, "-m", "gossip.launch.cli", "logs", "-f", str(folder)]
+    followed = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert followed.stdout is not None
+    followed.stdout.readline()
+    followed.send_signal(signal.SIGINT)
+    _, err = followed.communicate(timeout=20)
+    assert (followed.returncode, err) == (130, "")
+    stopping.stop(run_state.look(folder), now=True, timeout_s=10, say=lambda line: None)
+
+
+def test_with_now_the_launcher_kills_its_peers_at_once(folder: Path, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    launcher = start("stubborn")
+    said: list[str] = []
+    monkeypatch.setattr(stopping, "NOW_S", 60.0)  # however slow the machine
+    stopping.stop(run_state.look(folder), now=True, timeout_s=10, say=said.append)
+    assert launcher.wait(20) == 143
+    assert not any("does not answer" in line for line in said)
+    assert float(said[-1].split("after ")[1].split(" s")[0]) < STOP_GRACE_S, said
+
+
+def test_peers_that_do_not_leave_are_told_and_killed_with_now(
+    folder: Path, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launcher = start("stubborn")
+    said: list[str] = []
+    monkeypatch.setattr(stopping, "TELL_EVERY_S", 0.1)
+    with pytest.raises(stopping.NotGone) as caught:
+        stopping.stop(run_state.look(folder), now=False, timeout_s=0.5, say=said.append)
+    assert caught.value.pids == (launcher.pid,)
+    assert str(caught.value.hint) == "gossip stop --now one"
+    assert any("(at most 0 s)" in line or "(at most 1 s)" in line for line in said[1:]), said
+    stopping.stop(run_state.look(folder), now=True, timeout_s=0.5, say=said.append)
+    assert launcher.wait(20) == 143
+    assert launchers.processes_of(folder) == []
+
+
+def test_a_launcher_that_does_not_answer_is_killed_and_its_peers_go_too(
+    folder: Path, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launcher = start("stubborn")
+    said: list[str] = []
+    monkeypatch.setattr(stopping, "NOW_S", 0.0)  # no launcher is as quick as that
+    stopping.stop(run_state.look(folder), now=True, timeout_s=10, say=said.append)
+    assert any("does not answer" in line for line in said)
+    assert launcher.wait(20) in (-signal.SIGKILL, 143)
+    assert launchers.processes_of(folder) == []
+
+
+def test_a_stopped_launcher_is_woken_to_be_asked(folder: Path, start: Start) -> None:
+    launcher = start("polite")
+    launcher.send_signal(signal.SIGSTOP)
+    stopping.stop(run_state.look(folder), now=False, timeout_s=20, say=lambda line: None)
+    assert launcher.wait(20) == 143
+
+
+def test_a_run_whose_launcher_was_killed_says_so(folder: Path, start: Start) -> None:
+    launcher = start("polite")
+    launcher.kill()
+    launcher.wait()
+    said: list[str] = []
+    assert run_state.look(folder).state == "killed"
+    assert stopping._wait_for_processes(folder) == []
+    stopping.stop(run_state.look(folder), now=False, timeout_s=10, say=said.append)
+    assert said == ["one is over already: its launcher was killed"]
+
+
+def _change_word(folder: Path, **changes: object) -> None:
+    (path,) = (folder / launchers.FOLDER).glob("*.json")
+    write_json(path, {**(read_json(path) or {}), **changes})
+
+
+def test_a_run_of_another_machine_is_not_touched(folder: Path) -> None:
+    with launchers.present(folder, [0, 1]):
+        _change_word(folder, machine="another", host="nodeb")
+        with pytest.raises(ConfigError, match=rf"one is led from nodeb \(pid {os.getpid()}\): this machine cannot") as caught:
+            stopping.stop(run_state.look(folder), now=True, timeout_s=1, say=lambda line: None)
+        assert caught.value.hint == f"there: gossip stop {folder}"
+
+
+def test_a_pid_that_was_given_out_again_is_not_signalled(folder: Path) -> None:
+    """The launcher's number is this process's by now: a signal would end the test."""
+    with launchers.present(folder, [0, 1]):
+        stale = run_state.look(folder)
+        _change_word(folder, started=1)
+        assert run_state.look(folder).state == "killed"
+        (one,) = launchers.of(folder)
+        with stopping._handle(one) as handle:
+            assert handle == -1
+        with stopping._handle(stale.launchers[0]) as handle:
+            assert handle >= 0
+
+
+def test_a_run_of_another_user_says_whose_it_is(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(handle: int, number: int) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(signal, "pidfd_send_signal", refuse)
+    with launchers.present(folder, [0, 1]):
+        _change_word(folder, user=0)
+        with pytest.raises(ConfigError, match=f"one is user root's: .*pid {os.getpid()}"):
+            stopping.stop(run_state.look(folder), now=True, timeout_s=1, say=lambda line: None)

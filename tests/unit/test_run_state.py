@@ -1,0 +1,169 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gossip.errors import ConfigError
+from gossip.launch import launchers, run_state, tend
+from gossip.launch.guardian import stat
+from gossip.telemetry import JsonLines
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run that was begun."""
+    return begun(tmp_path / "runs" / "digits-0a1b")
+
+
+def begun(folder: Path) -> Path:
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps({"name": folder.name, "peers": 3, "rounds": 400}))
+    (folder / "environment.json").write_text(json.dumps({"started": 1000.0}))
+    return folder
+
+
+def leave_word(folder: Path, **changes: Any) -> None:
+    """Of a launcher that is this process, but for ``changes``."""
+    own = stat(os.getpid())
+    assert own is not None
+    fields = {
+        "pid": os.getpid(),
+        "started": own.started,
+        "machine": launchers.this_machine(),
+        "host": "vm",
+        "user": os.getuid(),
+        "since": 1000.0,
+        "peers": [0, 1, 2],
+        "ended": 0.0,
+        **changes,
+    }
+    path = folder / launchers.FOLDER / f"{len(list(folder.glob('launchers/*')))}.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(fields))
+
+
+def summarise(folder: Path, exit_code: int = 0) -> None:
+    accuracy = {"mean_model": None, "worst_replica": 0.93}
+    fields = {"rounds": 400, "accuracy": accuracy, "loss": 0.07, "exit_code": exit_code, "status": "finished"}
+    (folder / "summary.json").write_text(json.dumps(fields))
+
+
+def test_a_run_is_running_while_its_launcher_is(run: Path) -> None:
+    with launchers.present(run, [0, 1, 2]):
+        (own,) = launchers.of(run)
+        assert (own.pid, own.peers, own.running) == (os.getpid(), (0, 1, 2), True)
+        assert run_state.look(run).state == "running"
+    assert launchers.of(run)[0].ended
+    assert not launchers.of(run)[0].running
+
+
+def test_a_pid_that_somebody_else_has_by_now_is_not_the_launcher(run: Path) -> None:
+    leave_word(run, started=1)
+    assert run_state.look(run).state == "killed"
+
+
+@pytest.mark.parametrize(
+    ("words", "summary", "state"),
+    [
+        ([], False, "not begun"),
+        ([], True, "ended"),  # by a version that left no word
+        ([{}], False, "running"),
+        ([{}], True, "running"),  # the first launcher is done, one that has joined goes on
+        ([{"ended": 2000.0}], True, "ended"),
+        ([{"pid": 2**22 + 1}], False, "killed"),
+        ([{"pid": 2**22 + 1}, {"ended": 2000.0}], True, "ended"),
+        ([{"machine": "another"}], False, "elsewhere"),
+        ([{"machine": "another", "ended": 2000.0}], True, "ended"),
+        ([{"machine": "another"}, {}], False, "running"),
+    ],
+)
+def test_the_state_follows_from_launchers_and_summary(run: Path, words: list[dict[str, Any]], summary: bool, state: str) -> None:
+    for changes in words:
+        leave_word(run, **changes)
+    if summary:
+        summarise(run)
+    assert run_state.look(run).state == state
+
+
+def test_what_is_no_word_of_a_launcher_is_left_alone(run: Path) -> None:
+    leave_word(run)
+    for name, text in {"a": "", "b": "[1]", "c": "{}", "d": '{"pid": 3}'}.items():
+        (run / launchers.FOLDER / f"{name}.json").write_text(text)
+    assert len(launchers.of(run)) == 1
+
+
+def test_progress_is_read_from_the_last_rows(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    leave_word(run)
+    events = JsonLines(run / "events.jsonl", "events")
+    for number in range(2000):
+        events.write({"t": 0.0, "peer": number % 3, "event": "round", "round": number, "loss": 0.5, "alive": [0, 1]})
+        events.write({"t": 0.0, "peer": number % 3, "event": "metrics", "accuracy": 0.25 * (number % 3)})
+    with (run / "events.jsonl").open("a") as file:
+        file.write('{"t": 0.0, "peer": 1, "event": "round", "rou')  # just being written
+    monkeypatch.setattr(run_state, "TAIL_BYTES", 10_000)
+    seen = run_state.look(run)
+    assert (seen.round, seen.loss, seen.alive, seen.accuracy, seen.exit_code) == (1999, 0.5, 2, 0.25, None)
+
+
+def test_the_end_is_read_from_the_summary(run: Path) -> None:
+    leave_word(run, ended=2000.0)
+    summarise(run)
+    seen = run_state.look(run)
+    assert (seen.round, seen.accuracy, seen.loss, seen.exit_code, seen.ended) == (400, 0.93, 0.07, 0, 2000.0)
+
+
+def test_runs_are_found_by_folder_and_by_name(run: Path) -> None:
+    assert run_state.find(str(run)) == run
+    assert run_state.find("digits-0a1b", run.parent) == run
+    with pytest.raises(ConfigError, match=r"no run 'digit-0a1b'. Did you mean 'digits-0a1b'\?"):
+        run_state.find("digit-0a1b", run.parent)
+    with pytest.raises(ConfigError, match=r"no run 'quite-different'$"):
+        run_state.find("quite-different", run.parent)
+
+
+def test_the_list_has_a_line_for_each_run_the_latest_first(run: Path) -> None:
+    leave_word(run, ended=2000.0)
+    summarise(run)
+    later = begun(run.parent / "later-77")
+    leave_word(later)
+    os.utime(run / "config.json", (1, 1))
+    states = [run_state.look(folder) for folder in run_state.folders(run.parent)]
+    head, first, second = tend.table(states, now=1000.0 + 3 * 3600)
+    assert head.split() == ["name", "state", "peers", "round", "began", "acc", "loss", "exit"]
+    assert first.split() == ["later-77", "running", "3", "-", "3", "h", "ago", "-", "-", "-"]
+    assert second.split() == ["digits-0a1b", "ended", "3", "400/400", "3", "h", "ago", "0.930", "0.070", "0", "finished"]
+    assert json.loads(json.dumps(states[1].to_json()))["exit_code"] == 0
+
+
+def test_processes_of_a_run_are_known_by_their_environment(run: Path, tmp_path: Path) -> None:
+    def start(folder: Path) -> subprocess.Popen[bytes]:
+        code = "print(flush=True); import sys; sys.stdin.read()"
+        environment = {**os.environ, "GOSSIP_RUN_DIR": str(folder)}
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        return subprocess.Popen([sys.executable, "-S", "-c", code], env=environment, **pipes)  # type: ignore[call-overload,no-any-return]
+
+    with start(run) as ours, start(tmp_path / "other") as others:
+        for process in (ours, others):
+            assert process.stdout is not None
+            process.stdout.readline()
+        assert launchers.processes_of(run) == [ours.pid]
+        ours.kill()
+        ours.wait()
+        assert launchers.processes_of(run) == []
+        others.kill()
+
+
+def test_looking_at_runs_takes_a_moment_only(run: Path) -> None:
+    """They are looked at again and again while a log is followed."""
+    leave_word(run)
+    (run / "events.jsonl").write_bytes(b'{"event": "round", "round": 1}\n' * 500_000)
+    began = time.process_time()
+    run_state.look(run)
+    assert time.process_time() - began < 0.5
