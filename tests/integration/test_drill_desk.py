@@ -199,6 +199,9 @@ def test_each_launcher_hurts_its_own_peers_and_all_heal(folder: Path) -> None:
         order(drill="slow", peers=[5], factor=2, for_s=50)
         assert order(drill="heal")["woken"] == [2]
         assert who(folder)[1] > 0
+        later.is_training = False
+        with pytest.raises(ConfigError, match="does not train yet"):
+            order(drill="stop", peers=[1, 5], for_s=1)
 
     with_desks(folder, act, first, later)
     assert first.done == [("kill", 1, 2.5), ("wake",)]
