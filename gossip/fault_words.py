@@ -23,12 +23,16 @@ class _Reader:
     """Walks over one word, and says where it stopped making sense."""
 
     word: str
+    what: str = "fault"
     at: int = 0
 
     def wrong(self, expected: str, hint: str | None = None) -> BadFault:
         rest = self.word[self.at :]
         found = f"{rest!r} at position {self.at}" if rest else "the end"
-        return BadFault(f"bad fault {self.word!r}: expected {expected}, found {found}", hint)
+        return self.bad(f"expected {expected}, found {found}", hint)
+
+    def bad(self, why: str, hint: str | None = None) -> BadFault:
+        return BadFault(f"bad {self.what} {self.word!r}: {why}", hint)
 
     def take(self, pattern: str, expected: str, hint: str | None = None) -> str:
         match = re.compile(pattern).match(self.word, self.at)
@@ -92,7 +96,7 @@ def read_word(word: str) -> tuple[RealFault | LinkFault | NodeLie, ...]:
 
 def peers_of(text: str) -> tuple[int, ...]:
     """``0-4,7``. Raises: BadFault."""
-    reader, usage = _Reader(text.strip()), "peers are typed as 3, as 1,5 or as 0-4"
+    reader, usage = _Reader(text.strip(), "peers"), "peers are typed as 3, as 1,5 or as 0-4"
     peers = _peers(reader, "", usage)
     reader.end(usage)
     return peers
@@ -100,7 +104,7 @@ def peers_of(text: str) -> tuple[int, ...]:
 
 def seconds_of(text: str) -> float:
     """``2s``, ``500ms``, ``1m``. Raises: BadFault."""
-    reader, usage = _Reader(text.strip()), "durations are typed as 2s, 500ms or 1m"
+    reader, usage = _Reader(text.strip(), "duration"), "durations are typed as 2s, 500ms or 1m"
     seconds = _seconds(reader, usage)
     reader.end(usage)
     return seconds
@@ -113,7 +117,7 @@ def _peers(reader: _Reader, kind: str, usage: str) -> tuple[int, ...]:
         reader.at += 1
         peers += _span(reader, "a peer's number", usage)
     if len(set(peers)) != len(peers):
-        raise BadFault(f"bad fault {reader.word!r}: a peer is named twice", usage)
+        raise reader.bad("a peer is named twice", usage)
     return tuple(peers)
 
 
@@ -124,7 +128,7 @@ def _span(reader: _Reader, expected: str, usage: str) -> list[int]:
         reader.at += 1
         last = int(reader.take(r"\d{1,9}", "the last of a row of peers", usage))
         if not first <= last < first + PEERS_NAMED_MAX:
-            raise BadFault(f"bad fault {reader.word!r}: {first}-{last} is no row of peers", usage)
+            raise reader.bad(f"{first}-{last} is no row of peers", usage)
     return list(range(first, last + 1))
 
 
@@ -138,21 +142,21 @@ def _link_fault(reader: _Reader, kind: str, usage: str) -> LinkFault:
     peers = () if everybody else _peers(reader, kind, usage)
     if kind == "ring":
         if len(peers) < 4:
-            raise BadFault(f"bad fault {reader.word!r}: in a ring of {len(peers)} everybody reaches everybody", usage)
+            raise reader.bad(f"in a ring of {len(peers)} everybody reaches everybody", usage)
         return Ring(peers, *_while(reader, usage))
     reader.take(r"\*", "'*' and " + {"flap": "a period", "loss": "a share", "delay": "a duration"}[kind], usage)
     if kind == "loss":
         share = _number(reader, "a share from 0 to 1", usage)
         if not 0 <= share <= 1:
-            raise BadFault(f"bad fault {reader.word!r}: a share of {share:g} is not from 0 to 1", usage)
+            raise reader.bad(f"a share of {share:g} is not from 0 to 1", usage)
         return Loss(share, *_while(reader, usage), peers)
     long_s = _seconds(reader, usage)
     if kind == "delay":
         return Delay(long_s, *_while(reader, usage), peers)
     if len(peers) != 2:
-        raise BadFault(f"bad fault {reader.word!r}: a link has two ends, not {len(peers)}", usage)
+        raise reader.bad(f"a link has two ends, not {len(peers)}", usage)
     if long_s < 0.001:
-        raise BadFault(f"bad fault {reader.word!r}: a period of {long_s:g} s is too short", usage)
+        raise reader.bad(f"a period of {long_s:g} s is too short", usage)
     at_s, for_s = _while(reader, usage)
     return Flap(peers, at_s, for_s, long_s)
 
@@ -167,7 +171,7 @@ def _sides(reader: _Reader, usage: str) -> tuple[tuple[tuple[int, ...], ...], bo
         sides.append(_peers(reader, "partition", usage))
     everyone = [peer for side in sides for peer in side]
     if len(set(everyone)) != len(everyone):
-        raise BadFault(f"bad fault {reader.word!r}: a peer is on two sides", usage)
+        raise reader.bad("a peer is on two sides", usage)
     return tuple(sides), mark == ">"
 
 

@@ -16,8 +16,8 @@ from . import bench, drill
 from .simulate import simulate
 
 if TYPE_CHECKING:
+    from .outcome import Outcome
     from .screens import Screen
-    from .supervisor import Outcome
 
 app = typer.Typer(
     name="gossip",

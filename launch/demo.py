@@ -18,8 +18,9 @@ from gossip.faults import FaultPlan, Liar
 from gossip.telemetry import read_json, write_json
 
 from . import runs
+from .outcome import Outcome
 from .screens import LiveScreen, PlainScreen, Screen, is_terminal
-from .supervisor import Outcome, script_command
+from .supervisor import script_command
 
 PEERS = 8
 ROUNDS = 400

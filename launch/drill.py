@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from gossip.errors import BadFault, ConfigError
+from gossip.errors import ConfigError
 
 RUNS = Path("runs")
 RANDOM_KINDS = ("kill", "stop", "partition", "slow", "poison")
-BACK_S = 30.0  # at most so much longer is looked on, until those that were started again are back
+BACK_S = 30.0  # at most so much longer is looked on, until those that were started again are back, or have left
+LOOK_S = 0.25
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None)
 
@@ -30,8 +32,8 @@ def drill(
     context: typer.Context,
     run: Annotated[Path, typer.Argument(help="Folder of the run, or its name under runs/.", show_default=False)],
 ) -> None:
-    """Kill, stop, cut off, slow down or poison peers of a live run that allows it (gossip run --drills), and report what it cost:
-    gossip drill RUN kill 3"""
+    """Kill, stop, cut off, slow down or poison peers of a live run that allows it (gossip run --drills), have them leave, and
+    report what it cost: gossip drill RUN kill 3"""
     context.obj = run
 
 
@@ -53,6 +55,12 @@ def kill(
 def stop(context: typer.Context, peers: PeerList, for_s: For = "5s", settle: Settle = "5s", as_json: Json = False) -> None:
     """SIGSTOP to all processes of a peer, SIGCONT when its time is over."""
     _once(context, {"drill": "stop", "peers": _peers(peers), "for_s": _seconds(for_s)}, settle, as_json)
+
+
+@app.command()
+def leave(context: typer.Context, peers: PeerList, settle: Settle = "5s", as_json: Json = False) -> None:
+    """SIGTERM to a peer, as a scheduler sends that wants its machine back: it leaves after its round, and stays away."""
+    _once(context, {"drill": "leave", "peers": _peers(peers)}, settle, as_json)
 
 
 @app.command()
@@ -98,12 +106,23 @@ def poison(
 
 
 @app.command()
-def heal(context: typer.Context) -> None:
-    """End every drill that lasts: mend links, wake the stopped, let nobody be slow or lie."""
-    from .drilling import ask
+def heal(
+    context: typer.Context, as_json: Annotated[bool, typer.Option("--json", help="Print what was healed as JSON.")] = False
+) -> None:
+    """End every drill that lasts: mend links, wake the stopped, let nobody be slow or lie. Says what there was."""
+    from .desks import ask
 
-    ask(_folder(context.obj), {"drill": "heal"})
-    print("healed")
+    answer = ask(_folder(context.obj), {"drill": "heal"})
+    print(json.dumps({key: answer[key] for key in ("ended", "woken")}) if as_json else healed(answer))
+
+
+def healed(answer: Mapping[str, Any]) -> str:
+    """What a run answered to ``heal``, for a person."""
+    from gossip.world_faults import peers_word
+
+    woken = [f"woke {peers_word(tuple(sorted(answer['woken'])))}"] if answer["woken"] else []
+    ended = [f"ended {word}" for word in answer["ended"]]
+    return "healed: " + ("; ".join([*ended, *woken]) or "there was nothing to heal")
 
 
 @app.command("random")
@@ -117,25 +136,30 @@ def at_random(
     as_json: Json = False,
 ) -> None:
     """One drill after the other, drawn from a seed. Ctrl-C heals, and reports."""
-    from .drilling import ask
+    from .desks import NobodyThere, ask
 
     folder, draw, pause_s = _folder(context.obj), random.Random(seed), _seconds(every)
+    lasts_s, settle_s = _seconds(for_s), _seconds(settle)
     wanted = [kind.strip() for kind in kinds.split(",") if kind.strip()]
     for kind in wanted:
         if kind not in RANDOM_KINDS:
             raise ConfigError(f"there is no drill {kind!r} to draw", f"there are {', '.join(RANDOM_KINDS)}")
     if not wanted or pause_s <= 0:
         raise ConfigError("random drills need a kind, and time between them", "--kinds kill,stop --every 5s")
-    count, began = _peer_count(folder), time.monotonic()
-    ends, until = began + _seconds(for_s), began
+    began = time.monotonic()
+    ends, until = began + lasts_s, began
     try:
         while time.monotonic() < ends:
-            order = drawn(draw, wanted, count, pause_s)
+            order = drawn(draw, wanted, _known(folder), pause_s)
             try:
                 answer = ask(folder, order)
+            except NobodyThere as nobody:
+                if time.monotonic() - began < pause_s:
+                    raise  # it never took one
+                if not as_json:
+                    print(f"{time.monotonic() - began:6.1f} s  {nobody}")
+                break
             except ConfigError as error:
-                if "is over" in str(error) or "about to end" in str(error) or "does not answer" in str(error):
-                    break
                 if not as_json:
                     print(f"not done: {_in_words(order)}: {error}")  # whom it would hit is still away from the last
             else:
@@ -144,15 +168,15 @@ def at_random(
                     print(f"{time.monotonic() - began:6.1f} s  {_in_words(order)}")
             time.sleep(max(0.0, min(pause_s, ends - time.monotonic())))
     except KeyboardInterrupt:
-        ask(folder, {"drill": "heal"})
+        _heal_if_there(folder)
         until = time.monotonic()
-    _report(folder, began, max(until, began), _seconds(settle), as_json)
+    _report(folder, began, max(until, began), settle_s, as_json)
 
 
-def drawn(draw: random.Random, kinds: list[str], peers: int, pause_s: float) -> dict[str, Any]:
+def drawn(draw: random.Random, kinds: list[str], peers: Sequence[int], pause_s: float) -> dict[str, Any]:
     """A drill that is over before the next one comes. A minority is cut off, never half of the peers or more."""
     kind = draw.choice(kinds)
-    peer, share, few = draw.randrange(peers), draw.uniform(0.2, 0.8), draw.sample(range(peers), max(1, (peers - 1) // 2))
+    peer, share, few = draw.choice(peers), draw.uniform(0.2, 0.8), draw.sample(peers, max(1, (len(peers) - 1) // 2))
     for_s = round(share * pause_s, 3)
     match kind:
         case "kill":
@@ -161,7 +185,7 @@ def drawn(draw: random.Random, kinds: list[str], peers: int, pause_s: float) -> 
             return {"drill": kind, "peers": [peer], "for_s": for_s}
         case "partition":
             cut_off = sorted(few[: draw.randrange(len(few)) + 1])
-            return {"drill": kind, "sides": [[p for p in range(peers) if p not in cut_off], cut_off], "for_s": for_s}
+            return {"drill": kind, "sides": [[p for p in peers if p not in cut_off], cut_off], "for_s": for_s}
         case "slow":
             return {"drill": kind, "peers": [peer], "factor": 4.0, "for_s": for_s}
         case _:
@@ -186,22 +210,40 @@ def _in_words(order: Mapping[str, Any]) -> str:
 
 
 def _once(context: typer.Context, order: Mapping[str, Any], settle: str, as_json: bool) -> None:
-    from .drilling import ask
+    from .desks import ask
 
     folder, settle_s = _folder(context.obj), _seconds(settle)
     answer = ask(folder, order)
     if not as_json:
         print(f"drill {answer['number']}: {_in_words(order)}", flush=True)
     try:
-        _wait(answer["until"])
+        until = _wait(folder, answer["t"], answer["until"])
     except KeyboardInterrupt:
+        _heal_if_there(folder)
+        until = min(answer["until"], time.monotonic())
+    _report(folder, answer["t"], until, settle_s, as_json)
+
+
+def _wait(folder: Path, since: float, until: float) -> float:
+    """Until the drill is over, by its time or because somebody healed all, or the run is. Returns when it was."""
+    from .desks import NobodyThere, who
+
+    while (left_s := until - time.monotonic()) > 0:
+        time.sleep(min(LOOK_S, left_s))
+        try:
+            _, healed_at = who(folder)
+        except NobodyThere:
+            return min(until, time.monotonic())
+        if healed_at >= since:
+            return min(until, healed_at)
+    return until
+
+
+def _heal_if_there(folder: Path) -> None:
+    from .desks import NobodyThere, ask
+
+    with contextlib.suppress(NobodyThere):  # what is over needs no healing
         ask(folder, {"drill": "heal"})
-    _report(folder, answer["t"], min(answer["until"], time.monotonic()), settle_s, as_json)
-
-
-def _wait(until: float, sleep: Callable[[float], None] = time.sleep) -> None:
-    if (left := until - time.monotonic()) > 0:
-        sleep(left)
 
 
 def _report(folder: Path, since: float, until: float, settle_s: float, as_json: bool) -> None:
@@ -209,17 +251,18 @@ def _report(folder: Path, since: float, until: float, settle_s: float, as_json: 
     from gossip.telemetry import read_lines
 
     from . import impact
-    from .drilling import SOCKET
+    from .desks import names
 
     while True:
-        goes_on, now = (folder / SOCKET).exists(), time.monotonic()
+        goes_on, now = bool(names(folder)), time.monotonic()
         if now >= until + settle_s or not goes_on:
             commits = [row for path in sorted(folder.glob("peer-*/commits.jsonl")) for row in read_lines(path)]
             found = impact.impact(_peer_count(folder), read_lines(folder / "events.jsonl"), commits, since, until, now)
             on_its_way = any(hit["kind"] == "restart" and hit["back_ms"] is None for hit in found["hit"])
+            on_its_way |= any(gone["after_ms"] is None for gone in found["left"])
             if not (goes_on and on_its_way and now < until + settle_s + BACK_S):
                 break
-        time.sleep(0.25)
+        time.sleep(LOOK_S)
     if as_json:
         print(json.dumps(found))
     else:
@@ -230,6 +273,15 @@ def _peer_count(folder: Path) -> int:
     from gossip.config import RunConfig
 
     return RunConfig.load(folder / "config.json").peers
+
+
+def _known(folder: Path) -> list[int]:
+    """Everybody of the run: of the first, or come later and still expected."""
+    from gossip.rendezvous import peers_in, read_seed
+
+    seeds = folder / "seeds"
+    later = [peer for peer in peers_in(seeds) if (seed := read_seed(seeds, peer)) is not None and not seed.ended]
+    return sorted({*range(_peer_count(folder)), *later})
 
 
 def _folder(run: Path) -> Path:
@@ -249,7 +301,4 @@ def _peers(text: str) -> list[int]:
 def _seconds(text: str) -> float:
     from gossip.fault_words import seconds_of
 
-    try:
-        return seconds_of(text)
-    except BadFault as error:
-        raise ConfigError(str(error), "for example 5s, 500ms or 1m") from error
+    return seconds_of(text)

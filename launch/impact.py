@@ -26,7 +26,8 @@ def impact(
         since, until, now: Monotonic seconds, as ``t`` in the rows.
     """
     rows = sorted((row for row in events if isinstance(row.get("t"), int | float)), key=lambda row: float(row["t"]))
-    view = RunView(peers)
+    came = {row["peer"] for row in rows if isinstance(row.get("peer"), int)}
+    view = RunView(sorted({*range(peers), *came}))
     for row in rows:
         if row["t"] <= now:
             view.feed(row)
@@ -56,6 +57,7 @@ def impact(
             }
             for blow in blows
         ],
+        "left": _left(meanwhile),
         "first_skip_ms": _ms(min((row["t"] for row in meanwhile if row.get("event") == "skip"), default=None), since),
         "rounds_handed_on": len({row.get("round") for row in meanwhile if row.get("event") == "attempt"}),
         "rounds_lost": len({row.get("round") for row in meanwhile if row.get("event") == "lost_round"}),
@@ -67,6 +69,13 @@ def impact(
         "loss": _before_and_after(rows, "loss", since, until, now),
         "accuracy": _before_and_after(rows, "accuracy", since, until, now),
     }
+
+
+def _left(meanwhile: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Of each peer that a drill asked to leave, how long it took: until its process was gone; None: it is still there."""
+    gone = {row["peer"]: row["t"] for row in reversed(meanwhile) if row.get("event") == "exited"}
+    asked = [row for row in meanwhile if row.get("event") == "fault" and row.get("kind") == "leave"]
+    return [{"peer": row["peer"], "round": row["round"], "after_ms": _ms(gone.get(row["peer"]), row["t"])} for row in asked]
 
 
 def pace(made: Sequence[float], since: float, until: float, now: float) -> dict[str, float | None]:
@@ -141,6 +150,9 @@ def lines(found: Mapping[str, Any]) -> list[str]:
         said += [f"dead for all after {_of(hit['dead_ms'], 'ms')}"] if hit["dead_ms"] is not None else []
         said += [f"back after {_of(hit['back_ms'], 'ms')}"] if hit["back_ms"] is not None else []
         told.append(f"  peer {hit['peer']} ({hit['kind']}, round {hit['round']}): {', '.join(said)}")
+    for gone in found["left"]:
+        how = "is still there" if gone["after_ms"] is None else f"was gone after {_of(gone['after_ms'], 'ms')}"
+        told.append(f"  peer {gone['peer']} was asked to leave at round {gone['round']}, and {how}")
     if not found["hit"] and found["first_skip_ms"] is not None:
         told.append(f"  first skip after {_of(found['first_skip_ms'], 'ms')}")
     told.append(

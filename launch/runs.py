@@ -15,8 +15,9 @@ from gossip.config import Resolved, RunConfig
 from gossip.telemetry import environment, write_json
 
 from . import feasible, summary
+from .outcome import Outcome
 from .screens import Screen
-from .supervisor import Outcome, Supervisor
+from .supervisor import Supervisor
 
 RUNS = "runs"
 COMMAND = "command.json"

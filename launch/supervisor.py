@@ -8,10 +8,9 @@ import secrets
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from gossip.config import RunConfig
 from gossip.errors import NeverStarted
@@ -21,8 +20,10 @@ from gossip.telemetry import JsonLines, Logbook
 from .drilling import DrillDesk
 from .failures import explain
 from .guardian import TOKEN_VARIABLE
+from .outcome import Outcome, Stop
 from .peer_process import Guardian, Life, PeerProcess
 from .screens import Screen
+from .sleepers import Sleepers
 from .view import EXIT_ASKED, RunView
 from .warm import Gone, WarmStart, is_possible
 
@@ -35,67 +36,6 @@ TICK_S = 0.1
 STOP_GRACE_S = 30.0  # after the first Ctrl-C; then those that did not leave are killed
 START_SLACK_S = 10.0  # peers count their start timeout themselves; this is for those that cannot
 TOO_LATE = (NeverStarted.exit_code, 5)  # what a peer ends with that finds nobody any more
-Stop = Literal["", "interrupt", "terminate", "killed", "never_started"]
-
-
-@dataclass(slots=True)
-class Outcome:
-    """How a run ended."""
-
-    config: RunConfig
-    view: RunView
-    lives: list[Life] = field(default_factory=list)
-    stopped: Stop = ""
-    dismissed: set[int] = field(default_factory=set)  # who waited for a start that could not come
-    wall_s: float = 0.0
-    bytes_sent: int = 0
-
-    @property
-    def finished(self) -> list[int]:
-        """Peers whose last life ended with exit code 0."""
-        return sorted(life.peer for life in self.last_lives.values() if life.code == 0 and life.peer not in self.dismissed)
-
-    @property
-    def last_lives(self) -> dict[int, Life]:
-        return {life.peer: life for life in self.lives}
-
-    @property
-    def unplanned(self) -> list[int]:
-        """Peers that were lost without the plan wanting it."""
-        return sorted({blow.peer for blow in self.view.blows if not blow.planned})
-
-    @property
-    def exit_code(self) -> int:
-        return exit_code(self)
-
-
-def exit_code(outcome: Outcome) -> int:
-    """The launcher's exit code (``docs/exit_codes.md``)."""
-    match outcome.stopped:
-        case "interrupt" | "killed":
-            return 130
-        case "terminate":
-            return 143
-        case "never_started":
-            return NeverStarted.exit_code
-        case "":
-            pass
-    if outcome.finished:
-        return 0
-    # What the peers themselves say is more than what their processes' codes can.
-    judged = [life for life in outcome.last_lives.values() if life.peer not in outcome.dismissed]
-    codes = [_code(life, outcome.view.halted.get(life.peer, {})) for life in judged]
-    for code in (6, 2, 4, 1, 5):
-        if code in codes:
-            return code
-    return next((code for code in codes if code), 5)  # all were killed: nobody is left to reach a quorum
-
-
-def _code(life: Life, halted: Mapping[str, Any]) -> int:
-    said = halted.get("exit_code")
-    if isinstance(said, int) and said > 1 and life.code not in (None, 0):
-        return said
-    return life.code if life.code is not None else 5
 
 
 class Supervisor:
@@ -127,12 +67,12 @@ class Supervisor:
         self._environment = _peer_environment(self.folder, os.environ if environment is None else environment)
         self._token = secrets.token_hex(16)
         self._processes: dict[int, PeerProcess] = {}
-        self._waking: dict[asyncio.TimerHandle, Callable[[], None]] = {}
+        self._sleepers = Sleepers(self._on_woken)
         self._stop = asyncio.Event()
         self._explained = False
         self._ended: set[int] = set()  # peers that will not come back
         self._late: set[int] = set()
-        self._desk = DrillDesk(self) if config.drills else None
+        self._desk = DrillDesk(self, min(self.peers) if self.joins else None) if config.drills else None
 
     async def run(self) -> Outcome:
         """Until the last process of the last peer is gone."""
@@ -158,8 +98,7 @@ class Supervisor:
                 self._desk.close()
             for number in numbers:
                 loop.remove_signal_handler(number)
-            for handle in self._waking:
-                handle.cancel()
+            self._sleepers.close()
             for process in self._processes.values():
                 process.send_all(signal.SIGKILL)  # only when something above broke: otherwise all are gone
             self._guardian.close()
@@ -310,47 +249,53 @@ class Supervisor:
                 self.outcome.bytes_sent += int(traffic.get("sent_bytes") or 0)
 
     def _wake_later(self, peer: int, after_s: float) -> None:
-        process, since = self._processes.get(peer), time.monotonic()
+        if (process := self._processes.get(peer)) is not None:
+            self._sleepers.wake_later(process, after_s)
 
-        def wake() -> None:
-            self._waking.pop(handle, None)
-            if process is not None and self._processes.get(peer) is process and process.send_all(signal.SIGCONT):
-                self.record("continued", peer)
-                self._say(f"+ SIGCONT peer {peer} after {time.monotonic() - since:.1f} s")
-
-        handle = asyncio.get_running_loop().call_later(after_s, wake)
-        self._waking[handle] = wake
+    def _on_woken(self, peer: int, slept_s: float) -> None:
+        self.record("continued", peer)
+        self._say(f"+ SIGCONT peer {peer} after {slept_s:.1f} s")
 
     # --- drills -----------------------------------------------------------------------------------------------------------
 
     @property
     def is_training(self) -> bool:
         """Whether there is something to disturb."""
-        return bool(self.view.ready) and not self._stop.is_set() and len(self._ended) < len(self.peers)
+        begun = bool(self.view.ready) or any(self.view.rows[peer].state == "training" for peer in self.peers)  # newcomers
+        return begun and not self.is_over
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it ends, or has."""
+        return self._stop.is_set() or len(self._ended) == len(self.peers)
 
     def is_here(self, peer: int) -> bool:
         """Whether the peer has a process that has not ended."""
         process = self._processes.get(peer)
         return process is not None and process.running
 
-    def kill_peer(self, peer: int, after_s: float | None, fault: str) -> None:
+    def kill_peer(self, after_s: float | None, peer: int, fault: str) -> None:
         """SIGKILL to all its processes. It is started again ``after_s`` later, or never."""
         kind, extra = ("crash", {}) if after_s is None else ("restart", {"seconds": after_s})
         self.record("fault", peer, kind=kind, round=self.view.round, fault=fault, **extra)
         self._processes[peer].send_all(signal.SIGKILL)
 
-    def stop_peer(self, peer: int, for_s: float, fault: str) -> None:
+    def stop_peer(self, for_s: float, peer: int, fault: str) -> None:
         """SIGSTOP to all its processes, SIGCONT ``for_s`` later."""
         self.record("fault", peer, kind="hang", round=self.view.round, fault=fault, seconds=for_s)
         self.view.hangs.pop(peer, None)
         self._processes[peer].send_all(signal.SIGSTOP)
         self._wake_later(peer, for_s)
 
-    def wake_all(self) -> None:
-        """SIGCONT at once to whoever would be woken later."""
-        for handle, wake in list(self._waking.items()):
-            handle.cancel()
-            wake()
+    def ask_peer_to_leave(self, peer: int, fault: str) -> None:
+        """SIGTERM to its trainer, as a scheduler does that wants its machine back. It is not started again."""
+        self.record("fault", peer, kind="leave", round=self.view.round, fault=fault)
+        self._processes[peer].send_trainer(signal.SIGTERM)
+        self._processes[peer].send_all(signal.SIGCONT)  # whoever sleeps could not leave
+
+    def wake_all(self) -> list[int]:
+        """SIGCONT at once to whoever would be woken later. Returns whom."""
+        return self._sleepers.wake_all()
 
     # --- all peers --------------------------------------------------------------------------------------------------------
 

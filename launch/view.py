@@ -296,6 +296,8 @@ class RunView:
         if kind in ("crash", "restart"):
             serving = ", which serves it" if str(event.get("fault", "")).startswith("crash:server") else ""
             return [f"* injected: SIGKILL peer {row.peer}{serving} at round {at}"]
+        if kind == "leave":
+            return [f"* injected: SIGTERM peer {row.peer} at round {at}"]
         if kind in LINK_KINDS:
             self.outages.append(Outage(str(event.get("fault")), at, t))
             return [f"* injected: {event.get('fault')} at round {at}"]

@@ -84,8 +84,12 @@ def test_drills_hit_a_live_run_and_are_accounted_for(live: Path) -> None:
     refused = drill(live, "kill", "7")
     assert refused.returncode == 2
     assert "there is no peer 7" in refused.stderr
-    assert drill(live, "heal").stdout == "healed\n"
+    left = told(live, "leave", "1")
+    assert [(gone["peer"], gone["after_ms"] > 0) for gone in left["left"]] == [(1, True)]
+    assert left["hit"] == []
+    assert "peer 1 is not there: it has ended" in drill(live, "kill", "1").stderr
+    assert drill(live, "heal").stdout == "healed: there was nothing to heal\n"
     events = [json.loads(line) for line in (live / "runs" / "out" / "events.jsonl").read_text().splitlines()]
-    assert [event["drill"] for event in events if event.get("event") == "drill"] == ["kill", "partition", "slow", "heal"]
+    assert [event["drill"] for event in events if event.get("event") == "drill"] == ["kill", "partition", "slow", "leave", "heal"]
     faults = [event["fault"] for event in events if event.get("event") in ("fault", "fault_over")]
     assert faults[:3] == ["drill 1: kill 2", "drill 2: partition:0,1|2", "drill 2: partition:0,1|2"]

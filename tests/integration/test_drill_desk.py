@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import stat
 import time
 from collections.abc import Callable
@@ -17,50 +18,62 @@ from gossip.config import resolve
 from gossip.drills import DrillBook
 from gossip.errors import ConfigError
 from gossip.faults import Liar, Slow
-from gossip.launch.drilling import SOCKET, DrillDesk, ask
+from gossip.launch.desks import NobodyThere, ask, name_of, open_socket, who
+from gossip.launch.drilling import DrillDesk
+from gossip.rendezvous import announce_end
 from gossip.world_faults import Partition
 
 
 class FakeRun:
     """What a desk asks of a supervisor, and what it was asked to do."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, peers: tuple[int, ...] = (0, 1, 2, 3)) -> None:
+        self.folder, self.peers = folder, peers
         self.config = SimpleNamespace(peers=4)
         self.view = SimpleNamespace(round=7)
-        self.is_training = True
+        self.is_training, self.is_over = True, False
         self.rows: list[tuple[str, int | None, dict[str, Any]]] = []
         self.done: list[tuple[Any, ...]] = []
 
     def is_here(self, peer: int) -> bool:
-        return peer != 3
+        return peer in self.peers and peer != 3
 
     def record(self, event: str, peer: int | None, **fields: Any) -> None:
         self.rows.append((event, peer, fields))
 
-    def kill_peer(self, peer: int, after_s: float | None, fault: str) -> None:
+    def kill_peer(self, after_s: float | None, peer: int, fault: str) -> None:
         self.done.append(("kill", peer, after_s))
 
-    def stop_peer(self, peer: int, for_s: float, fault: str) -> None:
+    def stop_peer(self, for_s: float, peer: int, fault: str) -> None:
         self.done.append(("stop", peer, for_s))
 
-    def wake_all(self) -> None:
+    def ask_peer_to_leave(self, peer: int, fault: str) -> None:
+        self.done.append(("leave", peer, fault))
+
+    def wake_all(self) -> list[int]:
         self.done.append(("wake",))
+        return [2] if 2 in self.peers else []
 
 
-def with_desk(folder: Path, act: Callable[[Callable[..., dict[str, Any]]], Any]) -> FakeRun:
-    """Runs ``act`` in a thread while a desk is open; it is given a function that sends an order."""
-    run = FakeRun(folder)
+def with_desks(folder: Path, act: Callable[[Callable[..., dict[str, Any]]], Any], *runs: FakeRun) -> None:
+    """Runs ``act`` in a thread while the desks of ``runs`` are open; it is given a function that sends an order."""
 
     async def serve() -> None:
-        desk = DrillDesk(run)  # type: ignore[arg-type]
-        await desk.open()
+        desks = [DrillDesk(run, min(run.peers) if number else None) for number, run in enumerate(runs)]  # type: ignore[arg-type]
+        for desk in desks:
+            await desk.open()
         try:
             await asyncio.to_thread(act, lambda **order: ask(folder, order))
         finally:
-            desk.close()
+            for desk in desks:
+                desk.close()
 
     asyncio.run(serve())
+
+
+def with_desk(folder: Path, act: Callable[[Callable[..., dict[str, Any]]], Any]) -> FakeRun:
+    run = FakeRun(folder)
+    with_desks(folder, act, run)
     return run
 
 
@@ -74,9 +87,9 @@ def folder(tmp_path: Path) -> Path:
 
 def test_only_the_owner_can_open_the_socket_and_it_is_gone_with_the_run(folder: Path) -> None:
     seen: list[int] = []
-    with_desk(folder, lambda order: seen.append(stat.S_IMODE((folder / SOCKET).stat().st_mode)))
+    with_desk(folder, lambda order: seen.append(stat.S_IMODE((folder / name_of(None)).stat().st_mode)))
     assert seen == [0o600]
-    assert not (folder / SOCKET).exists()
+    assert not (folder / name_of(None)).exists()
 
 
 def test_orders_are_carried_out_and_written_down(folder: Path) -> None:
@@ -85,10 +98,13 @@ def test_orders_are_carried_out_and_written_down(folder: Path) -> None:
         order(drill="kill", peers=[0], for_good=True)
         answer = order(drill="stop", peers=[1], for_s=3)
         assert answer["until"] - answer["t"] == pytest.approx(3.0)
+        order(drill="leave", peers=[2])
 
     run = with_desk(folder, act)
-    assert run.done == [("kill", 1, 2.5), ("kill", 2, 2.5), ("kill", 0, None), ("stop", 1, 3.0)]
-    assert [fields["drill"] for event, peer, fields in run.rows if event == "drill" and peer is None] == ["kill", "kill", "stop"]
+    left = ("leave", 2, "drill 4: leave 2")
+    assert run.done == [("kill", 1, 2.5), ("kill", 2, 2.5), ("kill", 0, None), ("stop", 1, 3.0), left]
+    told = [fields["drill"] for event, peer, fields in run.rows if event == "drill" and peer is None]
+    assert told == ["kill", "kill", "stop", "leave"]
 
 
 def test_what_lasts_is_in_the_file_until_its_time_is_over_or_all_is_healed(folder: Path) -> None:
@@ -102,7 +118,9 @@ def test_what_lasts_is_in_the_file_until_its_time_is_over_or_all_is_healed(folde
         while time.monotonic() < until and len(rows := json.loads((folder / "faults" / "drills.json").read_text())) == 3:
             pass
         assert [row["fault"]["kind"] for row in rows] == ["slow", "sign_flip"], "the partition is over"
-        order(drill="heal")
+        healed = order(drill="heal")
+        assert healed["ended"] == ["drill 2: slow:1*3", "drill 3: sign_flip:2*1"]
+        assert healed["woken"] == [2]
         assert json.loads((folder / "faults" / "drills.json").read_text()) == []
         assert faults[0][1:] == (Slow(1, 3.0), Liar("sign_flip", (2,), 1.0))
         assert isinstance(faults[0][0], Partition)
@@ -117,17 +135,28 @@ def test_what_lasts_is_in_the_file_until_its_time_is_over_or_all_is_healed(folde
 @pytest.mark.parametrize(
     ("order", "says"),
     [
-        ({"drill": "explode"}, "there is no drill 'explode'"),
+        ({"drill": "kil"}, "unknown drill 'kil'. Did you mean 'kill'"),
         ({"drill": "kill", "peers": [4]}, "there is no peer 4"),
         ({"drill": "kill", "peers": [0, 3]}, "peer 3 is not there"),
+        ({"drill": "leave", "peers": [3]}, "peer 3 is not there"),
         ({"drill": "kill"}, "a drill names a peer"),
+        ({"drill": "kill", "peers": [1], "restart_s": "soon"}, "restart_s = 'soon' is no duration"),
         ({"drill": "stop", "peers": [1], "for_s": -1}, "no duration"),
+        ({"drill": "stop", "peers": [1], "for_s": 0}, "no duration"),
+        ({"drill": "slow", "peers": [1], "factor": 2}, "for_s = 0.0 is no duration"),
         ({"drill": "partition", "sides": [[0, 1]]}, "two sides at least"),
-        ({"drill": "partition", "sides": [[0, 1], [1]], "for_s": 1}, "no peer is on two"),
+        ({"drill": "partition", "sides": [0, 1], "for_s": 1}, "and each a peer"),
+        ({"drill": "partition", "sides": [[0, 1], [1]], "for_s": 1}, "peer 1 is on two sides"),
         ({"drill": "slow", "peers": [1], "factor": 0.5, "for_s": 1}, "factor = 0.5"),
-        ({"drill": "poison", "peers": [1], "attack": "sign_flop", "for_s": 1}, "no attack 'sign_flop'"),
+        (
+            {"drill": "poison", "peers": [1], "attack": "sign_flop", "for_s": 1},
+            "unknown attack 'sign_flop'. Did you mean 'sign_flip'",
+        ),
         ({"drill": "poison", "peers": [1], "attack": "label_flip", "for_s": 1}, "about a peer's data"),
-        ({"drill": "poison", "peers": [1], "attack": "sign_flip", "strength": "much"}, "not an order"),
+        ({"drill": "poison", "peers": [1], "attack": "sign_flip", "strength": "much"}, "strength = 'much' is no number of times"),
+        ({"drill": "poison", "peers": [1], "attack": "sign_flip", "strength": float("inf")}, "strength inf is not above 0"),
+        ({"drill": "poison", "peers": [1], "attack": "sign_flip", "strength": 10**400}, "not an order"),
+        ({"drill": "poison", "peers": [1], "attack": "nan", "strength": 2}, "nan has no strength"),
     ],
 )
 def test_an_order_that_cannot_be_is_refused_and_nothing_of_it_is_done(order: dict[str, Any], says: str, folder: Path) -> None:
@@ -137,6 +166,56 @@ def test_an_order_that_cannot_be_is_refused_and_nothing_of_it_is_done(order: dic
 
     run = with_desk(folder, act)
     assert (run.done, run.rows) == ([], [])
+
+
+def test_who_came_later_or_has_ended_is_known_by_the_seeds(folder: Path) -> None:
+    (folder / "seeds").mkdir()
+    for peer in (5, 7):
+        (folder / "seeds" / f"{peer}.addr").write_text('{"control": "tcp://h:1", "bulk": "tcp://h:2", "incarnation": 0}')
+    announce_end(folder / "seeds", 1)
+
+    def act(order: Callable[..., dict[str, Any]]) -> None:
+        order(drill="partition", sides=[[0, 1, 2], [5]], for_s=50)
+        order(drill="slow", peers=[5], factor=2, for_s=50)
+        with pytest.raises(ConfigError, match="there is no peer 6") as error:
+            order(drill="slow", peers=[6], factor=2, for_s=50)
+        assert error.value.hint == "there are 0-3,5,7"
+        with pytest.raises(ConfigError, match="peer 1 is not there: it has ended"):
+            order(drill="slow", peers=[1], factor=2, for_s=50)
+
+    with_desk(folder, act)
+
+
+def test_each_launcher_hurts_its_own_peers_and_all_heal(folder: Path) -> None:
+    (folder / "seeds").mkdir()
+    (folder / "seeds" / "5.addr").write_text('{"control": "tcp://h:1", "bulk": "tcp://h:2", "incarnation": 0}')
+    first, later = FakeRun(folder), FakeRun(folder, (5,))
+
+    def act(order: Callable[..., dict[str, Any]]) -> None:
+        assert who(folder)[0] == [0, 1, 2, 5]
+        order(drill="kill", peers=[1, 5], restart_s=2.5)
+        with pytest.raises(ConfigError, match="peer 3 is not there"):
+            order(drill="kill", peers=[5, 3])
+        order(drill="slow", peers=[5], factor=2, for_s=50)
+        assert order(drill="heal")["woken"] == [2]
+        assert who(folder)[1] > 0
+        later.is_training = False
+        with pytest.raises(ConfigError, match="does not train yet"):
+            order(drill="stop", peers=[1, 5], for_s=1)
+
+    with_desks(folder, act, first, later)
+    assert first.done == [("kill", 1, 2.5), ("wake",)]
+    assert later.done == [("kill", 5, 2.5), ("wake",)]
+
+
+def test_the_socket_of_a_launcher_that_was_killed_hides_nobody(folder: Path) -> None:
+    (folder / "seeds").mkdir()
+    (folder / "seeds" / "5.addr").write_text('{"control": "tcp://h:1", "bulk": "tcp://h:2", "incarnation": 0}')
+    open_socket(folder, name_of(None), socket.socket.bind).close()
+    with pytest.raises(NobodyThere, match="does not answer"):
+        ask(folder, {"drill": "heal"})
+    with_desks(folder, lambda order: order(drill="kill", peers=[5]), FakeRun(folder), later := FakeRun(folder, (5,)))
+    assert later.done == [("kill", 5, 2.0)]
 
 
 def test_a_run_that_allows_no_drills_or_is_over_says_so(tmp_path: Path) -> None:
@@ -149,18 +228,15 @@ def test_a_run_that_allows_no_drills_or_is_over_says_so(tmp_path: Path) -> None:
             ask(tmp_path, {"drill": "heal"})
 
 
-def test_a_run_that_has_not_begun_to_train_takes_no_drills(folder: Path) -> None:
+@pytest.mark.parametrize(("over", "error", "says"), [(False, ConfigError, "not train yet"), (True, NobodyThere, "about to end")])
+def test_a_run_that_does_not_train_takes_no_drills(over: bool, error: type[ConfigError], says: str, folder: Path) -> None:
     run = FakeRun(folder)
-    run.is_training = False
+    run.is_training, run.is_over = False, over
 
-    async def serve() -> None:
-        desk = DrillDesk(run)  # type: ignore[arg-type]
-        await desk.open()
-        try:
-            with pytest.raises(ConfigError, match="does not train yet"):
-                await asyncio.to_thread(ask, folder, {"drill": "kill", "peers": [1]})
-        finally:
-            desk.close()
+    def act(order: Callable[..., dict[str, Any]]) -> None:
+        with pytest.raises(error, match=says) as raised:
+            order(drill="kill", peers=[1])
+        assert type(raised.value) is error
 
-    asyncio.run(serve())
+    with_desks(folder, act, run)
     assert run.done == []

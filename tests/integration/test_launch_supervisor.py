@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from gossip.config import resolve
-from gossip.launch.supervisor import Outcome, Supervisor, script_command
+from gossip.launch.outcome import Outcome
+from gossip.launch.supervisor import Supervisor, script_command
 from gossip.launch.view import RunView
 from gossip.rendezvous import SeedFolder
 from gossip.telemetry import read_lines

@@ -8,7 +8,7 @@ import pytest
 
 from gossip.config import resolve
 from gossip.launch.demo import table, what_went_wrong
-from gossip.launch.supervisor import Outcome
+from gossip.launch.outcome import Outcome
 from gossip.launch.view import RunView
 
 FAULTS = ("sign_flip:5,6*10", "crash:server@200")

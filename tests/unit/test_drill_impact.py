@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from gossip.drills import Drill, DrillBook, write
+from gossip.errors import BadFault
 from gossip.fault_words import peers_of, seconds_of
 from gossip.faults import Liar, Slow
 from gossip.launch import impact
-from gossip.launch.drill import drawn
+from gossip.launch.drill import drawn, healed
 from gossip.world_faults import Partition
 
 
@@ -95,10 +96,10 @@ def test_what_lasts_is_read_as_it_was_written_and_holds_only_while_it_does(tmp_p
 
 def test_random_drills_follow_from_the_seed_and_leave_a_majority_together() -> None:
     kinds = ["kill", "stop", "partition", "slow", "poison"]
-    orders = [drawn(random.Random(5), kinds, 5, 4.0) for _ in range(2)]
+    orders = [drawn(random.Random(5), kinds, range(5), 4.0) for _ in range(2)]
     assert orders[0] == orders[1]
     draw = random.Random(1)
-    many = [drawn(draw, kinds, 5, 4.0) for _ in range(200)]
+    many = [drawn(draw, kinds, range(5), 4.0) for _ in range(200)]
     assert {order["drill"] for order in many} == set(kinds)
     for order in many:
         assert 0 < order.get("for_s", order.get("restart_s")) < 4.0, "it is over before the next"
@@ -110,3 +111,31 @@ def test_random_drills_follow_from_the_seed_and_leave_a_majority_together() -> N
 
 def test_peers_and_durations_are_typed_as_in_faults() -> None:
     assert (peers_of("0-2,7"), seconds_of("500ms")) == ((0, 1, 2, 7), 0.5)
+    with pytest.raises(BadFault, match="bad peers '0-': expected the last of a row of peers, found the end"):
+        peers_of("0-")
+    with pytest.raises(BadFault, match="bad duration '5h': expected a unit of time"):
+        seconds_of("5h")
+
+
+def test_who_came_later_counts_and_who_left_is_told() -> None:
+    events = [
+        {"t": 90.0, "peer": 4, "event": "spawned", "pid": 7, "incarnation": 0, "joins": True},
+        {"t": 100.0, "peer": None, "event": "drill", "number": 1, "drill": "leave", "peers": [4, 1]},
+        {"t": 100.0, "peer": 4, "event": "fault", "kind": "leave", "round": 7, "fault": "drill 1: leave 4"},
+        {"t": 100.0, "peer": 1, "event": "fault", "kind": "leave", "round": 7, "fault": "drill 1: leave 1"},
+        {"t": 100.4, "peer": 4, "event": "exited", "code": 143, "how": "exit code 143"},
+        {"t": 101.0, "peer": 5, "event": "fault", "kind": "crash", "round": 9, "fault": "drill 2: kill 5"},
+        {"t": 101.1, "peer": 0, "event": "skip", "subject": 5, "reason": "disconnected"},
+    ]
+    found = impact.impact(3, events, rounds((95.0, 106.0, 10.0)), 100.0, 102.0, 106.0)
+    assert found["left"] == [{"peer": 4, "round": 7, "after_ms": 400.0}, {"peer": 1, "round": 7, "after_ms": None}]
+    (hit,) = found["hit"]
+    assert (hit["peer"], hit["first_skip_ms"]) == (5, 100.0)
+    said = "\n".join(impact.lines(found))
+    assert "peer 4 was asked to leave at round 7, and was gone after 400 ms" in said
+    assert "peer 1 was asked to leave at round 7, and is still there" in said
+
+
+def test_what_was_healed_is_said() -> None:
+    assert healed({"ended": [], "woken": []}) == "healed: there was nothing to heal"
+    assert healed({"ended": ["drill 2: slow:1*3"], "woken": [4, 2, 3]}) == "healed: ended drill 2: slow:1*3; woke 2-4"

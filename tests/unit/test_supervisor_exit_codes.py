@@ -5,8 +5,8 @@ import signal
 import pytest
 
 from gossip.config import resolve
+from gossip.launch.outcome import Outcome, exit_code
 from gossip.launch.peer_process import Life
-from gossip.launch.supervisor import Outcome, exit_code
 from gossip.launch.view import RunView
 
 

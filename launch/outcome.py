@@ -1,0 +1,75 @@
+"""How a run ended, and the exit code that says so."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from gossip.config import RunConfig
+from gossip.errors import NeverStarted
+
+from .peer_process import Life
+from .view import RunView
+
+Stop = Literal["", "interrupt", "terminate", "killed", "never_started"]
+
+
+@dataclass(slots=True)
+class Outcome:
+    """How a run ended."""
+
+    config: RunConfig
+    view: RunView
+    lives: list[Life] = field(default_factory=list)
+    stopped: Stop = ""
+    dismissed: set[int] = field(default_factory=set)  # who waited for a start that could not come
+    wall_s: float = 0.0
+    bytes_sent: int = 0
+
+    @property
+    def finished(self) -> list[int]:
+        """Peers whose last life ended with exit code 0."""
+        return sorted(life.peer for life in self.last_lives.values() if life.code == 0 and life.peer not in self.dismissed)
+
+    @property
+    def last_lives(self) -> dict[int, Life]:
+        return {life.peer: life for life in self.lives}
+
+    @property
+    def unplanned(self) -> list[int]:
+        """Peers that were lost without the plan wanting it."""
+        return sorted({blow.peer for blow in self.view.blows if not blow.planned})
+
+    @property
+    def exit_code(self) -> int:
+        return exit_code(self)
+
+
+def exit_code(outcome: Outcome) -> int:
+    """The launcher's exit code (``docs/exit_codes.md``)."""
+    match outcome.stopped:
+        case "interrupt" | "killed":
+            return 130
+        case "terminate":
+            return 143
+        case "never_started":
+            return NeverStarted.exit_code
+        case "":
+            pass
+    if outcome.finished:
+        return 0
+    # What the peers themselves say is more than what their processes' codes can.
+    judged = [life for life in outcome.last_lives.values() if life.peer not in outcome.dismissed]
+    codes = [_code(life, outcome.view.halted.get(life.peer, {})) for life in judged]
+    for code in (6, 2, 4, 1, 5):
+        if code in codes:
+            return code
+    return next((code for code in codes if code), 5)  # all were killed: nobody is left to reach a quorum
+
+
+def _code(life: Life, halted: Mapping[str, Any]) -> int:
+    said = halted.get("exit_code")
+    if isinstance(said, int) and said > 1 and life.code not in (None, 0):
+        return said
+    return life.code if life.code is not None else 5
