@@ -2,13 +2,16 @@
 
 The trainer copies its state between two rounds, once for all who ask for it at that round. Everything else (packing, digests,
 sending) is done beside it. A copy that was vouched for, or is given in pieces, is kept for a while: it is asked for again.
+
+Whoever asks, and however often, a donor's memory holds no more than ``COPIES_MAX`` states, and what is on its way: to
+``TAKERS_MAX`` peers at a time, and to nobody the same more than ``GIVEN_TIMES_MAX`` times.
 """
 
 from __future__ import annotations
 
 import json
-from collections import OrderedDict, deque
-from dataclasses import dataclass, replace
+from collections import Counter, OrderedDict, deque
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Any, Protocol
 
@@ -31,6 +34,9 @@ ROUNDS_MAX = 4
 TAKES_S = 1.0
 """Who has not asked for another piece for so long takes none any more: it has them all, or has others give them."""
 
+GIVEN_TIMES_MAX = 4
+"""One peer is given the same piece of a state so many times at most: it may be started again, or lose what it was sent."""
+
 AHEAD_MAX = 64
 """Rounds that a request may be ahead of the donor."""
 
@@ -40,6 +46,7 @@ NO_STATE = "has no state to give"
 BUSY = "busy with other peers"
 MOVED_ON = "has moved on meanwhile"
 TOO_EARLY = "is not there yet"
+ENOUGH = "has given it often enough"
 NO_SUCH_PIECE = "has no such piece"
 
 
@@ -87,6 +94,7 @@ class _Copy:
     core: bytes
     taken: SnapshotTaken
     used_at: float
+    given: Counter[tuple[PeerId, int]] = field(default_factory=Counter)  # times, to whom which piece
 
 
 class Donor:
@@ -200,9 +208,9 @@ class Donor:
 
     def _answer(self, peer: PeerId, ask: StateRequest, round_id: int, now: float) -> list[Effect]:
         copy, lineage = self.copies[round_id], self.settings.lineage
-        copy.used_at = now
         payload = copy.taken.payload
         if ask.what == "voucher":
+            copy.used_at = now
             state, settings = parts_of(payload)
             digest = vouched_digest(lineage, round_id, copy.chain, copy.core, state)
             return [Send(peer, Voucher(lineage, ask.nonce, round_id, copy.chain, digest, settings, ""))]
@@ -223,19 +231,21 @@ class Donor:
             reason="",
             parts=parts,
         )
-        if outline is None and ask.piece:
+        if ask.piece > (0 if outline is None else len(outline.digests)):
             return [self._refuse(peer, ask, NO_SUCH_PIECE)]
         if outline is not None:
-            if self._is_crowded(peer, now):
-                return [self._refuse(peer, ask, BUSY)]
-            if ask.piece > len(outline.digests):
-                return [self._refuse(peer, ask, NO_SUCH_PIECE)]
             payload = cut(payload, outline, ask.piece)
             offer = replace(offer, digest=payload.digest, nbytes=payload.nbytes)
             if ask.piece:
                 offer = replace(offer, core=b"", parts=(), piece=ask.piece)
             else:
                 offer = replace(offer, parts=parts[1:], outline=outline.packed())
+        if copy.given[peer, ask.piece] >= GIVEN_TIMES_MAX:
+            return [self._refuse(peer, ask, ENOUGH)]
+        if outline is not None and self._is_crowded(peer, now):
+            return [self._refuse(peer, ask, BUSY)]
+        copy.given[peer, ask.piece] += 1
+        copy.used_at = now
         told = {"to": peer, "round": round_id, "nbytes": payload.nbytes, **({"piece": ask.piece} if ask.piece else {})}
         return [Send(peer, offer, payload), Report("snapshot_served", told)]
 

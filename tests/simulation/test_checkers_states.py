@@ -9,7 +9,7 @@ import pytest
 from checked_swarm import checked_swarm, tamper
 from test_checkers_gossip import caught, each
 
-from gossip.core import pieces
+from gossip.core import donating, pieces
 from gossip.core.donating import parts_of
 from gossip.core.events import Effect, Received, Restore
 from gossip.core.messages import PeerId, StateRequest
@@ -17,7 +17,7 @@ from gossip.core.peer import Peer
 from gossip.core.pieces import PIECE_BYTES, Gathering
 from gossip.core.rests import Rests
 from gossip.sim.checkers import Checker, Panel
-from gossip.sim.checkers.fetching import AsksForWhatIsMissing, FetchesInMeasure
+from gossip.sim.checkers.fetching import AsksForWhatIsMissing, FetchesInMeasure, GivesInMeasure
 from gossip.sim.checkers.vouching import AnswersForTheRoundAsked, NamesARoundToCome, TakesNoFewersWord
 from gossip.sim.driver import Swarm
 from gossip.sim.liars import Liars
@@ -106,6 +106,18 @@ def test_who_asks_one_donor_for_more_than_its_credit_is_caught(monkeypatch: pyte
 def test_who_asks_as_often_as_it_is_answered_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     never_mind(monkeypatch)
     assert "more are enough" in caught(returning(FetchesInMeasure(), liars("wrong_pieces"), piece_bytes=4))
+
+
+def test_who_gives_one_that_asks_five_times_all_it_asks_for_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(donating, "GIVEN_TIMES_MAX", 5)
+    assert "for the 5th time" in caught(returning(GivesInMeasure(), {1: ("flood",)}, piece_bytes=4))
+
+
+def test_who_gives_it_four_times_is_sound() -> None:
+    checker = GivesInMeasure()
+    swarm = returning(checker, {1: ("flood",)}, piece_bytes=4)
+    swarm.run_until(lambda: is_back(swarm), 12.0)
+    assert checker.judged > 8
 
 
 @pytest.mark.parametrize("lie", PIECE_LIES)

@@ -9,7 +9,7 @@ import pytest
 from test_recovery import CHAIN, CORE, LINEAGE, Bench, answers, ask, begins, packed
 
 from gossip.core.digests import digest_of, digests_of
-from gossip.core.donating import BUSY, MOVED_ON, NO_SUCH_PIECE, TAKERS_MAX, TAKES_S, vouched_digest
+from gossip.core.donating import BUSY, ENOUGH, GIVEN_TIMES_MAX, MOVED_ON, NO_SUCH_PIECE, TAKERS_MAX, TAKES_S, vouched_digest
 from gossip.core.events import Payload, Restored
 from gossip.core.messages import PIECES_MAX, StateOffer, StateRequest, Voucher
 from gossip.core.pieces import CREDIT, Gathering, Outline, cut, described
@@ -312,6 +312,27 @@ def test_a_donor_gives_pieces_to_so_many_at_a_time_and_to_others_when_they_have_
     bench.wait(TAKES_S)
     bench.hear(TAKERS_MAX + 1, StateRequest(LINEAGE, 1, 9, "state", 1))
     assert answers(bench)[TAKERS_MAX + 1].reason == ""  # type: ignore[union-attr]
+
+
+def test_one_peer_is_given_a_piece_so_many_times_at_most_and_then_holds_up_nobody() -> None:
+    bench = holding()
+    assert [_piece(bench, 1).reason for _ in range(GIVEN_TIMES_MAX + 1)] == [""] * GIVEN_TIMES_MAX + [ENOUGH]
+    assert _piece(bench, 1, 2).reason == ""
+    bench.wait(TAKES_S)
+    _piece(bench, 1)
+    for taker in range(2, 2 + TAKERS_MAX):
+        assert _piece(bench, taker).reason == "", "who is given nothing more takes nobody's place"
+    for _ in range(8):
+        bench.wait(bench.settings.rounds.round_timeout_s / 2)
+        _piece(bench, 1)
+    assert not bench.core.giving.copies, "a copy is not kept for who has had enough of it"
+
+
+def _piece(bench: Bench, taker: int, piece: int = 1) -> StateOffer:
+    bench.hear(taker, StateRequest(LINEAGE, 1, 9, "state", piece))
+    said = answers(bench)[taker]
+    assert isinstance(said, StateOffer)
+    return said
 
 
 def test_with_f_0_a_copy_that_is_given_in_pieces_is_kept_until_they_are_taken() -> None:

@@ -31,7 +31,7 @@ from .evidence import (
     TheAccusedHear,
 )
 from .exchange import TakesWhatItWasPushed
-from .fetching import AsksForWhatIsMissing, FetchesInMeasure
+from .fetching import AsksForWhatIsMissing, FetchesInMeasure, GivesInMeasure
 from .handing_on import GivesWhatIsAskedFor, HandsOnWhatItHolds, TakesWhatWasCommitted
 from .hearing import Hearing
 from .hygiene import Bounded, NothingRaises, TimersAndSilence
@@ -123,6 +123,7 @@ def every_checker(circumstances: Circumstances | None = None) -> list[Onlooker]:
         AnswersForTheRoundAsked(c),
         AsksForWhatIsMissing(c),
         FetchesInMeasure(c),
+        GivesInMeasure(c),
         NamesARoundToCome(c),
         Bounded(c),
         NewsGrowOld(c),

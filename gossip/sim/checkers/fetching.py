@@ -1,15 +1,15 @@
-"""S12 and S15: of whom a peer asks which pieces of a state, and how often."""
+"""S12 and S15: of whom a peer asks which pieces of a state, how often, and how often it gives them."""
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gossip.core.digests import digest_of
-from gossip.core.events import Effect, Event, Received, Report, Send
+from gossip.core.events import Effect, Event, Payload, Received, Report, Send
 from gossip.core.messages import PeerId, StateOffer, StateRequest
 
 from .base import Checker, Circumstances, membership_of, peer_core
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from gossip.sim.driver import Swarm
 
 CREDIT_MAX = 2
+GIVEN_MAX = 4
 
 TIMES = 2.0
 """How often who fails may be asked again is an estimate: so much more of it is too much."""
@@ -119,3 +120,39 @@ class FetchesInMeasure(Checker):
         most = ceil(TIMES * CREDIT_MAX * (1.0 + 1.0 / membership.settings.probe_interval_s))
         text = f"asks peer {effect.peer} for {len(asked)} pieces in a second, of which {len(right)} have come"
         self.demand(len(asked) <= len(right) + most, swarm, peer, f"{text}; {most} more are enough")
+
+
+class GivesInMeasure(Checker):
+    """S15: nobody is given the same piece of the same copy of a state, or the same whole, more than four times, however often it
+    asks: who does not lose what it is sent has no use for it."""
+
+    invariant = "S15"
+    effects = (StateOffer,)
+
+    def __init__(self, circumstances: Circumstances | None = None) -> None:
+        super().__init__(circumstances)
+        self._given: dict[PeerId, dict[int, tuple[Payload, Counter[tuple[PeerId, int]]]]] = {}  # by round: the copy, to whom what
+
+    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
+        self._given[peer] = {}
+
+    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+        core = peer_core(swarm, peer)
+        if (
+            core is None
+            or not isinstance(effect, Send)
+            or not isinstance(effect.message, StateOffer)
+            or not effect.message.digest
+        ):
+            return
+        offer = effect.message
+        copy = core.recovery.giving.copies.get(offer.round_id)
+        if copy is None:
+            return  # it is not kept for anybody to ask again
+        known = self._given[peer].get(offer.round_id)
+        if known is None or known[0] is not copy.taken.payload:
+            known = self._given[peer][offer.round_id] = copy.taken.payload, Counter()
+        known[1][effect.peer, offer.piece] += 1
+        times = known[1][effect.peer, offer.piece]
+        text = f"gives peer {effect.peer} piece {offer.piece} of its state before round {offer.round_id} for the {times}th time"
+        self.demand(times <= GIVEN_MAX, swarm, peer, text)
