@@ -8,7 +8,7 @@ import socket
 import struct
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass
 from itertools import accumulate, pairwise
 from typing import assert_never
@@ -16,8 +16,8 @@ from typing import assert_never
 import numpy as np
 
 from gossip.core import events
-from gossip.core.digests import digests_of
 from gossip.core.events import Event, Payload
+from gossip.core.pieces import described
 from gossip.errors import LocalError
 from gossip.training import control
 from gossip.training.arena import Arena, allocate, map_bytes
@@ -124,9 +124,11 @@ class TrainerLink:
         self._channel.send(question, fds=() if fd is None else (fd,))
 
     def restore(self, effect: events.Restore) -> None:
-        state = memoryview(effect.payload.data).cast("B")
-        message = control.Restore(effect.round_id, state.nbytes, effect.settings)
-        if state.nbytes <= INLINE_BYTES:
+        data = effect.payload.data
+        state = data if isinstance(data, tuple) else (data,)
+        nbytes = effect.payload.nbytes
+        message = control.Restore(effect.round_id, nbytes, effect.settings)
+        if nbytes <= INLINE_BYTES:
             self._outbox.append(_Outgoing(message, _filled(state), close_fd=True))
             return
         outgoing = _Outgoing(message, close_fd=True, ready=False)
@@ -344,7 +346,7 @@ class TrainerLink:
             os.close(fd)
 
         def describe() -> Payload:
-            return Payload(state, said.nbytes, True, *digests_of(state.data, said.parts))
+            return Payload(state, said.nbytes, True, *described(state.data, said.parts))
 
         def taken(payload: Payload) -> None:
             self._emit(events.SnapshotTaken(said.round_id, payload, said.parts))
@@ -375,10 +377,13 @@ def _apply_bytes(effect: events.Apply) -> int:
     return sum([payload.nbytes for payload in effect.payloads]) + (effect.mix.nbytes if effect.mix is not None else 0)
 
 
-def _filled(state: memoryview) -> int:
-    """A descriptor of shared memory that holds a copy."""
-    fd = allocate(state.nbytes)
-    np.copyto(np.frombuffer(map_bytes(fd, state.nbytes), np.uint8), np.frombuffer(state, np.uint8))
+def _filled(state: Sequence[np.ndarray]) -> int:
+    """A descriptor of shared memory that holds a copy of all, one after the other."""
+    fd = allocate(nbytes := sum([piece.nbytes for piece in state]))
+    room, at = np.frombuffer(map_bytes(fd, nbytes), np.uint8), 0
+    for piece in state:
+        np.copyto(room[at : at + piece.nbytes], piece.view(np.uint8))
+        at += piece.nbytes
     return fd
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from gossip.core.digests import digests_of
+from typing import Any
+
 from gossip.core.donating import parts_of, vouched_digest
 from gossip.core.events import Payload
 from gossip.core.messages import Envelope, PeerId, StateOffer, Voucher
+from gossip.core.pieces import PIECE_BYTES, described, outline_of
 
 from .lying import Letter, Liar, lie, say
 
@@ -17,7 +19,26 @@ def _forged_state(payload: Payload, parts: tuple[int, ...]) -> Payload:
     content = payload.data.copy()
     content[len(content) // 2 if not parts else parts[0] // 2] ^= 1  # amid what all hold alike: parameters, say
     content.setflags(write=False)
-    return Payload(content, content.nbytes, True, *digests_of(content, parts))
+    outline = outline_of(payload)
+    return Payload(content, content.nbytes, True, *described(content, parts, outline.piece_bytes if outline else PIECE_BYTES))
+
+
+def _kept(liar: Liar, round_id: int) -> Any:
+    """The copy that it answers with."""
+    return liar.core().recovery.giving.copies[round_id]
+
+
+def _swapped(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload) -> list[Letter] | None:
+    """An offer of the other state, or a piece of that; only the first has that bit."""
+    message = envelope.message
+    assert isinstance(message, StateOffer)
+    if message.piece > 1:
+        return None
+    if message.outline:
+        taken = _kept(liar, message.round_id).taken
+        return [(to, say(envelope, outline=_forged_state(taken.payload, taken.parts).parts[0]), payload)]
+    content = _forged_state(payload, message.parts)
+    return [(to, say(envelope, digest=content.digest), content)]
 
 
 @lie
@@ -26,14 +47,13 @@ def wrong_states(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | 
     all vouch for who tell this lie."""
     message = envelope.message
     if isinstance(message, Voucher) and message.digest:
-        copy = liar.core().recovery.giving.copies[message.round_id]
+        copy = _kept(liar, message.round_id)
         state, _ = parts_of(_forged_state(copy.taken.payload, copy.taken.parts))
         digest = vouched_digest(message.lineage, message.round_id, copy.chain, copy.core, state)
         return [(to, say(envelope, digest=digest), payload)]
     if payload is None or not isinstance(message, StateOffer):
         return None
-    content = _forged_state(payload, message.parts)
-    return [(to, say(envelope, digest=content.digest), content)]
+    return _swapped(liar, to, envelope, payload)
 
 
 @lie
@@ -49,8 +69,7 @@ def swapped_states(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload 
     """Vouches for the truth, and then hands out another state, with a digest that fits that one."""
     if payload is None or not isinstance(envelope.message, StateOffer):
         return None
-    content = _forged_state(payload, envelope.message.parts)
-    return [(to, say(envelope, digest=content.digest), content)]
+    return _swapped(liar, to, envelope, payload)
 
 
 @lie
@@ -66,3 +85,17 @@ def far_states(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | No
 def kept_states(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[Letter] | None:
     """Answers nobody who asks for its state."""
     return [] if isinstance(envelope.message, StateOffer | Voucher) else None
+
+
+@lie
+def wrong_pieces(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[Letter] | None:
+    """Offers its state as it is, and hands out pieces of which one bit is another."""
+    if payload is None or not isinstance(envelope.message, StateOffer) or not envelope.message.piece:
+        return None
+    return [(to, envelope, _forged_state(payload, ()))]
+
+
+@lie
+def few_pieces(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[Letter] | None:
+    """Hands out the first piece of its state, and no other."""
+    return [] if isinstance(envelope.message, StateOffer) and envelope.message.piece > 1 else None

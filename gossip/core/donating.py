@@ -1,19 +1,23 @@
 """Giving one's state to peers that join, return or have lost the thread; and vouching for it.
 
 The trainer copies its state between two rounds, once for all who ask for it at that round. Everything else (packing, digests,
-sending) is done beside it. A copy that was vouched for is kept for a while: one of those who vouched is asked for it then.
+sending) is done beside it. A copy that was vouched for, or is given in pieces, is kept for a while: it is asked for again.
+
+Whoever asks, and however often, a donor's memory holds no more than ``COPIES_MAX`` states, and what is on its way: to
+``TAKERS_MAX`` peers at a time, and to nobody the same more than ``GIVEN_TIMES_MAX`` times.
 """
 
 from __future__ import annotations
 
 import json
-from collections import OrderedDict, deque
-from dataclasses import dataclass, replace
+from collections import Counter, OrderedDict, deque
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Any, Protocol
 
 from .events import Effect, Payload, Report, Send, SnapshotTaken, TakeSnapshot
 from .messages import DIGEST_BYTES, PeerId, StateOffer, StateRequest, Voucher
+from .pieces import cut, outline_of
 from .record import record
 from .settings import CoreSettings
 from .timers import Timers
@@ -27,6 +31,12 @@ COPIES_MAX = 2
 ROUNDS_MAX = 4
 """Different rounds that takers may wait for at a time."""
 
+TAKES_S = 1.0
+"""Who has not asked for another piece for so long takes none any more: it has them all, or has others give them."""
+
+GIVEN_TIMES_MAX = 4
+"""One peer is given the same piece of a state so many times at most: it may be started again, or lose what it was sent."""
+
 AHEAD_MAX = 64
 """Rounds that a request may be ahead of the donor."""
 
@@ -36,6 +46,8 @@ NO_STATE = "has no state to give"
 BUSY = "busy with other peers"
 MOVED_ON = "has moved on meanwhile"
 TOO_EARLY = "is not there yet"
+ENOUGH = "has given it often enough"
+NO_SUCH_PIECE = "has no such piece"
 
 
 class Source(Protocol):
@@ -55,7 +67,7 @@ def vouched_digest(lineage: bytes, round_id: int, chain: bytes, core: bytes, sta
     Args:
         chain: H of the round before.
         core: Roster, trust and data cursor, packed.
-        state: Digest of the first part of the packed state: parameters, and the optimizer's memory.
+        state: Digest of the first part of the packed state, or its outline: parameters, and the optimizer's memory.
     """
     found = blake2b(digest_size=DIGEST_BYTES, person=b"gossip-state")
     for part in (lineage, round_id.to_bytes(8, "big"), chain, core, state):
@@ -64,7 +76,7 @@ def vouched_digest(lineage: bytes, round_id: int, chain: bytes, core: bytes, sta
 
 
 def parts_of(payload: Payload) -> tuple[bytes, bytes]:
-    """Digests of what all peers hold alike, and of what their scripts set (b"": nothing)."""
+    """What stands for what all peers hold alike (a digest, or an outline), and for what their scripts set (b"": nothing)."""
     parts = payload.parts or (payload.digest,)
     return parts[0], parts[1] if len(parts) > 1 else b""
 
@@ -82,6 +94,7 @@ class _Copy:
     core: bytes
     taken: SnapshotTaken
     used_at: float
+    given: Counter[tuple[PeerId, int]] = field(default_factory=Counter)  # times, to whom which piece
 
 
 class Donor:
@@ -93,6 +106,7 @@ class Donor:
         self.asks: dict[PeerId, StateRequest] = {}  # one a peer, under the round that it waits for
         self.copies: OrderedDict[int, _Copy] = OrderedDict()
         self._now: set[PeerId] = set()  # who takes what there is, of whatever round
+        self._takers: dict[PeerId, float] = {}  # of pieces, and when they asked last
         self._taking: deque[int] = deque()  # rounds at which the trainer was asked: it answers in order
         self._sweeps = False
 
@@ -105,6 +119,8 @@ class Donor:
             return [self._refuse(sender, request, NO_STATE)]
         if wanted in self.copies:
             return self._answer(sender, request, wanted, now)
+        if request.piece:
+            return [self._refuse(sender, request, MOVED_ON)]
         if wanted != here:
             reason = MOVED_ON if wanted < here else TOO_EARLY if wanted > here + AHEAD_MAX else ""
             if reason:
@@ -167,7 +183,8 @@ class Donor:
                 self._forget(peer)
                 effects += self._answer(peer, ask, round_id, now) if fits and whole else [self._refuse(peer, ask, MOVED_ON)]
         self._look_ahead()
-        if any(isinstance(effect, Send) and isinstance(effect.message, Voucher) for effect in effects):
+        said = [effect.message for effect in effects if isinstance(effect, Send)]
+        if any(isinstance(message, Voucher) or (isinstance(message, StateOffer) and message.outline) for message in said):
             return effects + self._sweep(now)
         self.copies.pop(round_id, None)  # nobody will come back for it
         return effects
@@ -191,34 +208,58 @@ class Donor:
 
     def _answer(self, peer: PeerId, ask: StateRequest, round_id: int, now: float) -> list[Effect]:
         copy, lineage = self.copies[round_id], self.settings.lineage
-        copy.used_at = now
         payload = copy.taken.payload
         if ask.what == "voucher":
+            copy.used_at = now
             state, settings = parts_of(payload)
             digest = vouched_digest(lineage, round_id, copy.chain, copy.core, state)
             return [Send(peer, Voucher(lineage, ask.nonce, round_id, copy.chain, digest, settings, ""))]
-        return self._give(peer, ask.nonce, round_id, copy, payload)
+        return self._give(peer, ask, round_id, copy, now)
 
-    def _give(self, peer: PeerId, nonce: int, round_id: int, copy: _Copy, payload: Payload) -> list[Effect]:
+    def _give(self, peer: PeerId, ask: StateRequest, round_id: int, copy: _Copy, now: float) -> list[Effect]:
+        """The whole, or one of its pieces, or all but these."""
+        payload, parts = copy.taken.payload, copy.taken.parts
+        outline = outline_of(payload)
         offer = StateOffer(
             lineage=self.settings.lineage,
-            nonce=nonce,
+            nonce=ask.nonce,
             round_id=round_id,
             chain=copy.chain,
             digest=payload.digest,
             nbytes=payload.nbytes,
             core=copy.core,
             reason="",
-            parts=copy.taken.parts,
+            parts=parts,
         )
-        return [
-            Send(peer, offer, payload),
-            Report("snapshot_served", {"to": peer, "round": round_id, "nbytes": payload.nbytes}),
-        ]
+        if ask.piece > (0 if outline is None else len(outline.digests)):
+            return [self._refuse(peer, ask, NO_SUCH_PIECE)]
+        if outline is not None:
+            payload = cut(payload, outline, ask.piece)
+            offer = replace(offer, digest=payload.digest, nbytes=payload.nbytes)
+            if ask.piece:
+                offer = replace(offer, core=b"", parts=(), piece=ask.piece)
+            else:
+                offer = replace(offer, parts=parts[1:], outline=outline.packed())
+        if copy.given[peer, ask.piece] >= GIVEN_TIMES_MAX:
+            return [self._refuse(peer, ask, ENOUGH)]
+        if outline is not None and self._is_crowded(peer, now):
+            return [self._refuse(peer, ask, BUSY)]
+        copy.given[peer, ask.piece] += 1
+        copy.used_at = now
+        told = {"to": peer, "round": round_id, "nbytes": payload.nbytes, **({"piece": ask.piece} if ask.piece else {})}
+        return [Send(peer, offer, payload), Report("snapshot_served", told)]
+
+    def _is_crowded(self, peer: PeerId, now: float) -> bool:
+        """Whether so many take pieces that ``peer`` is one too many."""
+        self._takers = {taker: at for taker, at in self._takers.items() if now - at < TAKES_S}
+        if peer not in self._takers and len(self._takers) >= TAKERS_MAX:
+            return True
+        self._takers[peer] = now
+        return False
 
     def _refuse(self, peer: PeerId, ask: StateRequest, reason: str) -> Send:
         """Says where we are, too."""
         here, lineage = self.source.round_id, self.settings.lineage
         if ask.what == "voucher":
             return Send(peer, Voucher(lineage, ask.nonce, here, b"", b"", b"", reason))
-        return Send(peer, StateOffer(lineage, ask.nonce, here, b"", b"", 0, b"", reason))
+        return Send(peer, StateOffer(lineage, ask.nonce, here, b"", b"", 0, b"", reason, piece=ask.piece))

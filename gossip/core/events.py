@@ -19,13 +19,14 @@ class Payload:
     """A vector that the core hands on and never looks into; the driver gives its facts.
 
     In the node ``data`` is a one-dimensional float32 array (packed state: uint8), in a simulation whatever its reducer likes.
+    Of a state to restore it may be a tuple of such, one after the other.
     """
 
     data: Any
     nbytes: int
     finite: bool = True
     digest: bytes = b""  # of the bytes; computed for commits and states only
-    parts: tuple[bytes, ...] = ()  # of a packed state in several parts: their digests, and ``digest`` is of these
+    parts: tuple[bytes, ...] = ()  # of a packed state in several parts: what stands for each, and ``digest`` is of these
 
 
 # --- events ---------------------------------------------------------------------------------------------------------------

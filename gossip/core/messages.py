@@ -19,6 +19,8 @@ STATISTICS_BYTES_MAX = 48 * 1024
 CHARGES_MAX = 8
 JOINT_PEERS_MAX = 100
 """Most peers of a run whose shards decide together: what is measured of their updates fits a message."""
+PIECES_MAX = 512
+"""Pieces that a state is cut into: their digests fit a message."""
 
 
 # --- membership ---------------------------------------------------------------------------------------------------------
@@ -269,13 +271,14 @@ class Hello:
 class StateRequest:
     """Vouch for the state that you hold before ``round_id``, as soon as you have come there, or give it to me.
 
-    With ``round_id == 0`` before whatever round you are in.
+    With ``round_id == 0`` before whatever round you are in. With a ``piece`` just that one, counted from 1, of what you offer.
     """
 
     lineage: bytes
     nonce: int
     round_id: int
     what: Literal["voucher", "state"]
+    piece: int = 0
 
 
 @record
@@ -295,7 +298,9 @@ class Voucher:
 class StateOffer:
     """The trainer's state after ``round_id - 1`` was applied; its payload is the packed state. Empty ``digest``: I cannot.
 
-    A packed state has ``parts``: what peers hold alike, what their scripts set, and what is everybody's own.
+    A packed state has parts: what peers hold alike, what their scripts set, and what is everybody's own. When the first is large
+    ``outline`` stands for it (``pieces.Outline``), the payload is the others, and the pieces are given one by one: the payload
+    of each is nothing else.
     """
 
     lineage: bytes
@@ -306,7 +311,9 @@ class StateOffer:
     nbytes: int
     core: bytes  # roster, trust and data cursor, packed
     reason: str
-    parts: tuple[int, ...] = ()  # lengths; empty: there is one
+    parts: tuple[int, ...] = ()  # of the payload: lengths; empty: there is one
+    outline: bytes = b""
+    piece: int = 0  # that this is, counted from 1
 
 
 Message: TypeAlias = (

@@ -185,7 +185,7 @@ class Peer:
             case Update() | Commit() | Push():
                 return self.rounds.payload_bytes(message)
             case StateOffer():
-                return self.recovery.payload_bytes(message)
+                return self.recovery.payload_bytes(sender, message)
             case _:
                 return -1
 

@@ -5,7 +5,9 @@ they hold before one and the same round. First before the round that each is in,
 just this taker, is the same one. If they are in different rounds it names one a little ahead: of the (f + 1)-th highest that
 different peers say they are in, so that no liar chooses it. What f + 1 vouch for is agreed; one of them sends it, and it is
 compared with the digest before anything of it is used. A donor that sends something else, or nothing, gives way to the next of
-them, and they to another round.
+them, and they to another round. The pieces of a large state come from all who vouch for it at once (``pieces``): who sends a
+wrong one is not asked again, and what is here stays, whoever else fails. A piece that came right earns the next question; nothing
+else does but time (``rests``), so nobody is asked often who answers soon and gives nothing.
 
 Nobody can be asked for more than there is. When fewer than f + 1 others are left that can have a state (the rest is dead, or
 says that it has none), or no more than 2f are within reach and they do not agree in the time of a round, then what most of them
@@ -19,12 +21,15 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, Literal, Protocol, TypeAlias
 
 from .donating import AHEAD_MAX, NO_STATE, CopyExpires, Donor, Source, parts_of, vouched_digest
 from .events import Effect, Payload, Received, Report, Restore, Restored, Send, Token
 from .messages import PeerId, StateOffer, StateRequest, Voucher
+from .pieces import Gathering, Outline
 from .record import record
+from .rests import Rests
 from .settings import CoreSettings
 from .timers import Timers
 
@@ -69,8 +74,8 @@ RecoveryTimer: TypeAlias = AskAnother | CopyExpires
 class Recovery:
     """Both sides of a state transfer.
 
-    ``polling``: others are asked to vouch. ``asking``: ``donor`` is to send its state. ``agreed``: what it must be; None: nobody
-    has vouched.
+    ``polling``: others are asked to vouch. ``asking``: ``donor`` is to send its state, or has offered it, and its ``pieces`` are
+    to come. ``agreed``: what it must be; None: nobody has vouched.
     """
 
     def __init__(
@@ -87,7 +92,12 @@ class Recovery:
         self.local = local
         self._nonce = 0
         self._asked: set[PeerId] = set()
+        self.pieces: Gathering | None = None
+        self._kept: dict[bytes, Any] = {}  # pieces that are here
+        self._liars: set[PeerId] = set()  # who have sent a wrong one
+        self._rests = Rests(settings.membership.probe_interval_s)
         self._offer: StateOffer | None = None
+        self._rest: Payload | None = None  # of what is offered, all but the pieces
         self._has_own = False  # a state that it can go on with as long as it has not begun to take another
         self._began_at = 0.0
         self._tries = 0
@@ -118,20 +128,41 @@ class Recovery:
             return []
         self._asked.clear()
         self._has_own, self._began_at, self._tries, self.agreed, self.vouchers = has_own, now, 0, None, ()
+        self._liars.clear()
+        self._rests.clear()
         return [Report("recovering", {"reason": reason, "from": first}), *self._again(first, now)]
 
     def _again(self, first: PeerId | None, now: float) -> list[Effect]:
         return self._ask(first, now) if self.need == 1 else self._poll(now)
 
     def _another(self, now: float) -> list[Effect]:
-        """The donor has not delivered."""
+        """The donor has not delivered, or those who help it have not."""
+        if self.donor is not None and (self.pieces is None or self.stage == "restoring"):
+            self._rests.failed(self.donor, now)
         return self._ask(None, now) if self.agreed is None else self._next_source(now)
 
-    def payload_bytes(self, offer: StateOffer) -> int:
-        """The most that the state of an offer may measure; -1 when none may come."""
+    def payload_bytes(self, sender: PeerId, offer: StateOffer) -> int:
+        """The most that the payload of an offer may measure; -1 when none may come."""
         if not offer.digest:
             return 0
-        return STATE_TIMES * self.state_bytes + STATE_SLACK if self.stage == "asking" else -1
+        if self.stage != "asking":
+            return -1
+        if self.pieces is not None:
+            return self.pieces.length(sender, offer.piece)
+        return self._state_bytes_max
+
+    @property
+    def _state_bytes_max(self) -> int:
+        return STATE_TIMES * self.state_bytes + STATE_SLACK
+
+    @property
+    def waits_for(self) -> set[PeerId]:
+        """Who is to send its state, or pieces of one."""
+        if self.stage != "asking":
+            return set()
+        if self.pieces is not None:
+            return self.pieces.waits_for
+        return set() if self.donor is None else {self.donor}
 
     def _ask(self, first: PeerId | None, now: float) -> list[Effect]:
         donors = self.swarm.donors()
@@ -150,7 +181,7 @@ class Recovery:
 
     def _wait(self, stage: Stage, donor: PeerId | None, patience_s: float, now: float) -> list[Effect]:
         """For an answer to what is asked under a new nonce."""
-        self.stage, self.donor = stage, donor
+        self.stage, self.donor, self.pieces = stage, donor, None
         self._nonce += 1
         cancelled = self.timers.cancel(self._patience)
         timer = self.timers.set(now + patience_s, AskAnother(self._nonce))
@@ -164,7 +195,9 @@ class Recovery:
             return []
         if self.stage == "polling":
             return self._poll(now) if self._paused else self._conclude(now)
-        return self._another(now) if self.stage == "asking" else []
+        if self.stage != "asking":
+            return []
+        return self._another(now) if self.pieces is None else self._hurry(self.pieces, now)
 
     def in_vain(self, timer: RecoveryTimer) -> bool:
         """Whether everybody was asked, nobody had a state to give, and the own one is whole: it has to do, then.
@@ -178,14 +211,20 @@ class Recovery:
         return self._paused and (self._tries >= TRIES_MAX or not any(voucher.digest for voucher in self._votes.values()))
 
     def give_up(self) -> None:
-        self.stage = "idle"
+        self.stage, self.pieces = "idle", None
+        self._kept.clear()
 
     def on_view_change(self, now: float) -> list[Effect]:
         """Whoever is skipped will not deliver; and who has come may be asked, too."""
         if self.stage == "polling" and not self._paused:
             return self._widen() + self._count(now)
-        if self.stage == "asking" and self.donor is not None and self.donor not in self.swarm.donors():
-            return self._another(now)
+        if self.stage == "asking" and (gone := self.waits_for.difference(self.swarm.donors())):
+            if self.pieces is None:
+                return self._another(now)
+            self.pieces.release(gone)
+            for peer in gone:
+                self._rests.failed(peer, now)
+            return self._fetch(self.pieces, now)
         return []
 
     # --- what most of them say --------------------------------------------------------------------------------------------
@@ -274,7 +313,8 @@ class Recovery:
         """Has one of ``group`` send what they all vouch for."""
         vouchers = [self._votes[peer] for peer in group]
         self.agreed, self.vouchers = vouchers[0], tuple(group)
-        self._sources = [peer for peer in self.swarm.donors() if peer in group]
+        able = [peer for peer in self.swarm.donors() if peer in group and peer not in self._liars]
+        self._sources = sorted(able, key=lambda peer: self._rests.failures[peer])  # who has failed comes last
         self._takes_settings = len({voucher.settings for voucher in vouchers}) == 1
         return self._next_source(now)
 
@@ -290,21 +330,79 @@ class Recovery:
     # --- taking -----------------------------------------------------------------------------------------------------------
 
     def _on_offer(self, sender: PeerId, offer: StateOffer, payload: Payload | None, now: float) -> list[Effect]:
-        if self.stage != "asking" or offer.nonce != self._nonce or sender != self.donor:
+        if self.stage != "asking" or offer.nonce != self._nonce:
+            return []
+        if self.pieces is not None:
+            return self._on_piece(self.pieces, sender, offer, payload, now)
+        if sender != self.donor:
             return []
         if payload is None or not offer.digest:
             return [Report("no_state", {"from": sender, "reason": offer.reason}), *self._another(now)]
-        if payload.digest != offer.digest or not self._is_agreed(offer, payload):
+        outline = Outline.read(offer.outline) if offer.outline else None
+        fits = payload.digest == offer.digest and not offer.piece and self._is_agreed(offer, payload)
+        if not fits or (offer.outline and (outline is None or outline.nbytes + payload.nbytes > self._state_bytes_max)):
             return [Report("bad_state", {"from": sender, "round": offer.round_id}), *self._another(now)]
-        self.stage, self._offer, self._has_own = "restoring", offer, False
+        self._offer = offer
+        if outline is None:
+            return self._restore(offer, payload)
+        self._rest = payload
+        self._rests.delivered(sender)
+        self.pieces = Gathering(outline, self._kept, [sender, *self._sources])
+        return self._fetch(self.pieces, now)
+
+    def _restore(self, offer: StateOffer, payload: Payload) -> list[Effect]:
+        self.stage, self._has_own = "restoring", False
         return [Restore(offer.round_id, payload, self.agreed is None or self._takes_settings)]
+
+    def _fetch(self, pieces: Gathering, now: float) -> list[Effect]:
+        """Asks for what is missing, as far as those who have it may be asked; or hands on the whole."""
+        offer, patience_s = self._offer, self.settings.rounds.round_timeout_s
+        assert offer is not None
+        if pieces.whole:
+            assert self._rest is not None
+            return self._restore(offer, pieces.joined(self._rest))
+        rested = [peer for peer in self.swarm.donors() if not self._rests.rests(peer, now)]
+        fresh = pieces.ask(rested, now + patience_s)
+        if not pieces.asked:
+            return self._another(now)
+        lineage, cancelled = self.settings.lineage, self.timers.cancel(self._patience)
+        timer = self.timers.set(min(pieces.asked.values()), AskAnother(self._nonce))
+        self._patience = timer.token
+        asks = [Send(peer, StateRequest(lineage, self._nonce, offer.round_id, "state", piece)) for peer, piece in fresh]
+        return [*cancelled, timer, *asks]
+
+    def _on_piece(
+        self, pieces: Gathering, sender: PeerId, offer: StateOffer, payload: Payload | None, now: float
+    ) -> list[Effect]:
+        if pieces.length(sender, offer.piece) < 0:
+            return []
+        effects: list[Effect] = []
+        if payload is None or not offer.digest:
+            effects += self._lose(pieces, sender, "no_state", offer.reason, now)
+        elif not pieces.take(sender, offer.piece, payload):
+            self._liars.add(sender)
+            effects += self._lose(pieces, sender, "bad_state", f"piece {offer.piece} is not what was vouched for", now)
+        return effects + self._fetch(pieces, now)
+
+    def _hurry(self, pieces: Gathering, now: float) -> list[Effect]:
+        """Some may have had their time."""
+        late = pieces.overdue(now)
+        lost = [self._lose(pieces, peer, "no_state", "has not sent its pieces in time", now) for peer in late]
+        return [effect for effects in lost for effect in effects] + self._fetch(pieces, now)
+
+    def _lose(self, pieces: Gathering, peer: PeerId, what: str, reason: str, now: float) -> list[Effect]:
+        """``peer`` does not deliver."""
+        self._rests.failed(peer, now)
+        pieces.give_up([peer])
+        self._sources = [source for source in self._sources if source != peer]
+        return [Report(what, {"from": peer, "reason": reason})]
 
     def _is_agreed(self, offer: StateOffer, payload: Payload) -> bool:
         """Whether this is what was vouched for, if anything was."""
         agreed = self.agreed
         if agreed is None:
             return True
-        state, settings = parts_of(payload)
+        state, settings = parts_of(replace(payload, parts=(offer.outline, *payload.parts)) if offer.outline else payload)
         same = (offer.round_id, offer.chain) == (agreed.round_id, agreed.chain)
         same = same and (settings == agreed.settings or not self._takes_settings)
         return same and vouched_digest(self.settings.lineage, offer.round_id, offer.chain, offer.core, state) == agreed.digest
@@ -322,8 +420,9 @@ class Recovery:
                 problem = str(error)
         if problem:
             return [Report("bad_state", {"from": self.donor, "reason": problem}), *self._another(now)], False
-        self.stage = "idle"
-        return [Report("restored", {"round": offer.round_id, "from": self.donor, "nbytes": offer.nbytes})], True
+        nbytes = offer.nbytes + (self.pieces.outline.nbytes if self.pieces is not None else 0)
+        self.give_up()
+        return [Report("restored", {"round": offer.round_id, "from": self.donor, "nbytes": nbytes})], True
 
 
 def _unpacked(core: bytes) -> tuple[Any, ...]:

@@ -16,6 +16,7 @@ from gossip.fault_kinds import Crash, Hang, Liar, Restart, Slow
 from gossip.fault_tables import Fault
 from gossip.world_faults import (
     NODE_LIES,
+    PIECE_LIES,
     SHARD_LIES,
     STATE_LIES,
     Corrupt,
@@ -43,6 +44,7 @@ from gossip.world_faults import (
 )
 
 from .schedule import PEERS_MAX, Schedule
+from .state_pieces import draw_liar_of_pieces, draw_pieces
 
 PEERS = {4: 8, 5: 6, 6: 4, 7: 2, 8: 1, 9: 1}
 """How often a swarm has so many: messages grow with the square of it, and most of what breaks among nine breaks among five."""
@@ -129,21 +131,26 @@ def generate(
     made = [kind.draw(_Lots(Random(f"schedule/{seed}/{kind.name}"), n, base.active_s)) for kind in KINDS]
     if not topologies.load(chosen_topology).rolling:
         made = [[fault for fault in faults if not needs_a_server(fault)] for faults in made]  # nobody serves there
+    pieces = draw_pieces(seed)
+    doubts = draw_liar_of_pieces(seed, n, base.active_s) if rolling and pieces is not None and world is None else []
     bearable: tuple[Fault, ...] = ()
     # Some that were drawn cannot be borne together with others: then more kinds make up for them.
     while len({type(fault) for fault in bearable}) < KINDS_MIN and chosen <= len(KINDS):
-        bearable = _bearable([fault for number in sorted(order[:chosen]) for fault in made[number]], n)
+        picked = [fault for number in sorted(order[:chosen]) for fault in made[number]]
+        bearable = _bearable([fault for fault in picked if not (doubts and isinstance(fault, NodeLie))] + doubts, n)
         chosen += 1
     # With one to spare, or a single crash would cost every round from then on.
     robust = Random(f"schedule/{seed}/robust").random() < ROBUST or any(_is_of_a_liar(fault) for fault in bearable)
     if aggregator is None and world is None and RULES[drawn_rule] < n and robust:
-        base = replace(base, aggregator=drawn_rule)
+        base = replace(base, aggregator="median" if doubts and drawn_rule == "mean" else drawn_rule)
     lot = Random(f"schedule/{seed}/together")
     if aggregator is None and world is None and rolling and n >= PEERS_TOGETHER and lot.random() < TOGETHER:
         base = replace(base, aggregator=lot.choice(tuple(JOINT)), shards=shards if len(shards) > 1 else lot.choice(SHARDS[2:]))
-    if base.aggregator in JOINT and len(base.shards) > 1 and lot.random() < SHARD_LIE:
+    if base.aggregator in JOINT and len(base.shards) > 1 and lot.random() < SHARD_LIE and not doubts:
         told = lot.choice(SHARD_LIES)
         bearable = tuple([replace(fault, lie=told) if isinstance(fault, NodeLie) else fault for fault in bearable])
+    if world is None and pieces is not None:
+        base = replace(base, piece_bytes=pieces)
     return replace(base, faults=bearable)
 
 
@@ -246,7 +253,7 @@ def _liar(lots: _Lots) -> list[Fault]:
 
 def _node_lie(lots: _Lots) -> list[Fault]:
     """Who lies about states needs somebody who asks for one: others are started again."""
-    lie, (liar, *others) = lots.random.choice([lie for lie in NODE_LIES if lie not in SHARD_LIES]), lots.peers()
+    lie, (liar, *others) = lots.random.choice([lie for lie in NODE_LIES if lie not in (*SHARD_LIES, *PIECE_LIES)]), lots.peers()
     drawn = [(lots.when(), lots.long(0.01, 1.0)) for _ in range(3)]
     asking = [Restart(peer, None, after_s, at_s) for peer, (at_s, after_s) in zip(others, drawn, strict=False)]
     return [NodeLie(lie, (liar,)), *(asking if lie in STATE_LIES else ())]

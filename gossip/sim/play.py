@@ -289,6 +289,7 @@ def make_swarm(schedule: Schedule, nemesis: Nemesis) -> Swarm[Peer]:
             step=step,
             samples_total=SAMPLES,
             prepare_s=schedule.prepare_s if incarnation else PREPARE_S,
+            piece_bytes=schedule.piece_bytes,
         )
 
     network = Network(LinkModel(delay_s=schedule.delay_s))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gossip import topologies
+from gossip.core.pieces import PIECE_BYTES
 from gossip.core.settings import BatchPolicy
 from gossip.errors import ConfigError, UnknownName
 from gossip.faults import Fault, FaultPlan
@@ -40,6 +41,7 @@ class Schedule:
         prepare_s: Time that the trainer of one who is started again takes until it has a model; its node is there at once.
         joins_s: When newcomers are started, whose ids come behind those of ``peers``: each finds the others by way of the folder
             of addresses.
+        piece_bytes: Of a piece of the toy model's state. A float32 element has 4.
     """
 
     seed: int
@@ -61,6 +63,7 @@ class Schedule:
     batch_policy: BatchPolicy = "fixed_local"
     stable_addresses: bool = False
     prepare_s: float = 0.001
+    piece_bytes: int = PIECE_BYTES
     joins_s: tuple[float, ...] = ()
 
     @property
@@ -106,6 +109,8 @@ class Schedule:
             raise ConfigError(f"probe_interval_s = {self.probe_interval_s:g}: {PROBE_INTERVAL_S[0]:g} to {PROBE_INTERVAL_S[1]:g}")
         if not 1 <= self.commit_log <= COMMIT_LOG_MAX:
             raise ConfigError(f"commit_log = {self.commit_log}: 1 to {COMMIT_LOG_MAX} rounds")
+        if self.piece_bytes < 1:
+            raise ConfigError(f"piece_bytes = {self.piece_bytes}: at least 1")
         if not self.shards or min(self.shards) < 1:
             raise ConfigError(f"shards = {list(self.shards)}: at least one, each with at least one element")
         if not topologies.load(self.topology).rolling and len(self.shards) > 1:

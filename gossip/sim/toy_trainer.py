@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gossip.core import events
-from gossip.core.digests import digests_of
 from gossip.core.events import Effect, Event, Payload
 from gossip.core.messages import DIGEST_BYTES, PeerId
+from gossip.core.pieces import PIECE_BYTES, described
 
 Vector = NDArray[np.float32]
 STEP_SIZE = 0.1
@@ -106,10 +106,16 @@ def noise_of(name: str, elements: int) -> list[float]:
     return [(a + b + c + d - 131070.0) / 37837.2 for a, b, c, d in fours]  # together they are bell-shaped enough
 
 
-def packed_of(parts: Sequence[bytes]) -> Payload:
-    """A packed state in parts, with its facts."""
+def packed_of(parts: Sequence[bytes], piece_bytes: int = PIECE_BYTES) -> Payload:
+    """A packed state in parts, with its facts. ``piece_bytes``: of a piece, where the first is larger."""
     content = np.frombuffer(b"".join(parts), np.uint8)
-    return Payload(content, content.nbytes, True, *digests_of(content, [len(part) for part in parts]))
+    return Payload(content, content.nbytes, True, *described(content, [len(part) for part in parts], piece_bytes))
+
+
+def bytes_of_state(payload: Payload) -> bytes:
+    """A packed state that is to be restored."""
+    data = payload.data if isinstance(payload.data, tuple) else (payload.data,)
+    return b"".join([part.tobytes() for part in data])
 
 
 @cache
@@ -148,6 +154,7 @@ class ToyTrainer:
         by_samples: a round takes ``compute_s`` for a whole batch, and for a smaller one as much less.
         rounds: that its script trains for; then it comes to its end.
         prepare_s: from its start until it has built its model.
+        piece_bytes: of a piece of its state.
     """
 
     def __init__(
@@ -171,12 +178,14 @@ class ToyTrainer:
         rounds: int | None = None,
         prepare_s: float = PREPARE_S,
         by_samples: bool = False,
+        piece_bytes: int = PIECE_BYTES,
     ) -> None:
         self.peer, self.seed, self.sizes, self.batch = peer, seed, sizes, batch
         self.compute_s, self.rule_s = compute_s, rule_s
         self.slowness, self.step_size, self.noise = slowness, step_size, noise
         self.lie, self.reducer, self.samples_total, self.rounds = lie, reducer, samples_total, rounds
         self.step, self.prepare_s, self.by_samples = step, prepare_s, by_samples
+        self.piece_bytes = piece_bytes
         self.rng = random.Random(f"toy/{seed}/{peer}/{incarnation}")
         elements = sum(sizes)
         self.target = target_of(seed, elements)
@@ -252,7 +261,7 @@ class ToyTrainer:
                 # What all hold alike, what their scripts set, and what is everybody's own.
                 packed = [self._here.tobytes(), struct.pack("<f", self.step_size), struct.pack("<i", self.peer)]
                 sizes = tuple([len(part) for part in packed])
-                return [(0.0005, events.SnapshotTaken(self.next_round, packed_of(packed), sizes))]
+                return [(0.0005, events.SnapshotTaken(self.next_round, packed_of(packed, self.piece_bytes), sizes))]
             case events.Restore():
                 return [(0.0005, self._restore(effect, now))]
             case (
@@ -344,7 +353,7 @@ class ToyTrainer:
         self.next_round, self.changed_at = apply.round_id + 1, now
 
     def _restore(self, restore: events.Restore, now: float) -> events.Restored:
-        packed, most = restore.payload.data.tobytes(), 4 * len(self._here)
+        packed, most = bytes_of_state(restore.payload), 4 * len(self._here)
         if len(packed) != most + OWN_BYTES:
             return events.Restored(restore.round_id, f"{len(packed)} bytes do not fit {most + OWN_BYTES}")
         self._here = array("f", packed[:most])

@@ -31,12 +31,13 @@ from typing import Any, Generic, Literal, TypeAlias, TypeVar, Union, get_args, g
 
 import msgpack
 
-from gossip.core.messages import ROUND_MAX, STATISTICS_BYTES_MAX, Envelope, Message, Partial, StateOffer
+from gossip.core.messages import DIGEST_BYTES, PIECES_MAX, ROUND_MAX, STATISTICS_BYTES_MAX, Envelope, Message, Partial, StateOffer
 from gossip.errors import Malformed
 
 PROTOCOL_VERSION = 1
 HEADER_BYTES_MAX = 64 * 1024
 CORE_BYTES_MAX = 48 * 1024  # of ``StateOffer.core``; leaves the rest of the header 16 KiB
+OUTLINE_BYTES_MAX = (PIECES_MAX + 1) * DIGEST_BYTES  # of ``StateOffer.outline``: two numbers, and a digest for each piece
 ID_BYTES_MAX = 64  # of a run's name on the wire
 
 Reader: TypeAlias = Callable[[Any], Any]
@@ -386,7 +387,11 @@ def _write_dataclass(names: list[str], writers: list[Writer]) -> Callable[[Any],
 
 _SEAL = struct.Struct("<I")
 
-_LARGER = {(StateOffer, "core"): CORE_BYTES_MAX, (Partial, "statistics"): STATISTICS_BYTES_MAX}
+_LARGER = {
+    (StateOffer, "core"): CORE_BYTES_MAX,
+    (StateOffer, "outline"): OUTLINE_BYTES_MAX,
+    (Partial, "statistics"): STATISTICS_BYTES_MAX,
+}
 MESSAGES: Codec[Message] = Codec(get_args(Message), Limits(message_bytes=HEADER_BYTES_MAX - _SEAL.size, larger=_LARGER))
 
 _read_run = _read_sized("run", bytes, ID_BYTES_MAX)

@@ -8,6 +8,7 @@ from typing import Any
 from gossip.core.events import Effect, Event
 from gossip.core.messages import PeerId
 from gossip.core.peer import Peer
+from gossip.core.pieces import PIECE_BYTES
 from gossip.core.settings import CoreSettings, RoundSettings, TrustSettings
 from gossip.sim.driver import Swarm, address
 from gossip.sim.observer import Observer
@@ -26,6 +27,7 @@ def checked_swarm(
     f: int = 0,
     reducer: Reducer = weighted_mean,
     sizes: tuple[int, ...] = (8,),
+    piece_bytes: int = PIECE_BYTES,
 ) -> Swarm[Peer]:
     """``reducer`` is the rule, which bears ``f`` liars; quarantine lasts 12 rounds."""
     rounds = RoundSettings(round_timeout_s=2.0, drain_timeout_s=1.0)
@@ -39,7 +41,7 @@ def checked_swarm(
 
     def make_trainer(peer: PeerId, incarnation: int) -> ToyTrainer:
         bounds = (compute_s, 1.2 * compute_s)
-        options: dict[str, Any] = {"compute_s": bounds, "reducer": reducer, "sizes": sizes}
+        options: dict[str, Any] = {"compute_s": bounds, "reducer": reducer, "sizes": sizes, "piece_bytes": piece_bytes}
         return ToyTrainer(peer, seed, incarnation=incarnation, samples_total=SAMPLES, **options)
 
     swarm = Swarm(make_core, n, seed, make_trainer=make_trainer)

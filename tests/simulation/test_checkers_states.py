@@ -9,21 +9,28 @@ import pytest
 from checked_swarm import checked_swarm, tamper
 from test_checkers_gossip import caught, each
 
+from gossip.core import donating, pieces
 from gossip.core.donating import parts_of
 from gossip.core.events import Effect, Received, Restore
 from gossip.core.messages import PeerId, StateRequest
 from gossip.core.peer import Peer
+from gossip.core.pieces import PIECE_BYTES, Gathering
+from gossip.core.rests import Rests
 from gossip.sim.checkers import Checker, Panel
+from gossip.sim.checkers.fetching import AsksForWhatIsMissing, FetchesInMeasure, GivesInMeasure
 from gossip.sim.checkers.vouching import AnswersForTheRoundAsked, NamesARoundToCome, TakesNoFewersWord
 from gossip.sim.driver import Swarm
 from gossip.sim.liars import Liars
+from gossip.world_faults import PIECE_LIES
 
 FAST_S = 0.006  # of a round: less than it takes to ask, answer and ask again
 
 
-def returning(checker: Checker, lies: dict[PeerId, tuple[str, ...]] | None = None, compute_s: float = 0.1) -> Swarm[Peer]:
+def returning(
+    checker: Checker, lies: dict[PeerId, tuple[str, ...]] | None = None, compute_s: float = 0.1, piece_bytes: int = PIECE_BYTES
+) -> Swarm[Peer]:
     """Of five peers, of whom one may lie, peer 1 is about to be there again."""
-    swarm = checked_swarm(Panel([checker]), n=5, f=1, compute_s=compute_s)
+    swarm = checked_swarm(Panel([checker]), n=5, f=1, compute_s=compute_s, piece_bytes=piece_bytes)
     swarm.outgoing = Liars(swarm, lies or {})
     swarm.run_for(1.0)
     swarm.restart(1)
@@ -36,18 +43,20 @@ def is_back(swarm: Swarm[Peer]) -> bool:
 
 # --- what is taken --------------------------------------------------------------------------------------------------------
 
-SWAPPED: dict[PeerId, tuple[str, ...]] = dict.fromkeys((0, 2), ("swapped_states",))
+
+def liars(lie: str) -> dict[PeerId, tuple[str, ...]]:
+    return dict.fromkeys((0, 2), (lie,))
 
 
 def test_a_state_that_is_not_the_one_vouched_for_is_caught_though_its_donor_has_vouched() -> None:
-    swarm = returning(TakesNoFewersWord(), SWAPPED)
+    swarm = returning(TakesNoFewersWord(), liars("swapped_states"))
     swarm.hosts[1].core.recovery._is_agreed = lambda offer, payload: True  # type: ignore[method-assign]
     assert "was vouched for" in caught(swarm)
 
 
 def test_who_refuses_such_a_state_and_asks_another_is_sound() -> None:
     checker = TakesNoFewersWord()
-    swarm = returning(checker, SWAPPED)
+    swarm = returning(checker, liars("swapped_states"))
     swarm.run_until(lambda: is_back(swarm), 4.0)
     assert swarm.reports(1, "bad_state"), "no liar was asked: the test proves nothing"
     assert checker.judged == 2, "how many have vouched, and for what"
@@ -61,6 +70,64 @@ def test_settings_that_nobody_has_vouched_for_are_caught() -> None:
     swarm = returning(TakesNoFewersWord())
     tamper(swarm, 1, each(Restore, with_others))
     assert "with settings that nobody has vouched for" in caught(swarm)
+
+
+# --- pieces -----------------------------------------------------------------------------------------------------------------
+
+
+def never_mind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who has failed is asked again at once."""
+    monkeypatch.setattr(Gathering, "give_up", Gathering.release)
+    monkeypatch.setattr(Rests, "rests", lambda rests, peer, now: False)
+
+
+def test_who_asks_one_again_that_has_sent_a_wrong_piece_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    never_mind(monkeypatch)
+    assert "having had a wrong one of it" in caught(returning(AsksForWhatIsMissing(), liars("wrong_pieces"), piece_bytes=4))
+
+
+def test_who_asks_again_for_a_piece_that_is_here_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    take = Gathering.take
+
+    def forgets(self: Gathering, *what: Any) -> bool:
+        right = take(self, *what)
+        self.kept.clear()
+        return right
+
+    monkeypatch.setattr(Gathering, "take", forgets)
+    assert "which is here" in caught(returning(AsksForWhatIsMissing(), piece_bytes=4))
+
+
+def test_who_asks_one_donor_for_more_than_its_credit_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pieces, "CREDIT", 3)
+    assert "and it has to send 3 then" in caught(returning(AsksForWhatIsMissing(), piece_bytes=4))
+
+
+def test_who_asks_as_often_as_it_is_answered_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    never_mind(monkeypatch)
+    assert "more are enough" in caught(returning(FetchesInMeasure(), liars("wrong_pieces"), piece_bytes=4))
+
+
+def test_who_gives_one_that_asks_five_times_all_it_asks_for_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(donating, "GIVEN_TIMES_MAX", 5)
+    assert "for the 5th time" in caught(returning(GivesInMeasure(), {1: ("flood",)}, piece_bytes=4))
+
+
+def test_who_gives_it_four_times_is_sound() -> None:
+    checker = GivesInMeasure()
+    swarm = returning(checker, {1: ("flood",)}, piece_bytes=4)
+    swarm.run_until(lambda: is_back(swarm), 12.0)
+    assert checker.judged > 8
+
+
+@pytest.mark.parametrize("lie", PIECE_LIES)
+@pytest.mark.parametrize("kind", [AsksForWhatIsMissing, FetchesInMeasure])
+def test_who_asks_others_for_what_is_missing_is_sound(lie: str, kind: type[Checker]) -> None:
+    checker = kind()
+    swarm = returning(checker, liars(lie), piece_bytes=4)
+    swarm.run_until(lambda: is_back(swarm), 12.0)
+    assert swarm.outgoing.told()[lie], "no liar was asked: the test proves nothing"
+    assert checker.judged > 8
 
 
 # --- what is asked, and answered ------------------------------------------------------------------------------------------

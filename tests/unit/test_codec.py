@@ -31,6 +31,7 @@ from gossip.transport.codec import (
     CORE_BYTES_MAX,
     HEADER_BYTES_MAX,
     MESSAGES,
+    OUTLINE_BYTES_MAX,
     PROTOCOL_VERSION,
     Codec,
     Limits,
@@ -168,6 +169,9 @@ def test_only_the_state_offer_may_carry_48_kib():
     offer = StateOffer(b"l", 1, 2, b"c", b"d", 10, b"x" * CORE_BYTES_MAX, "")
     assert decode(encode(Envelope(RUN, 3, 1, offer))).message == offer
     refused(with_field(offer, 6, b"x" * (CORE_BYTES_MAX + 1)))
+    whole = replace(offer, outline=b"x" * OUTLINE_BYTES_MAX)
+    assert decode(encode(Envelope(RUN, 3, 1, whole))).message == whole, "beside the outline of as many pieces as there can be"
+    assert "StateOffer.outline" in refused(with_field(offer, 9, b"x" * (OUTLINE_BYTES_MAX + 1)))
     assert "Push.sketch" in refused(with_field(Push(b"l", 1, "gradient", 1, None, b""), 5, b"x" * CORE_BYTES_MAX))
 
 

@@ -347,8 +347,8 @@ def begins(bench: Bench, round_id: int) -> None:
         bench.do(bench.core.giving.on_round(bench.now))
 
 
-def packed(bench: Bench, round_id: int, payload: Payload = TRUE) -> None:
-    bench.do(bench.core.giving.on_snapshot(SnapshotTaken(round_id, payload, SIZES), bench.now))
+def packed(bench: Bench, round_id: int, payload: Payload = TRUE, sizes: tuple[int, ...] = SIZES) -> None:
+    bench.do(bench.core.giving.on_snapshot(SnapshotTaken(round_id, payload, sizes), bench.now))
 
 
 def test_a_donor_vouches_when_it_comes_to_the_round_and_gives_that_state_though_it_has_moved_on() -> None:

@@ -31,6 +31,7 @@ from .evidence import (
     TheAccusedHear,
 )
 from .exchange import TakesWhatItWasPushed
+from .fetching import AsksForWhatIsMissing, FetchesInMeasure, GivesInMeasure
 from .handing_on import GivesWhatIsAskedFor, HandsOnWhatItHolds, TakesWhatWasCommitted
 from .hearing import Hearing
 from .hygiene import Bounded, NothingRaises, TimersAndSilence
@@ -120,6 +121,9 @@ def every_checker(circumstances: Circumstances | None = None) -> list[Onlooker]:
         TakesOverTheDonorsState(c),
         TakesNoFewersWord(c),
         AnswersForTheRoundAsked(c),
+        AsksForWhatIsMissing(c),
+        FetchesInMeasure(c),
+        GivesInMeasure(c),
         NamesARoundToCome(c),
         Bounded(c),
         NewsGrowOld(c),

@@ -28,8 +28,9 @@ from gossip.core.events import (
 )
 from gossip.core.messages import Commit, PeerId, Query, StateOffer, Update
 from gossip.core.peer import Peer
+from gossip.core.pieces import described, outline_of
 from gossip.core.rolling import RollingRounds
-from gossip.sim.toy_trainer import OWN_BYTES, digest_of
+from gossip.sim.toy_trainer import OWN_BYTES, bytes_of_state, digest_of
 
 from .base import Checker, Circumstances, Misled, peer_core
 from .rounds import rolling_of
@@ -242,7 +243,7 @@ class TakesOverTheDonorsState(Checker):
 
     def _on_restore(self, swarm: Swarm[Any], peer: PeerId, restore: Restore) -> None:
         content, said = _state_digest(restore.payload), parts_of(restore.payload)[0]
-        if content != said:
+        if _name_of(restore.payload) != said:
             raise self.violated(swarm, peer, f"restores bytes with the digest {content.hex()} as {said.hex()}")
         self._misled.restores(swarm, peer)
         if peer not in self._misled:
@@ -269,7 +270,14 @@ def content_digest(payload: Payload) -> bytes:
 
 def _state_digest(payload: Payload) -> bytes:
     """Of the parameters in a packed state of a toy trainer, whatever the payload says of them."""
-    return hash_of(np.asarray(payload.data)[:-OWN_BYTES])
+    return hash_of(bytes_of_state(payload)[:-OWN_BYTES])
+
+
+def _name_of(payload: Payload) -> bytes:
+    """What must stand for these parameters in the payload."""
+    content, outline = bytes_of_state(payload), outline_of(payload)
+    sizes = (len(content) - OWN_BYTES, OWN_BYTES)
+    return described(content, sizes, outline.piece_bytes if outline else len(content))[1][0]
 
 
 class CheckedBeforeUse(Checker):
@@ -312,8 +320,10 @@ class CheckedBeforeUse(Checker):
         if member is not None and event.incarnation < member.incarnation and not invented:
             return f"a former life, {event.incarnation}"
         if isinstance(message, StateOffer):
-            nobody_asked = core.recovery.stage != "asking" or message.nonce != core.recovery._nonce
-            return "nobody asked for it" if nobody_asked or event.sender != core.recovery.donor else ""
+            taker = core.recovery
+            asked = message.nonce == taker._nonce and event.sender in taker.waits_for
+            asked = asked and (taker.pieces is None or (event.sender, message.piece) in taker.pieces.asked)
+            return "" if asked else "nobody asked for it"
         assert isinstance(message, Update | Query | Commit)
         if message.lineage != core.settings.lineage:
             return "another lineage"
@@ -382,4 +392,4 @@ class CheckedBeforeUse(Checker):
 def _state_of(core: Peer, rounds: RollingRounds) -> tuple[Any, ...]:
     """What a message may change that is used: how far the rounds and a recovery are."""
     shards = tuple((shard.commit is None, len(shard.answers)) for shard in rounds._shards)
-    return rounds.round_id, rounds.chain, core.recovery.stage, shards
+    return rounds.round_id, rounds.chain, core.recovery.stage, len(core.recovery._kept), shards

@@ -197,11 +197,12 @@ class NobodyAsksTheDead(Checker):
         if type(event) is not LinkDown and type(event) is not TimerFired:
             return
         core = peer_core(swarm, peer)
-        if core is None or core.recovery.stage != "asking" or core.recovery.donor is None:
+        if core is None:
             return
-        self.judged += 1
-        if reason := core.membership.skip_reason(core.recovery.donor):
-            raise self.violated(swarm, peer, f"waits for the state of peer {core.recovery.donor}, which it skips: {reason}")
+        for donor in sorted(core.recovery.waits_for):
+            self.judged += 1
+            if reason := core.membership.skip_reason(donor):
+                raise self.violated(swarm, peer, f"waits for the state of peer {donor}, which it skips: {reason}")
 
 
 def _ends_a_probe(event: Event | None) -> bool:

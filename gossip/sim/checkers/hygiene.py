@@ -9,7 +9,7 @@ from gossip.core.events import CancelTimer, Effect, Event, Halt, Received, Send,
 from gossip.core.gossiping import PLANS_KEPT, TIMES_KEPT, GossipRounds
 from gossip.core.lineage import HISTORY_ROUNDS
 from gossip.core.membership import Membership
-from gossip.core.messages import PeerId
+from gossip.core.messages import PIECES_MAX, PeerId
 from gossip.core.peer import Peer
 from gossip.core.probing import RELAYS_MAX
 from gossip.core.rolling import RollingRounds
@@ -137,6 +137,8 @@ def core_sizes(core: Peer, n: int) -> list[tuple[str, int, int]]:
         ("takers of the state", sum([ask.what == "state" for ask in core.recovery.giving.asks.values()]), TAKERS_MAX),
         ("who waits for a voucher", len(core.recovery.giving.asks), n),
         ("states that are kept", len(core.recovery.giving.copies), COPIES_MAX),
+        ("takers of pieces", len(core.recovery.giving._takers), TAKERS_MAX),
+        ("pieces of a state", len(core.recovery._kept), PIECES_MAX),
         ("peers heard of in other rounds", len(rounds.elsewhere.seen), n),
         ("peers with a standing", len(rounds.trust.pack()) if isinstance(rounds, GossipRounds) else 0, n),
     ]

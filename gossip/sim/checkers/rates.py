@@ -109,6 +109,8 @@ class SpeaksInMeasure(Checker):
             return
         if kind is PushPull and effect.message.reply:  # type: ignore[union-attr]
             return
+        if kind is StateRequest and effect.message.piece:  # type: ignore[union-attr]
+            return  # see FetchesInMeasure
         if kind in (Hello, Ping) and _is_greeting(swarm, kind, effect.peer):
             return  # a link comes up as often as the network resets it
         if kind is Ping and _is_relayed(swarm, effect.peer):

@@ -1,0 +1,346 @@
+"""A state in pieces: what stands for it, who is asked for what, and what a donor gives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from test_recovery import CHAIN, CORE, LINEAGE, Bench, answers, ask, begins, packed
+
+from gossip.core.digests import digest_of, digests_of
+from gossip.core.donating import BUSY, ENOUGH, GIVEN_TIMES_MAX, MOVED_ON, NO_SUCH_PIECE, TAKERS_MAX, TAKES_S, vouched_digest
+from gossip.core.events import Payload, Restored
+from gossip.core.messages import PIECES_MAX, StateOffer, StateRequest, Voucher
+from gossip.core.pieces import CREDIT, Gathering, Outline, cut, described
+from gossip.core.recovery import STATE_SLACK
+
+PIECE_BYTES = 4
+SIZES = (18, 2, 3)
+
+
+def state(alike: bytes = b"parameters in five", settings: bytes = b"lr", own: bytes = b"own") -> Payload:
+    content = np.frombuffer(alike + settings + own, np.uint8)
+    return Payload(content, content.nbytes, True, *described(content, [len(alike), len(settings), len(own)], PIECE_BYTES))
+
+
+TRUE = state()
+OUTLINE = Outline.read(TRUE.parts[0])
+assert OUTLINE is not None
+LIE = state(b"PARAMETERS in five")
+
+
+# --- what stands for it -------------------------------------------------------------------------------------------------------
+
+
+def test_a_state_no_larger_than_a_piece_stands_for_itself() -> None:
+    content = bytes(range(20))
+    for lengths in ((), (20,), (12, 4, 4)):
+        assert described(content, lengths, 12) == digests_of(content, lengths)
+    assert described(content, (13, 4, 3), 12) != digests_of(content, (13, 4, 3))
+
+
+def test_an_outline_says_how_long_the_pieces_are_and_what_each_is() -> None:
+    assert [OUTLINE.bounds(piece) for piece in (1, 2, 5)] == [(0, 4), (4, 8), (16, 18)]
+    assert OUTLINE.digests[4] == digest_of(b"ve")
+    assert TRUE.parts[1:] == (digest_of(b"lr"), digest_of(b"own"))
+    assert Outline.read(OUTLINE.packed()) == OUTLINE
+
+
+def test_of_more_pieces_than_a_message_can_name_each_is_larger() -> None:
+    _, parts = described(bytes(PIECES_MAX * 8 + 6), (PIECES_MAX * 8 + 1, 5), 2)
+    outline = Outline.read(parts[0])
+    assert outline is not None
+    assert (outline.piece_bytes, len(outline.digests)) == (16, PIECES_MAX // 2 + 1)
+
+
+@pytest.mark.parametrize(
+    "outline",
+    [
+        Outline(18, 0, OUTLINE.digests),
+        Outline(21, 4, OUTLINE.digests),
+        Outline(16, 4, OUTLINE.digests),
+        Outline(2**63, 4, OUTLINE.digests),
+        Outline(4, 4, OUTLINE.digests[:1]),
+        Outline(4 * PIECES_MAX + 4, 4, (PIECES_MAX + 1) * OUTLINE.digests[:1]),
+    ],
+)
+def test_an_outline_that_cannot_be_one_is_none(outline: Outline) -> None:
+    assert Outline.read(outline.packed()) is None
+    assert Outline.read(OUTLINE.packed()[:-1]) is None
+    assert Outline.read(b"") is None
+
+
+def test_pieces_that_are_alike_come_once_and_what_is_here_already_is_not_asked_for() -> None:
+    _, parts = described(b"aaaaaaaabbbb" + b"cc", (12, 2), 4)
+    outline = Outline.read(parts[0])
+    assert outline is not None
+    kept: dict[bytes, Any] = {digest_of(b"bbbb"): b"bbbb", digest_of(b"former"): b"former"}
+    gathering = Gathering(outline, kept, (1, 2))
+    assert kept == {digest_of(b"bbbb"): b"bbbb"}, "of what it has no use for nothing is kept"
+    assert gathering.ask((1, 2), 9.0) == [(1, 1)]
+    assert gathering.take(1, 1, Payload(b"aaaa", 4, True, digest_of(b"aaaa")))
+    assert gathering.whole
+    assert b"".join(gathering.joined(Payload(b"cc", 2, True, b"", parts[1:])).data) == b"aaaaaaaabbbbcc"
+
+
+# --- the taker ----------------------------------------------------------------------------------------------------------------
+
+
+def offer(bench: Bench, sender: int, of: Payload = TRUE, outline: bytes | None = None) -> None:
+    known = Outline.read(of.parts[0])
+    assert known is not None
+    rest = cut(of, known, 0)
+    nonce, said = bench.core._nonce, known.packed() if outline is None else outline
+    message = StateOffer(LINEAGE, nonce, 9, CHAIN, rest.digest, rest.nbytes, CORE, "", SIZES[1:], said)
+    assert bench.core.payload_bytes(sender, message) >= rest.nbytes
+    bench.hear(sender, message, rest)
+
+
+def give(bench: Bench, sender: int, piece: int, of: Payload = TRUE) -> None:
+    known = Outline.read(of.parts[0])
+    assert known is not None
+    content = cut(of, known, piece)
+    message = StateOffer(LINEAGE, bench.core._nonce, 9, CHAIN, content.digest, content.nbytes, b"", "", (), b"", piece)
+    if bench.core.payload_bytes(sender, message) == content.nbytes:  # as the transport asks
+        bench.hear(sender, message, content)
+
+
+def wanted(bench: Bench) -> list[tuple[int, int]]:
+    """Who was asked for which pieces since the last look."""
+    said, bench.said = bench.said, []
+    return [(to, message.piece) for to, message in said if isinstance(message, StateRequest) and message.piece]
+
+
+def offered() -> Bench:
+    """Peers 1, 2 and 3 have vouched, and peer 1 has offered."""
+    bench = Bench()
+    bench.core.state_bytes = TRUE.nbytes
+    bench.begin()
+    for peer in (1, 2, 3):
+        digest = vouched_digest(LINEAGE, 9, CHAIN, CORE, TRUE.parts[0])
+        bench.hear(peer, Voucher(LINEAGE, bench.core._nonce, 9, CHAIN, digest, TRUE.parts[1], ""))
+    assert set(bench.asked("state")) == {1}
+    offer(bench, 1)
+    return bench
+
+
+def test_the_pieces_are_asked_from_all_who_vouch_at_once_and_restored_together() -> None:
+    bench = offered()
+    assert wanted(bench) == [(1, 1), (2, 2), (3, 3), (1, 4), (2, 5)]
+    for sender, piece in ((3, 3), (2, 2), (2, 5), (1, 4)):
+        give(bench, sender, piece)
+    assert bench.restores == []
+    give(bench, 1, 1)
+    (restore,) = bench.restores
+    assert b"".join(part.tobytes() for part in restore.payload.data) == TRUE.data.tobytes()
+    assert (restore.payload.digest, restore.payload.parts) == (TRUE.digest, TRUE.parts)
+    bench.do(bench.core.on_restored(Restored(9), bench.now)[0])
+    assert [round_id for round_id, _, _ in bench.rounds.adopted] == [9]
+    assert bench.reports[-1].fields["nbytes"] == TRUE.nbytes
+    assert not bench.core._kept, "nothing of it is kept"
+
+
+def test_nobody_has_more_than_two_pieces_to_send_at_a_time() -> None:
+    bench = offered()
+    bench.others.gone = {2, 3}
+    bench.do(bench.core.on_view_change(bench.now))
+    assert [piece for peer, piece in wanted(bench) if peer == 1] == [1, 4]
+    give(bench, 1, 4)
+    assert wanted(bench) == [(1, 2)]
+    assert len(bench.core.pieces.asked) == CREDIT  # type: ignore[union-attr]
+
+
+def test_who_sends_a_wrong_piece_is_asked_for_nothing_more_and_others_send_what_it_had_to() -> None:
+    bench = offered()
+    wanted(bench)
+    give(bench, 1, 1, LIE)
+    assert bench.told()[-1] == "bad_state"
+    assert wanted(bench) == [(3, 1)], "the other of its two waits until somebody can take it"
+    for sender, piece in ((2, 2), (2, 5), (3, 3), (3, 1)):
+        give(bench, sender, piece)
+    assert wanted(bench) == [(2, 4)]
+    give(bench, 1, 4)
+    assert bench.restores == [], "what it sends is not looked at any more"
+    give(bench, 2, 4)
+    assert len(bench.restores) == 1
+
+
+@pytest.mark.parametrize("what", ["silence", "it dies", "none"])
+def test_what_a_donor_does_not_send_comes_from_others_and_what_is_here_stays(what: str) -> None:
+    bench = offered()
+    wanted(bench)
+    for sender, piece in ((1, 1), (3, 3), (2, 2), (2, 5)):
+        give(bench, sender, piece)
+    if what == "silence":
+        bench.wait(bench.settings.rounds.round_timeout_s)
+    elif what == "none":
+        bench.hear(1, StateOffer(LINEAGE, bench.core._nonce, 9, b"", b"", 0, b"", "busy", piece=4))
+    else:
+        bench.others.gone.add(1)
+        bench.do(bench.core.on_view_change(bench.now))
+    assert wanted(bench) == [(2, 4)]
+    give(bench, 2, 4)
+    assert len(bench.restores) == 1
+
+
+@pytest.mark.parametrize("rested", [False, True])
+def test_a_donor_that_comes_and_goes_is_asked_again_when_it_has_rested(rested: bool) -> None:
+    bench = offered()
+    assert (3, 3) in wanted(bench)
+    bench.others.gone = {3}
+    bench.do(bench.core.on_view_change(bench.now))
+    assert wanted(bench) == [], "the others have their two"
+    bench.others.gone.clear()
+    if rested:
+        bench.wait(bench.settings.membership.probe_interval_s)
+    give(bench, 2, 2)
+    assert wanted(bench) == [(3 if rested else 2, 3)]
+
+
+def test_of_those_who_vouch_who_has_failed_before_is_asked_last() -> None:
+    bench = offered()
+    bench.others.gone = {1, 2, 3}
+    bench.do(bench.core.on_view_change(bench.now))  # all three fail
+    bench.others.gone.clear()
+    bench.wait(bench.settings.membership.probe_interval_s)
+    bench.asked()
+    digest = vouched_digest(LINEAGE, 9, CHAIN, CORE, TRUE.parts[0])
+    for peer in (1, 2, 5):
+        bench.hear(peer, Voucher(LINEAGE, bench.core._nonce, 9, CHAIN, digest, TRUE.parts[1], ""))
+    assert set(bench.asked("state")) == {5}
+
+
+def test_when_all_have_failed_the_pieces_stay_for_the_next_try() -> None:
+    bench = offered()
+    wanted(bench)
+    give(bench, 3, 3)
+    bench.others.gone = {1, 2, 3}
+    bench.do(bench.core.on_view_change(bench.now))
+    assert bench.core.stage == "polling"
+    bench.others.gone = {1, 2}
+    bench.wait(bench.settings.membership.probe_interval_s)
+    digest = vouched_digest(LINEAGE, 9, CHAIN, CORE, TRUE.parts[0])
+    for peer in (3, 4, 5):
+        bench.hear(peer, Voucher(LINEAGE, bench.core._nonce, 9, CHAIN, digest, TRUE.parts[1], ""))
+    offer(bench, 3)
+    assert sorted(piece for _, piece in wanted(bench)) == [1, 2, 4, 5]
+
+
+def test_a_state_that_the_trainer_refuses_is_offered_anew_and_its_pieces_are_not() -> None:
+    """The liar has sent true pieces, and with its offer something of its own that cannot be loaded."""
+    bench = offered()
+    for sender, piece in wanted(bench):
+        give(bench, sender, piece)
+    bench.do(bench.core.on_restored(Restored(9, "it does not fit"), bench.now)[0])
+    assert set(bench.asked("state")) == {2}
+    offer(bench, 2)
+    assert wanted(bench) == []
+    assert len(bench.restores) == 2
+
+
+def test_a_state_with_the_memory_of_an_optimizer_is_taken_by_one_that_has_none_yet_and_none_without_end() -> None:
+    bench = Bench(f=0)
+    bench.core.state_bytes = 2**22
+    bench.begin()
+    whole = StateOffer(LINEAGE, bench.core._nonce, 9, CHAIN, b"d", 3 * 2**22, CORE, "")
+    assert 3 * 2**22 <= bench.core.payload_bytes(1, whole) <= 2**25
+
+
+@pytest.mark.parametrize("what", ["another state", "no outline", "longer than a state can be"])
+def test_an_offer_whose_outline_was_not_vouched_for_is_refused(what: str) -> None:
+    bench = Bench(f=0 if what == "longer than a state can be" else 2)
+    if bench.core.need == 1:
+        bench.begin()
+        long = Outline(STATE_SLACK + 5, STATE_SLACK, OUTLINE.digests[:2])
+        offer(bench, 1, TRUE, long.packed())
+    else:
+        bench = offered()
+        wanted(bench)
+        bench.do(bench.core._next_source(bench.now))
+        assert set(bench.asked("state")) == {2}
+        offer(bench, 2, *((LIE,) if what == "another state" else (TRUE, b"x" * 64)))
+    assert bench.told()[-1] == "bad_state"
+    assert wanted(bench) == []
+    assert bench.core.pieces is None
+
+
+# --- the donor ----------------------------------------------------------------------------------------------------------------
+
+
+def holding() -> Bench:
+    """It has vouched for round 9 to peer 1."""
+    bench = Bench(n=12)
+    ask(bench, 1, 9)
+    begins(bench, 9)
+    packed(bench, 9, TRUE, SIZES)
+    assert isinstance(answers(bench)[1], Voucher)
+    return bench
+
+
+def test_a_donor_offers_all_but_the_pieces_and_gives_these_one_by_one() -> None:
+    bench = holding()
+    ask(bench, 1, 9, "state")
+    said = answers(bench)[1]
+    assert isinstance(said, StateOffer)
+    assert (said.outline, said.parts, said.nbytes, said.piece) == (TRUE.parts[0], SIZES[1:], 5, 0)
+    assert said.digest == digests_of(b"lrown", (2, 3))[0]
+    begins(bench, 30)
+    bench.hear(1, StateRequest(LINEAGE, 1, 9, "state", 5))
+    said = answers(bench)[1]
+    assert isinstance(said, StateOffer)
+    assert (said.piece, said.nbytes, said.digest, said.core) == (5, 2, digest_of(b"ve"), b"")
+    assert bench.snapshots == 1
+
+
+@pytest.mark.parametrize(("round_id", "piece", "reason"), [(9, 6, NO_SUCH_PIECE), (7, 1, MOVED_ON), (10, 1, MOVED_ON)])
+def test_a_piece_that_there_is_not_is_refused_at_once(round_id: int, piece: int, reason: str) -> None:
+    bench = holding()
+    bench.hear(1, StateRequest(LINEAGE, 1, round_id, "state", piece))
+    said = answers(bench)[1]
+    assert isinstance(said, StateOffer)
+    assert (said.digest, said.reason, said.piece) == (b"", reason, piece)
+    assert bench.snapshots == 1, "the trainer is not asked for another copy"
+
+
+def test_a_donor_gives_pieces_to_so_many_at_a_time_and_to_others_when_they_have_theirs() -> None:
+    bench = holding()
+    for taker in range(1, 1 + TAKERS_MAX + 1):
+        bench.hear(taker, StateRequest(LINEAGE, 1, 9, "state", 1))
+    said = answers(bench)
+    assert [taker for taker, message in said.items() if message.reason == BUSY] == [TAKERS_MAX + 1]  # type: ignore[union-attr]
+    bench.wait(TAKES_S)
+    bench.hear(TAKERS_MAX + 1, StateRequest(LINEAGE, 1, 9, "state", 1))
+    assert answers(bench)[TAKERS_MAX + 1].reason == ""  # type: ignore[union-attr]
+
+
+def test_one_peer_is_given_a_piece_so_many_times_at_most_and_then_holds_up_nobody() -> None:
+    bench = holding()
+    assert [_piece(bench, 1).reason for _ in range(GIVEN_TIMES_MAX + 1)] == [""] * GIVEN_TIMES_MAX + [ENOUGH]
+    assert _piece(bench, 1, 2).reason == ""
+    bench.wait(TAKES_S)
+    _piece(bench, 1)
+    for taker in range(2, 2 + TAKERS_MAX):
+        assert _piece(bench, taker).reason == "", "who is given nothing more takes nobody's place"
+    for _ in range(8):
+        bench.wait(bench.settings.rounds.round_timeout_s / 2)
+        _piece(bench, 1)
+    assert not bench.core.giving.copies, "a copy is not kept for who has had enough of it"
+
+
+def _piece(bench: Bench, taker: int, piece: int = 1) -> StateOffer:
+    bench.hear(taker, StateRequest(LINEAGE, 1, 9, "state", piece))
+    said = answers(bench)[taker]
+    assert isinstance(said, StateOffer)
+    return said
+
+
+def test_with_f_0_a_copy_that_is_given_in_pieces_is_kept_until_they_are_taken() -> None:
+    bench = Bench(f=0)
+    ask(bench, 1, 0, "state")
+    packed(bench, 7, TRUE, SIZES)
+    assert isinstance(answers(bench)[1], StateOffer)
+    bench.hear(1, StateRequest(LINEAGE, 1, 7, "state", 1))
+    assert answers(bench)[1].nbytes == PIECE_BYTES  # type: ignore[union-attr]
+    bench.wait(3 * bench.settings.rounds.round_timeout_s)
+    assert not bench.core.giving.copies
