@@ -139,13 +139,16 @@ def generate(
         picked = [fault for number in sorted(order[:chosen]) for fault in made[number]]
         bearable = _bearable([fault for fault in picked if not (doubts and isinstance(fault, NodeLie))] + doubts, n)
         chosen += 1
-    # With one to spare, or a single crash would cost every round from then on.
+    # With one to spare, or a single crash would cost every round from then on; and with as many as are gone for good.
+    spare = max(1, sum(isinstance(fault, Crash | Leave) for fault in bearable))
     robust = Random(f"schedule/{seed}/robust").random() < ROBUST or any(_is_of_a_liar(fault) for fault in bearable)
     if aggregator is None and world is None and RULES[drawn_rule] < n and robust:
-        base = replace(base, aggregator="median" if doubts and drawn_rule == "mean" else drawn_rule)
+        rule = drawn_rule if RULES[drawn_rule] + spare <= n else "median"
+        base = replace(base, aggregator="median" if doubts and rule == "mean" else rule)
     lot = Random(f"schedule/{seed}/together")
     if aggregator is None and world is None and rolling and n >= PEERS_TOGETHER and lot.random() < TOGETHER:
-        base = replace(base, aggregator=lot.choice(tuple(JOINT)), shards=shards if len(shards) > 1 else lot.choice(SHARDS[2:]))
+        able = [rule for rule, need in JOINT.items() if need + spare <= n]
+        base = replace(base, aggregator=lot.choice(able), shards=shards if len(shards) > 1 else lot.choice(SHARDS[2:]))
     if base.aggregator in JOINT and len(base.shards) > 1 and lot.random() < SHARD_LIE and not doubts:
         told = lot.choice(SHARD_LIES)
         bearable = tuple([replace(fault, lie=told) if isinstance(fault, NodeLie) else fault for fault in bearable])
@@ -441,8 +444,6 @@ def _bearable(faults: list[Fault], n: int) -> tuple[Fault, ...]:
                 mortal.append(-2)  # likewise
             case Hang(peer=victim) if victim in gone:
                 continue
-            case _:
-                pass
         kept.append(fault)
     crowd = len(mortal) > (n - 1) // 2
     return tuple(fault for fault in kept if not (crowd and isinstance(fault, Hang | HangServer | Partition | Ring)))

@@ -43,6 +43,7 @@ from gossip.world_faults import (
 
 from .checkers import Circumstances, Panel, Violation, every_checker
 from .checkers.promptness import AT_ONCE_S
+from .checkers.rounds import rule_has_enough
 from .driver import Swarm, address
 from .nemesis import Nemesis
 from .network import LinkModel, Network
@@ -201,7 +202,8 @@ class _Pace:
         self._compute_s = schedule.compute_s[0]
 
     def judge(self, swarm: Swarm[Peer]) -> None:
-        if not any(host.running for host in swarm.hosts.values()):
+        running = {peer: host.core for peer, host in swarm.hosts.items() if host.running}
+        if not running or not all(rule_has_enough(core, running) for core in running.values()):
             return
         least, done = int((swarm.now - self._since) / self._round_s) - 1, _reached(swarm, self._compute_s) - self._from
         if done < least:
@@ -210,13 +212,12 @@ class _Pace:
 
 
 def _reached(swarm: Swarm[Peer], compute_s: float) -> int:
-    """The round that half of the peers are in, or beyond; of those who run, when most have left for good. What a liar's state has
-    added does not count."""
+    """The round that half of those who run are in, or beyond; of all, when nobody runs. Whom a liar's state has sent far ahead
+    counts only where all are: the others go on without it."""
     most = swarm.now / compute_s + 1
     running = [host for host in swarm.hosts.values() if host.running]
-    counted = running if 0 < 2 * len(running) < len(swarm.hosts) else swarm.hosts.values()
-    rounds = [host.core.rounds.round_id for host in counted]
-    return median_high([round_id if round_id <= most else round_id % FAR_ROUNDS for round_id in rounds])
+    rounds = [host.core.rounds.round_id for host in running or swarm.hosts.values()]
+    return median_high([round_id for round_id in rounds if round_id <= most] or [round_id % FAR_ROUNDS for round_id in rounds])
 
 
 def _left(swarm: Swarm[Peer]) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -23,6 +24,7 @@ from gossip.sim.checkers.promptness import (
 )
 from gossip.sim.checkers.rounds import AppliedOnce
 from gossip.sim.driver import Swarm
+from gossip.sim.generate import generate
 from gossip.sim.observer import Observer
 from gossip.sim.play import run
 from gossip.sim.schedule import Schedule
@@ -269,3 +271,17 @@ def test_seed_1676_a_sleeper_that_promised_later_attempts_takes_the_commits_that
     outcome = run(slept)
     assert outcome.violation is None, outcome.violation
     assert outcome.struck["hang"] == outcome.struck["crash_broadcast"] == 1
+
+
+def test_l2_who_wait_for_a_rule_that_needs_more_peers_are_not_stuck() -> None:
+    # One of six has crashed for good and one has left: with multi_krum, four can tolerate nobody. No schedule is drawn so.
+    waits = run(dataclasses.replace(generate(881210), aggregator="multi_krum"))
+    assert waits.violation is None
+    assert waits.reports["paused"] >= 4
+    goes_on = run(dataclasses.replace(generate(881210), aggregator="median"))
+    assert goes_on.violation is None
+    assert goes_on.rounds > waits.rounds + 20
+
+
+def test_l2_the_pace_is_that_of_peers_that_run_and_are_not_sent_far_ahead_by_a_liar() -> None:
+    assert run(generate(881030)).violation is None

@@ -64,6 +64,13 @@ def test_liars_meet_means_and_robust_rules_that_have_an_update_to_spare() -> Non
     assert generate(lied_to[0].seed, aggregator="krum").aggregator == "krum"
 
 
+def test_rules_have_enough_updates_when_those_are_gone_who_never_come_back() -> None:
+    many = [*MANY, generate(881210)]  # for which multi_krum, which needs five, would have been drawn
+    gone = [(schedule, sum(isinstance(fault, Crash | Leave) for fault in schedule.faults)) for schedule in many]
+    assert all(NEEDS[schedule.aggregator] + lost <= schedule.peers for schedule, lost in gone)
+    assert max(lost for _, lost in gone) == 2
+
+
 def test_much_can_happen_while_a_rule_runs_in_half_of_the_schedules() -> None:
     slow = [schedule for schedule in MANY if schedule.rule_s >= 10 * schedule.delay_s[1]]
     assert 0.4 < len(slow) / len(MANY) < 0.6

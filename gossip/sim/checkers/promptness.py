@@ -24,7 +24,7 @@ from gossip.core.shard import ShardRound
 
 from .base import Checker, Circumstances, peer_core
 from .disturbances import NEVER, STILL_S, Disturbances
-from .rounds import rolling_of
+from .rounds import rolling_of, rule_has_enough
 
 if TYPE_CHECKING:
     from gossip.sim.driver import Swarm
@@ -273,6 +273,8 @@ class NobodyIsStuck(Checker):
             if any(other not in cores for other in core.rounds.roster):
                 return None
             if any(other != peer and core.membership.skip_reason(other) for other in cores):
+                return None
+            if not rule_has_enough(core, cores):
                 return None
         return cores
 

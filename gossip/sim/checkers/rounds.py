@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,15 @@ RECENT_PUSHES = 512
 FORKS_AFTER_S = 6.5
 """Two round timeouts and the messages between: later than that after the network was uneven no second commit of a round comes.
 Who slept through it goes from attempt to attempt until a server gives it the commit again (seed 1980: 6.02 s)."""
+
+
+def rule_has_enough(core: Peer, here: Collection[PeerId]) -> bool:
+    """Whether the rule can make something of the updates of those who are ``here``; if not, a quorum of ``majority`` waits."""
+    rounds = rolling_of(core)
+    if rounds is None or core.settings.rounds.quorum == "available":
+        return True
+    locked = rounds.agreed.trust.quarantined()
+    return sum(peer not in locked for peer in here) >= updates_needed(core.settings, rounds.roster, locked)
 
 
 def rolling_of(core: Peer | None) -> RollingRounds | None:
