@@ -15,6 +15,7 @@ from gossip.core.settings import BatchPolicy
 from gossip.fault_kinds import Crash, Hang, Liar, Restart, Slow
 from gossip.fault_tables import Fault
 from gossip.world_faults import (
+    CLAIM_LIES,
     NODE_LIES,
     SHARD_LIES,
     STATE_LIES,
@@ -69,11 +70,13 @@ JOINT = {"krum": 5, "multi_krum": 5, "geometric_median": 3, "centered_clipping":
 """Likewise, rules that the servers of shards run together: one of them in some schedules that have servers and peers for it."""
 TOGETHER, PEERS_TOGETHER = 0.4, 6
 SHARD_LIE = 0.5  # of the node lies where shards decide together: about that
+CLAIM_LIE = 0.5  # of the lies of servers where a rule bears a liar: about what a result says beside its numbers
 ROBUST = 0.45  # of the schedules in which nobody does: the rule is drawn all the same, of which a mean is one
 SERVER_LIES = (
     *("wrong_results", "scaled_results", "slightly_wrong_results", "broken_results", "nan_results", "two_results"),
     "kept_results",
     *("strange_roster", "usurper"),
+    *CLAIM_LIES,
 )
 """About results of rounds that somebody serves: elsewhere nobody can tell them."""
 LIES = (("sign_flip", 1.0), ("nan", 1.0), ("zero", 1.0), ("stale", 3.0), ("scale", 20.0), ("bit_flip", 1.0))
@@ -144,6 +147,10 @@ def generate(
     if base.aggregator in JOINT and len(base.shards) > 1 and lot.random() < SHARD_LIE:
         told = lot.choice(SHARD_LIES)
         bearable = tuple([replace(fault, lie=told) if isinstance(fault, NodeLie) else fault for fault in bearable])
+    lot = Random(f"schedule/{seed}/claims")
+    if base.aggregator != "mean" and lot.random() < CLAIM_LIE:
+        told, lies = lot.choice(CLAIM_LIES), SERVER_LIES
+        bearable = tuple([replace(f, lie=told) if isinstance(f, NodeLie) and f.lie in lies else f for f in bearable])
     return replace(base, faults=bearable)
 
 
@@ -246,7 +253,7 @@ def _liar(lots: _Lots) -> list[Fault]:
 
 def _node_lie(lots: _Lots) -> list[Fault]:
     """Who lies about states needs somebody who asks for one: others are started again."""
-    lie, (liar, *others) = lots.random.choice([lie for lie in NODE_LIES if lie not in SHARD_LIES]), lots.peers()
+    lie, (liar, *others) = lots.random.choice([lie for lie in NODE_LIES if lie not in (*SHARD_LIES, *CLAIM_LIES)]), lots.peers()
     drawn = [(lots.when(), lots.long(0.01, 1.0)) for _ in range(3)]
     asking = [Restart(peer, None, after_s, at_s) for peer, (at_s, after_s) in zip(others, drawn, strict=False)]
     return [NodeLie(lie, (liar,)), *(asking if lie in STATE_LIES else ())]
