@@ -61,6 +61,7 @@ def demo(folder: Path, options: argparse.Namespace, faults: Sequence[str]) -> di
     command += ["--rounds", str(options.rounds), "--seed", str(options.seed), "-f", str(len(options.liars))]
     command += ["--run-dir", str(folder), *[word for fault in faults for word in ("--fault", fault)]]
     none = {**os.environ, "GOSSIP_FAULTS": ""}  # else those of the demo, where none is given
+    none["GOSSIP_ROOM"] = str(2 * options.peers)  # for those who never come: a liar's ghosts
     done = subprocess.run(command, check=False, capture_output=True, text=True, env=none)
     if not (folder / "summary.json").exists():
         raise SystemExit(f"gossip demo ended with {done.returncode}:\n{done.stderr[-2000:]}")

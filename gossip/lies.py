@@ -167,6 +167,39 @@ def strange_roster(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload 
     return [(to, say(envelope, roster=(*envelope.message.roster, STRANGERS)), payload)]
 
 
+def _claims(liar: Liar, envelope: Envelope, payload: Payload | None) -> Commit | None:
+    """Its own commit of the first shard, which speaks for all of rates and roster."""
+    message = envelope.message
+    mine = isinstance(message, Commit) and message.server == liar.peer and message.shard == 0
+    return message if mine and isinstance(message, Commit) else None
+
+
+@lie
+def high_rates(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[Letter] | None:
+    """As a server it commits a thousand times the learning rates that all should step with."""
+    commit = _claims(liar, envelope, payload)
+    if commit is None or not commit.rates:
+        return None
+    return [(to, say(envelope, rates=tuple([1000.0 * rate for rate in commit.rates])), payload)]
+
+
+@lie
+def lone_roster(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[Letter] | None:
+    """As a server it names nobody but itself for the next round."""
+    commit = _claims(liar, envelope, payload)
+    return None if commit is None else [(to, say(envelope, roster=(liar.peer,)), payload)]
+
+
+@lie
+def ghost_roster(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[Letter] | None:
+    """As a server it names for the next round whoever may ever be in the run: those who are dead, and those who never came."""
+    commit = _claims(liar, envelope, payload)
+    core = liar.core()
+    if commit is None or core is None or set(commit.roster) == set(core.settings.everybody):
+        return None
+    return [(to, say(envelope, roster=core.settings.everybody), payload)]
+
+
 @lie
 def usurper(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[Letter] | None:
     """Commits what others have to: to a peer that it should send its update to, it sends a commit of its own instead."""

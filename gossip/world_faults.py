@@ -281,6 +281,9 @@ class Leave:
         return f"leave:{self.peer} at {self.at_s:g} s"
 
 
+CLAIM_LIES = ("high_rates", "lone_roster", "ghost_roster")
+"""About what a result says beside its numbers. The last has an occasion where somebody is dead, or a run has room for more."""
+
 RESULT_LIES = (
     "wrong_results",
     "scaled_results",
@@ -290,6 +293,7 @@ RESULT_LIES = (
     "kept_results",
     "two_results",
     "strange_roster",
+    *CLAIM_LIES,
 )
 """About what a server makes of the updates of a round."""
 

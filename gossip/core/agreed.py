@@ -34,6 +34,7 @@ class Agreed:
         self.cursor = DataCursor(at_least=settings.updates_min, batches=batches, paced=settings.slices == "speed")
         self.foresight = Foresight()
         self.roster = Roster(settings.peers, settings.lineage)
+        self.rates: tuple[float, ...] = ()  # that were stepped with last, as far as that is known here
         self._snapshots: OrderedDict[int, tuple[Any, ...]] = OrderedDict()  # roster, trust and cursor before each recent round
         self._sharers: tuple[PeerId, ...] = ()  # those who get samples this round
         self._slices: dict[PeerId, Ranges] = {}
@@ -112,6 +113,7 @@ class Agreed:
         scores = self._scores()
         effects += [Committed(commit, chain, made, trust=scores, **data) for commit, made in zip(commits, made_here, strict=True)]
         if lost is None:
+            self.rates = commits[0].rates or self.rates
             effects.append(Apply(round_id, tuple(payload for _, payload in held if payload is not None), rates=commits[0].rates))
         else:
             effects.append(Apply(round_id, ()))
@@ -176,7 +178,7 @@ class Agreed:
             raise ValueError(f"{peers} is not a roster of {self.settings.everybody}")
         self.cursor.unpack(cursor)
         self.trust.unpack(trust)
-        self.roster = Roster(peers, self.settings.lineage)
+        self.roster, self.rates = Roster(peers, self.settings.lineage), ()
         self.lineage.restart(round_id, chain)
 
 

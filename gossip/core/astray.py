@@ -138,6 +138,10 @@ class Astray:
         """How many say that they are in a later round."""
         return sum([ahead > round_id for ahead in self._ahead.values()])
 
+    def is_passed(self, round_id: int) -> bool:
+        """Whether it is certain that others have a commit of that round: more than f say that they are past it."""
+        return self._beyond(round_id) > self.settings.f
+
     def is_believed(self, sayers: int, now: float) -> bool:
         """Whether what so many peers say is reason enough to leave our rounds."""
         return sayers > self.settings.f or now - self.began_at > self.settings.rounds.round_timeout_s

@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections import OrderedDict, defaultdict
 from typing import TypeAlias
 
-from .agreed import whence
+from .agreed import Agreed, whence
+from .astray import Astray
+from .claims import Claims, Doubt
 from .events import Contributed, Effect, Likeness, Payload, Report
 from .joint import Advance
 from .messages import CHARGES_MAX, Charge, Commit, Message, PeerId
 from .serving import Server
-from .settings import CoreSettings
 from .shard import ShardRound
-from .trust import TrustTable
+from .view import View
 
 ROUNDS_KEPT = 256
 """Rounds whose lengths say how long a result may be. Once a model fits its data nearly all are short, and now and then one is a
@@ -31,9 +32,10 @@ Lengths: TypeAlias = "OrderedDict[int, tuple[PeerId, float, int]]"
 class Doubts:
     """What is known here of results, and so which ones this peer doubts. ``advance`` hands a shard on to its next server."""
 
-    def __init__(self, local: PeerId, settings: CoreSettings, server: Server, trust: TrustTable, advance: Advance) -> None:
-        self.local, self.f, self.settings, self.server, self.advance = local, settings.f, settings.results, server, advance
-        self.trust = trust
+    def __init__(self, agreed: Agreed, astray: Astray, server: Server, view: View, advance: Advance) -> None:
+        self.local, self.server, self.advance, self.trust = server.local, server, advance, agreed.trust
+        self.f, self.settings = agreed.settings.f, agreed.settings.results
+        self.claims = Claims(agreed, astray, server, view)
         self._lengths: dict[int, Lengths] = {}
         self._refused: OrderedDict[tuple[PeerId, int], None] = OrderedDict()  # whose results of which rounds
 
@@ -63,21 +65,25 @@ class Doubts:
         now: float,
     ) -> list[Effect] | None:
         """Whether a sound commit, handed over by ``sender``, is taken: then None; else what is done instead."""
-        why = self._why(commit, likeness, own) if likeness is not None else ""
-        if why:
+        doubt = self.claims.doubt(commit, own)
+        if not doubt.why and likeness is not None:
+            doubt = Doubt(self._why(commit, likeness, own))
+        if doubt.why:
             shard.doubted.add(sender)
             if len(shard.doubted) <= self.f:
-                return self.refuse(sender, shard, commit, "refused_result", why, now)
+                return self.refuse(sender, shard, commit, "refused_result", doubt.why, now, doubt.charged)
         self.learn(commit, likeness)
         return None
 
-    def refuse(self, sender: PeerId, shard: ShardRound, commit: Commit, event: str, why: str, now: float) -> list[Effect]:
+    def refuse(
+        self, sender: PeerId, shard: ShardRound, commit: Commit, event: str, why: str, now: float, charged: bool = True
+    ) -> list[Effect]:
         """Says so as ``event``, and goes to the next server when it is the present one that has handed this over."""
         effects: list[Effect] = [Report(event, {**whence(sender, commit), "reason": why})]
         if not self.f:
             return effects  # nobody is expected to lie, so it was damaged on its way: it may come again
         shard.spent.add(sender)
-        if sender == commit.server:  # what others say that it has made is their word
+        if charged and sender == commit.server:  # what others say that it has made is their word
             self._refused[sender, commit.round_id] = None
             while len(self._refused) > REFUSALS_KEPT:
                 self._refused.popitem(last=False)

@@ -55,7 +55,7 @@ class RollingRounds:
         self.partings = Partings(rounds.commit_log)
         self.server = Server(local, settings, timers, self.deadline, self.skip_reason, self.joining, self.partings, view.is_gone)
         self.joint = Joint(local, settings, self.server, timers, self._advance)
-        self.doubts = Doubts(local, settings, self.server, self.agreed.trust, self._advance)
+        self.doubts = Doubts(self.agreed, self.astray, self.server, view, self._advance)
         self.elsewhere = Elsewhere()
         self.mode: Mode = "off"
         self.round_id = 0

@@ -85,6 +85,9 @@ class ResultSettings:
 
     opposed: float = -0.5  # cosine to the own update; near the end of a training, 1 to 2 % of honest results are below for a peer
     longer: float = 3.0  # times the longest results of late, and the own update; a longer one is doubted
+    # A scheduler that is a step ahead or behind differs by less: warm-ups about double a rate, most steps down divide it by ten.
+    higher: float = 3.0  # times the own learning rate and that of the round before
+    lower: float = 0.01
 
 
 @dataclass(frozen=True, slots=True)

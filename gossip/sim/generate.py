@@ -15,6 +15,7 @@ from gossip.core.settings import BatchPolicy
 from gossip.fault_kinds import Crash, Hang, Liar, Restart, Slow
 from gossip.fault_tables import Fault
 from gossip.world_faults import (
+    CLAIM_LIES,
     NODE_LIES,
     PIECE_LIES,
     SHARD_LIES,
@@ -43,6 +44,7 @@ from gossip.world_faults import (
     Spike,
 )
 
+from .bearable import bearable_of
 from .schedule import PEERS_MAX, Schedule
 from .state_pieces import draw_liar_of_pieces, draw_pieces
 
@@ -71,11 +73,13 @@ JOINT = {"krum": 5, "multi_krum": 5, "geometric_median": 3, "centered_clipping":
 """Likewise, rules that the servers of shards run together: one of them in some schedules that have servers and peers for it."""
 TOGETHER, PEERS_TOGETHER = 0.4, 6
 SHARD_LIE = 0.5  # of the node lies where shards decide together: about that
+CLAIM_LIE = 0.5  # of the lies of servers where a rule bears a liar: about what a result says beside its numbers
 ROBUST = 0.45  # of the schedules in which nobody does: the rule is drawn all the same, of which a mean is one
 SERVER_LIES = (
     *("wrong_results", "scaled_results", "slightly_wrong_results", "broken_results", "nan_results", "two_results"),
     "kept_results",
     *("strange_roster", "usurper"),
+    *CLAIM_LIES,
 )
 """About results of rounds that somebody serves: elsewhere nobody can tell them."""
 LIES = (("sign_flip", 1.0), ("nan", 1.0), ("zero", 1.0), ("stale", 3.0), ("scale", 20.0), ("bit_flip", 1.0))
@@ -137,7 +141,7 @@ def generate(
     # Some that were drawn cannot be borne together with others: then more kinds make up for them.
     while len({type(fault) for fault in bearable}) < KINDS_MIN and chosen <= len(KINDS):
         picked = [fault for number in sorted(order[:chosen]) for fault in made[number]]
-        bearable = _bearable([fault for fault in picked if not (doubts and isinstance(fault, NodeLie))] + doubts, n)
+        bearable = bearable_of([fault for fault in picked if not (doubts and isinstance(fault, NodeLie))] + doubts, n)
         chosen += 1
     # With one to spare, or a single crash would cost every round from then on; and with as many as are gone for good.
     spare = max(1, sum(isinstance(fault, Crash | Leave) for fault in bearable))
@@ -152,6 +156,10 @@ def generate(
     if base.aggregator in JOINT and len(base.shards) > 1 and lot.random() < SHARD_LIE and not doubts:
         told = lot.choice(SHARD_LIES)
         bearable = tuple([replace(fault, lie=told) if isinstance(fault, NodeLie) else fault for fault in bearable])
+    lot = Random(f"schedule/{seed}/claims")
+    if base.aggregator != "mean" and lot.random() < CLAIM_LIE:
+        told, lies = lot.choice(CLAIM_LIES), SERVER_LIES
+        bearable = tuple([replace(f, lie=told) if isinstance(f, NodeLie) and f.lie in lies else f for f in bearable])
     if world is None and pieces is not None:
         base = replace(base, piece_bytes=pieces)
     return replace(base, faults=bearable)
@@ -256,7 +264,8 @@ def _liar(lots: _Lots) -> list[Fault]:
 
 def _node_lie(lots: _Lots) -> list[Fault]:
     """Who lies about states needs somebody who asks for one: others are started again."""
-    lie, (liar, *others) = lots.random.choice([lie for lie in NODE_LIES if lie not in (*SHARD_LIES, *PIECE_LIES)]), lots.peers()
+    elsewhere = (*SHARD_LIES, *PIECE_LIES, *CLAIM_LIES)
+    lie, (liar, *others) = lots.random.choice([lie for lie in NODE_LIES if lie not in elsewhere]), lots.peers()
     drawn = [(lots.when(), lots.long(0.01, 1.0)) for _ in range(3)]
     asking = [Restart(peer, None, after_s, at_s) for peer, (at_s, after_s) in zip(others, drawn, strict=False)]
     return [NodeLie(lie, (liar,)), *(asking if lie in STATE_LIES else ())]
@@ -410,40 +419,3 @@ KINDS: tuple[Kind, ...] = (
 def needs_a_server(fault: Fault) -> bool:
     """Whether it means nothing in gossip rounds."""
     return isinstance(fault, ServerFault) or (isinstance(fault, NodeLie) and fault.lie in SERVER_LIES)
-
-
-def _bearable(faults: list[Fault], n: int) -> tuple[Fault, ...]:
-    """Leaves out what the protocol does not promise to survive, and nothing else.
-
-    Those who are gone for good are a minority: a crash, a polite leave. And of all who die and come back, one stays up all the
-    time with nobody keeping the others from it: without checkpoints the state lives in memory alone.
-    """
-    gone: list[int] = []
-    mortal: list[int] = []
-    kept: list[Fault] = []
-    for fault in faults:
-        match fault:
-            case Crash(peer="server"):
-                if len(gone) + 1 >= (n + 1) // 2 or len(mortal) + 1 >= n:
-                    continue
-                gone.append(-1)  # whoever it will be
-            case Crash(peer=victim) | Leave(peer=victim):
-                if len(gone) + 1 >= (n + 1) // 2 or len(mortal) + 1 >= n or victim in gone:
-                    continue
-                assert isinstance(victim, int)
-                gone.append(victim)
-                mortal.append(victim)
-            case Restart(peer=victim) | CrashMidway(peer=victim) | KillTrainer(peer=victim):
-                if victim in gone or (victim not in mortal and len(mortal) + 1 >= n - (-1 in gone)):
-                    continue
-                if victim not in mortal:
-                    mortal.append(victim)
-            case CrashBroadcast():
-                if len(mortal) + 1 >= n - (-1 in gone):
-                    continue
-                mortal.append(-2)  # likewise
-            case Hang(peer=victim) if victim in gone:
-                continue
-        kept.append(fault)
-    crowd = len(mortal) > (n - 1) // 2
-    return tuple(fault for fault in kept if not (crowd and isinstance(fault, Hang | HangServer | Partition | Ring)))

@@ -53,6 +53,7 @@ from .toy_trainer import PREPARE_S, Judged, Reducer, Refused, Step, ToyTrainer, 
 
 LONGER = 4 / 3  # times its duration is the most that a schedule is played for the sake of its rounds
 SLICE_S = 0.25
+RATES = (1.0,)  # of every trainer's steps
 SAMPLES = 997  # in an epoch: a prime, so that the last round of one is uneven
 
 TRUST = TrustSettings(quarantine_rounds=12, parole_rounds=8)
@@ -289,6 +290,7 @@ def make_swarm(schedule: Schedule, nemesis: Nemesis) -> Swarm[Peer]:
             reducer=reducer,
             step=step,
             samples_total=SAMPLES,
+            rates=RATES if topology.rolling else (),
             prepare_s=schedule.prepare_s if incarnation else PREPARE_S,
             piece_bytes=schedule.piece_bytes,
         )

@@ -152,6 +152,7 @@ class ToyTrainer:
         samples_total: of an epoch; when given, the trainer reads its data through the core.
         step: how the rule is run where the shards decide together.
         by_samples: a round takes ``compute_s`` for a whole batch, and for a smaller one as much less.
+        rates: what its script steps with, as a multiple of its own step size.
         rounds: that its script trains for; then it comes to its end.
         prepare_s: from its start until it has built its model.
         piece_bytes: of a piece of its state.
@@ -175,6 +176,7 @@ class ToyTrainer:
         step: Step | None = None,
         samples_total: int | None = None,
         initial: int | None = None,
+        rates: tuple[float, ...] = (),
         rounds: int | None = None,
         prepare_s: float = PREPARE_S,
         by_samples: bool = False,
@@ -184,7 +186,7 @@ class ToyTrainer:
         self.compute_s, self.rule_s = compute_s, rule_s
         self.slowness, self.step_size, self.noise = slowness, step_size, noise
         self.lie, self.reducer, self.samples_total, self.rounds = lie, reducer, samples_total, rounds
-        self.step, self.prepare_s, self.by_samples = step, prepare_s, by_samples
+        self.step, self.prepare_s, self.by_samples, self.rates = step, prepare_s, by_samples, rates
         self.piece_bytes = piece_bytes
         self.rng = random.Random(f"toy/{seed}/{peer}/{incarnation}")
         elements = sum(sizes)
@@ -303,6 +305,7 @@ class ToyTrainer:
             parameters=parameters,
             sketch=sketch,
             own=payload_of_values(honest) if self.lie is not None and samples else None,
+            rates=self.rates if samples else (),
         )
         self.computing = contributed
         return [(pause_s, contributed)]
@@ -346,7 +349,8 @@ class ToyTrainer:
             changed = [here + scale * apart for here, apart in zip(changed, apply.mix.data.tolist(), strict=True)]
         content = b"".join([payload.data.tobytes() for payload in apply.payloads])
         if content:
-            changed = [here + step for here, step in zip(changed, memoryview(content).cast("f"), strict=True)]
+            rate = apply.rates[0] if apply.rates else 1.0
+            changed = [here + rate * step for here, step in zip(changed, memoryview(content).cast("f"), strict=True)]
         self._here = array("f", changed)
         said = hashlib.blake2b(content, digest_size=DIGEST_BYTES).digest() if content else b""
         self.applied.append((apply.round_id, said))

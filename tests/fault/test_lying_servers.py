@@ -39,8 +39,9 @@ def fault_free(tmp_path_factory: pytest.TempPathFactory) -> float:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("lie", effort(("wrong_results",), RESULT_LIES))
 def test_servers_that_lie_are_found_out_and_cost_neither_rounds_nor_accuracy(
-    lie: str, free_run_dir: Path, fault_free: float
+    lie: str, free_run_dir: Path, fault_free: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("GOSSIP_ROOM", str(2 * PEERS))  # for those who never come: a liar's ghosts
     summary = run(free_run_dir, "--fault", f"{lie}:{','.join(map(str, LIARS))}")
     events = list(read_lines(free_run_dir / "events.jsonl"))
     told = {row["peer"]: row["lies"].get(lie, 0) for row in events if row.get("event") == "halted" and "lies" in row}

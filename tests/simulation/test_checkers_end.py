@@ -19,7 +19,18 @@ from gossip.sim.generate import FAST_COMPUTE_S, generate
 from gossip.sim.network import LinkModel
 from gossip.sim.play import _Pace, run
 from gossip.sim.schedule import Schedule
-from gossip.world_faults import NODE_LIES, SHARD_LIES, CrashBroadcast, Drift, HangServer, NodeLie, Partition, Reset, Spike
+from gossip.world_faults import (
+    CLAIM_LIES,
+    NODE_LIES,
+    SHARD_LIES,
+    CrashBroadcast,
+    Drift,
+    HangServer,
+    NodeLie,
+    Partition,
+    Reset,
+    Spike,
+)
 
 
 def test_a_swarm_that_stands_still_after_it_had_settled_is_caught_by_one_who_waits_and_at_the_end() -> None:
@@ -108,7 +119,7 @@ def test_lies_excuse_by_kind_what_they_can_cause() -> None:
     noise = ["replays", "garbage", "flood"]
     wrong = ["wrong_results", "scaled_results", "slightly_wrong_results", "broken_results", "nan_results", "two_results"]
     wrong.insert(-1, "kept_results")
-    results = [*wrong, "strange_roster", "usurper"]
+    results = [*wrong, "strange_roster", *CLAIM_LIES, "usurper"]
     assert defaming == ["wrong_size", *others, *noise]
     assert delaying == ["wrong_size", *results, *others, "far_states", *noise, *SHARD_LIES]
 

@@ -9,6 +9,7 @@ import pytest
 
 from gossip.core.events import Committed, Effect, Report
 from gossip.core.messages import PeerId
+from gossip.fault_kinds import Crash
 from gossip.sim.driver import Swarm
 from gossip.sim.observer import Observer
 from gossip.sim.play import run
@@ -48,7 +49,7 @@ class Pauses(Observer):
             self._last[peer] = swarm.now
 
 
-@pytest.mark.parametrize("lie", ["wrong_results", "scaled_results"])
+@pytest.mark.parametrize("lie", ["wrong_results", "scaled_results", "high_rates", "lone_roster"])
 def test_a_server_that_lies_in_its_turns_is_locked_up_by_all_and_nobody_else_is(lie: str) -> None:
     seen = Verdicts()
     schedule = Schedule(7, peers=5, active_s=5.0, duration_s=5.0, compute_s=(0.02, 0.04), aggregator="suspicion")
@@ -77,3 +78,13 @@ def test_nobody_waits_for_a_timeout_since_a_server_has_lied(seed: int, peers: in
     outcome = run(replace(world, faults=faults, round_timeout_s=3.0), [seen])
     assert outcome.violation is None, outcome.violation
     assert seen.longest_s < 0.7
+
+
+def test_a_server_that_puts_the_dead_into_the_next_roster_again_is_not_followed() -> None:
+    """Believed, it makes the majority of a roster one of all who ever were: six of ten, of whom five are there."""
+    schedule = Schedule(7, peers=6, active_s=4.0, duration_s=4.0, compute_s=(0.02, 0.04), aggregator="median", joins_s=(9.0,) * 4)
+    outcome = run(replace(schedule, faults=(NodeLie("ghost_roster", (0,)), Crash(1, at_s=0.5))))
+    assert outcome.violation is None, outcome.violation
+    assert outcome.struck["lie_ghost_roster"] == 1
+    assert outcome.reports["refused_result"] > 20
+    assert outcome.rounds > 60

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from gossip.core.agreed import Agreed
 from gossip.core.doubts import ROUNDS_KEPT, Doubts
 from gossip.core.events import Contributed, Effect, Likeness, Payload, Report
-from gossip.core.messages import CHARGES_MAX, Charge, Commit, Contribution, Query
-from gossip.core.settings import CoreSettings, TrustSettings
+from gossip.core.messages import CHARGES_MAX, Charge, Commit, Contribution, Hello, Query
+from gossip.core.parting import Partings
+from gossip.core.settings import CoreSettings
 from gossip.core.shard import ShardRound
-from gossip.core.trust import TrustTable
 from gossip.node_results import likeness_of
+from gossip.topologies.base import Roster
 
 OPPOSED, ALIKE = Likeness(1.0, 1.0, -0.9), Likeness(1.0, 1.0, 0.9)
 
@@ -26,9 +29,26 @@ class Desk:
         self.shard = ShardRound(0, tuple(range(n)))
         self.handed_on: list[str] = []
         self.closed = 0
-        server: Any = SimpleNamespace(roster=range(n), round_id=7, maybe_close=self.maybe_close)
-        self.trust = TrustTable(TrustSettings(), f)
-        self.doubts = Doubts(1, CoreSettings(b"r", b"l", 0, tuple(range(n)), f=f), server, self.trust, self.advance)
+        self.agreed = Agreed(CoreSettings(b"r", b"l", 0, tuple(range(n)), f=f))
+        self.partings = Partings(8)
+        self.skipped: dict[int, str] = {}
+        self.unknown: set[int] = set()
+        self.passed = False
+        server: Any = SimpleNamespace(
+            local=1,
+            roster=Roster(tuple(range(n))),
+            round_id=7,
+            maybe_close=self.maybe_close,
+            partings=self.partings,
+            skip_reason=lambda peer: self.skipped.get(peer, ""),
+        )
+        astray: Any = SimpleNamespace(is_passed=lambda round_id: self.passed)
+        view: Any = SimpleNamespace(is_gone=self.is_gone, met=lambda: {*range(16)} - self.unknown)
+        self.trust = self.agreed.trust
+        self.doubts = Doubts(self.agreed, astray, server, view, self.advance)
+
+    def is_gone(self, peer: int) -> bool:
+        return self.skipped.get(peer) == "dead"
 
     def maybe_close(self, shard: ShardRound, now: float) -> list[Effect]:
         self.closed += 1
@@ -43,9 +63,16 @@ class Desk:
         self, sender: int, likeness: Likeness | None, maker: int = 0, round_id: int = 0, samples: int = 8, own: int = 0
     ) -> list[Effect] | None:
         """``samples``: of the result, as its server says; ``own``: that this peer has given to it."""
-        of = (Contribution(4, samples, 1.0, 1.0),)
-        commit = Commit(b"l", round_id, 0, self.shard.attempt, 0, maker, b"", b"d" * 16, of, (), (), None, "")
+        commit = replace(self.commit(samples), round_id=round_id, attempt=self.shard.attempt, server=maker)
         return self.doubts.judge(sender, self.shard, commit, likeness, Contributed(round_id, own, ()), 1.0)
+
+    def commit(self, samples: int = 8, **claims: Any) -> Commit:
+        of, everybody = (Contribution(4, samples, 1.0, 1.0),), self.agreed.roster.peers
+        return replace(Commit(b"l", 0, 0, 0, 0, 0, b"", b"d" * 16, of, (), everybody, None, ""), **claims)
+
+    def why(self, own: tuple[float, ...] = (), **claims: Any) -> str:
+        """Why a result of peer 0 with such claims is doubted by this one, which would step with ``own``."""
+        return self.doubts.claims.doubt(self.commit(**claims), Contributed(0, 1, (), rates=own)).why
 
 
 def test_a_result_that_opposes_the_own_update_is_refused_and_the_next_server_asked() -> None:
@@ -206,3 +233,77 @@ def test_with_no_liars_to_bear_a_damaged_result_hands_nothing_on() -> None:
     commit = Commit(b"l", 0, 0, 0, 0, 0, b"", b"d" * 16, (), (), (), None, "")
     assert [type(effect) for effect in desk.doubts.refuse(0, desk.shard, commit, "bad_commit", "", 1.0)] == [Report]
     assert (desk.handed_on, desk.doubts.charges()) == ([], ())
+
+
+# --- what a result says beside its numbers ------------------------------------------------------------------------------------
+
+
+def test_rates_far_above_the_own_and_the_last_are_doubted_and_far_below_as_well() -> None:
+    desk = Desk()
+    desk.agreed.rates = (0.1, 1.0)
+    assert "a learning rate of 31 is far above" in desk.why((0.2, 10.0), rates=(0.2, 31.0))
+    assert desk.why((0.2, 10.0), rates=(0.59, 29.0)) == ""
+    assert desk.why((0.01, 1.0), rates=(0.29, 1.0)) == ""  # a step down that only the own scheduler has made
+    assert "a learning rate of 0.0009 is far below" in desk.why((0.2, 1.0), rates=(0.0009, 1.0))
+    assert desk.why((0.0, 1.0), rates=(0.0, 1.0)) == ""
+
+
+def test_rates_are_compared_with_what_is_known() -> None:
+    desk = Desk()
+    assert desk.why((), rates=(1e9,)) == "", "nothing is"
+    assert "far above" in desk.why((0.1,), rates=(1e9,))
+    assert "it has 0 learning rates, and the own optimizer 1" in desk.why((0.1,), rates=())
+    assert desk.why((0.1,), rates=(), digest=b"") == "", "nothing is stepped"
+    assert desk.why((0.1,), rates=(1e9,), shard=1) == "", "the first shard speaks for all"
+    desk.agreed.rates = (0.1,)
+    assert "far above" in desk.why((), rates=(1e9,))
+
+
+def test_a_roster_without_those_who_are_here_is_doubted() -> None:
+    desk = Desk(8, f=2)
+    everybody = set(range(8))
+    assert "leaves out [3], who are here" in desk.why(roster=tuple(everybody - {3}))
+    assert desk.why(roster=tuple(everybody - {1})) == "", "nobody knows of itself how others see it"
+    desk.skipped[3] = "suspect"
+    assert desk.why(roster=tuple(everybody - {3})) == ""
+    desk.partings.hear(4, Hello(b"l", b"", b"", 5, "leaving", "", ""))
+    assert desk.why(roster=tuple(everybody - {3, 4})) == ""
+    assert "leaves out [1, 2, 5, 6, 7], who are here" in desk.why(roster=(0,))
+    desk.passed = True
+    assert desk.why(roster=(0,)) == "", "who has been away cannot tell who was here"
+
+
+def test_a_roster_with_those_who_are_not_here_is_doubted() -> None:
+    desk = Desk(8, f=2)
+    desk.unknown, desk.skipped = {12}, {11: "dead", 10: "connecting"}
+    assert desk.why(roster=(*range(8), 9, 10)) == ""
+    assert "takes in [11, 12], who are not" in desk.why(roster=(*range(8), 11, 12))
+
+
+def test_only_what_two_honest_views_cannot_differ_by_is_charged() -> None:
+    desk = Desk(8, f=2)
+    for round_id, out, charged in ((0, {2, 3}, False), (1, {2, 3, 4}, True)):
+        commit = desk.commit(roster=tuple(set(range(8)) - out), round_id=round_id)
+        desk.shard = ShardRound(0, tuple(range(8)))
+        assert desk.doubts.judge(0, desk.shard, commit, None, None, 1.0) is not None
+        assert desk.doubts.charges() == ((Charge(0, round_id),) if charged else ())
+
+
+def test_among_few_a_roster_is_doubted_for_more_than_f_alone_and_with_no_liars_to_bear_for_nothing() -> None:
+    assert Desk(3, f=1).why(roster=(0, 2)) == ""
+    assert Desk(3, f=1).why(roster=(0, 1)) == ""
+    assert "leaves out [1, 2]" in Desk(3, f=1).why(roster=(0,))
+    assert Desk(3, f=0).why((0.1,), roster=(0,), rates=(9.9,)) == ""
+
+
+def test_who_is_not_in_the_roster_believes_what_was_committed() -> None:
+    desk = Desk(8, f=2)
+    desk.doubts.server.roster = Roster((0, 2, 3, 4, 5, 6, 7))
+    assert desk.why((0.1,), roster=(0,), rates=(9.9,)) == ""
+
+
+def test_what_more_than_f_hand_over_is_taken_whatever_it_claims() -> None:
+    desk = Desk(8, f=2)
+    commit = desk.commit(roster=(0,))
+    taken = [desk.doubts.judge(sender, desk.shard, commit, ALIKE, None, 1.0) is None for sender in (0, 2, 3)]
+    assert taken == [False, False, True]

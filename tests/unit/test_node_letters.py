@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -112,6 +113,21 @@ def test_a_kept_result_reaches_nobody_and_a_roster_is_changed_without_the_result
     assert isinstance(message, Commit)
     assert set(message.roster) > {0, 1, 2, 3}
     assert content is TRUTH
+
+
+def test_what_a_result_says_beside_its_numbers_is_changed_without_them() -> None:
+    honest = replace(commit(), rates=(0.5, 0.25))
+    core = SimpleNamespace(settings=SimpleNamespace(everybody=tuple(range(6))))
+    for lie, changes in (
+        ("high_rates", {"rates": (500.0, 250.0)}),
+        ("lone_roster", {"roster": (LIAR,)}),
+        ("ghost_roster", {"roster": tuple(range(6))}),
+    ):
+        sent = Sent()
+        letters = letters_of(f"{lie}:1", sent, core=core)
+        letters.send(OTHER, honest, TRUTH)
+        letters.send(OTHER, replace(honest, shard=1), TRUTH)
+        assert sent.letters == [(OTHER, replace(honest, **changes), TRUTH), (OTHER, replace(honest, shard=1), TRUTH)]
 
 
 @pytest.mark.parametrize("lie", RESULT_LIES)

@@ -54,7 +54,7 @@ class SkippedByHand:
         return peer in self.gone
 
     def met(self) -> tuple[int, ...]:
-        return ()
+        return tuple(range(16))
 
 
 def vector(value: float, digest: bool = False) -> Payload:

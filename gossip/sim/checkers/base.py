@@ -11,7 +11,7 @@ from gossip.core.messages import PeerId
 from gossip.core.peer import Peer
 from gossip.core.settings import CoreSettings
 from gossip.sim.observer import Observer
-from gossip.world_faults import STATE_LIES
+from gossip.world_faults import CLAIM_LIES, STATE_LIES
 
 if TYPE_CHECKING:
     from gossip.sim.driver import Swarm
@@ -47,6 +47,7 @@ SPLITTING_LIES = frozenset(
     (
         *("wrong_results", "scaled_results", "slightly_wrong_results", "broken_results", "nan_results"),
         *("kept_results", "strange_roster", "wrong_decisions"),
+        *CLAIM_LIES,
     )
 )
 """By which the liar holds another result than all others, who refused what it said. Peers that are started again have forgotten
@@ -66,6 +67,7 @@ QUIET_LIES = frozenset(
         *("sign_flip", "nan", "huge", "two_updates"),
         *("wrong_results", "scaled_results", "slightly_wrong_results", "broken_results", "nan_results"),
         *("kept_results", "two_results", "strange_roster", "usurper"),
+        *CLAIM_LIES,
         *STATE_LIES,
         *("wrong_measures", "broken_measures", "kept_measures", "wrong_decisions"),
         "strangers",

@@ -4,15 +4,16 @@ And L5: who asks for the commits that it lacks is given them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from gossip.core.events import Effect, Event, Likeness, Received, Send
+from gossip.core.events import Effect, Event, Received, Send
 from gossip.core.messages import Commit, CommitRequest, NotMe, PeerId, Query, Update
 from gossip.core.peer import Peer
 from gossip.core.rolling import RollingRounds
 
 from .base import Checker, Circumstances, peer_core
+from .believing import is_doubtful, must_be_refused
 from .rounds import rolling_of
 
 if TYPE_CHECKING:
@@ -87,15 +88,15 @@ class _Heard:
     commit: Commit
     attempt: int  # where the receiver was
     serves: bool
-    refusable: bool  # it opposes the receiver's own update, and no more than f have handed it over
+    refusable: str  # why it must not be taken; no more than f have handed it over
 
 
 class TakesWhatWasCommitted(Checker):
     """S10: whoever hears of a sound commit of its round takes it, unless it has promised not to. The server of a later attempt
     has not: it spreads that one under its own attempt, and does not make a second, though its rule may be running.
 
-    And S13: nobody takes a result that opposes its own update, until more than f peers have handed it such in this round. (It
-    may refuse one that is too long, too.)"""
+    And S13: nobody takes a result that opposes its own update, or claims what it cannot believe of rates and roster, until more
+    than f peers have handed it such in this round. (It may refuse one that is too long, too.)"""
 
     invariant = "S10"
     events = (Commit,)
@@ -128,17 +129,17 @@ class TakesWhatWasCommitted(Checker):
         in_turn = commit.made_at <= commit.attempt and commit.server == shard.server(commit.made_at)
         if not in_turn or not rounds.agreed.is_sound(commit, event.payload):
             return
-        if _is_doubtful(core, event.likeness):
+        if is_doubtful(core, rounds, commit, event.likeness):
             doubted, where = self._doubted.setdefault(peer, {}), (commit.round_id, commit.shard, commit.parent)
             doubted.setdefault(where, set()).add(event.sender)
             if len(doubted) > ROUNDS_KEPT:
                 del doubted[next(iter(doubted))]
             if len(doubted[where]) <= core.settings.f:
-                if _is_opposed(core, event.likeness) and not promised:
-                    self._heard[peer] = _Heard(commit, shard.attempt, serves, True)
+                if (why := must_be_refused(core, rounds, commit, event.likeness)) and not promised:
+                    self._heard[peer] = _Heard(commit, shard.attempt, serves, why)
                 return
         if not promised:
-            self._heard[peer] = _Heard(commit, shard.attempt, serves, False)
+            self._heard[peer] = _Heard(commit, shard.attempt, serves, "")
 
     def after_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
         heard = self._heard.pop(peer, None)
@@ -149,9 +150,9 @@ class TakesWhatWasCommitted(Checker):
         if heard.refusable:
             kept = rounds.log.get(commit.round_id) if rounds.round_id == commit.round_id + 1 else None
             taken = kept[commit.shard][0] if kept is not None else rounds._shards[commit.shard].commit
-            same = taken is not None and (taken.digest, taken.parent) == (commit.digest, commit.parent)
+            same = taken is not None and replace(taken, attempt=commit.attempt) == commit
             where = f"round {commit.round_id}, shard {commit.shard}, made by peer {commit.server}"
-            self.demand(not same, swarm, peer, f"takes a result of {where}, although it opposes its own update")
+            self.demand(not same, swarm, peer, f"takes a result of {where}, although {heard.refusable}")
         elif rounds.round_id == commit.round_id and rounds.chain == commit.parent:
             shard = rounds._shards[commit.shard]
             if shard.attempt != heard.attempt:
@@ -161,17 +162,6 @@ class TakesWhatWasCommitted(Checker):
             self.demand(shard.commit is not None, swarm, peer, f"does not take a sound commit of {where}")
         else:
             self.judged += 1
-
-
-def _is_doubtful(core: Peer, likeness: Likeness | None) -> bool:
-    """Whether a peer may find a result too far from its own update: opposed to it, or too long for all that it knows."""
-    if likeness is None:
-        return False
-    return not likeness.length <= core.settings.results.longer * likeness.own or _is_opposed(core, likeness)
-
-
-def _is_opposed(core: Peer, likeness: Likeness | None) -> bool:
-    return likeness is not None and likeness.product < core.settings.results.opposed * likeness.length * likeness.own
 
 
 @dataclass(slots=True)
