@@ -120,7 +120,7 @@ class Swarm:
         RunConfig(run=os.urandom(8).hex(), peers=n, **options).dump(path)
         environment = {**os.environ, "GOSSIP_RUN_DIR": str(folder), "GOSSIP_CONFIG": str(path)}
         self._command = [sys.executable, "-u", str(folder / "train.py"), *map(str, busy)]
-        self._warm = WarmStart(environment, secrets.token_hex(16))
+        self._warm = WarmStart(environment, secrets.token_hex(16), pytest.fail)
         asyncio.run(self._warm.ready())
         self.peers = [self._start(peer) for peer in range(n)]
 
