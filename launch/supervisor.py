@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import secrets
 import signal
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gossip.config import RunConfig
-from gossip.errors import NeverStarted
+from gossip.errors import LocalError, NeverStarted
 from gossip.rendezvous import announce_end
 from gossip.telemetry import JsonLines, Logbook
 
@@ -34,6 +35,7 @@ INSECURE = (
 )
 TICK_S = 0.1
 STOP_GRACE_S = 30.0  # after the first Ctrl-C; then those that did not leave are killed
+START_AGAIN_S = (0.5, 1.0, 2.0, 4.0)  # after each failure to make a process
 START_SLACK_S = 10.0  # peers count their start timeout themselves; this is for those that cannot
 TOO_LATE = (NeverStarted.exit_code, 5)  # what a peer ends with that finds nobody any more
 
@@ -83,7 +85,8 @@ class Supervisor:
         self._events = JsonLines(self.folder / "events.jsonl", "events")
         self._logbook = Logbook(self.folder / "logbook.md", self.config.name)
         self._guardian = Guardian(self.token)
-        self._warm = WarmStart(self._environment, self.token) if self.config.warm and is_possible(self.command) else None
+        warm = self.config.warm and is_possible(self.command)
+        self._warm = WarmStart(self._environment, self.token, self._say) if warm else None
         loop = asyncio.get_running_loop()
         numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         for number in numbers:
@@ -177,17 +180,29 @@ class Supervisor:
         return max(1, self.config.peers // 2 + 1 - elsewhere)
 
     async def _begin_life(self, peer: int, incarnation: int) -> PeerProcess | None:
-        """None: the run was stopped before there was one to stop."""
+        """None: the run was stopped before there was one to stop, or this machine starts no more processes."""
+        pauses = iter(START_AGAIN_S)
         while not self._stop.is_set():
-            if self._warm is not None:
-                await self._warm.ready()
+            warm = self._warm if self._warm is not None and await self._warm.ready() else None
+            if self._stop.is_set():
+                break
             try:
-                return None if self._stop.is_set() else self._start(peer, incarnation)
-            except Gone as gone:
-                self._say(f"! {gone}; it is started again")
+                return self._start(peer, incarnation, warm)
+            except Gone:
+                continue  # it is not ready for a while: started without it
+            except OSError as error:  # no more processes, descriptors, memory: others may end and give back what it takes
+                pause_s, now = next(pauses, None), time.monotonic()
+                if pause_s is None:
+                    life = Life(peer, incarnation, LocalError.exit_code, None, (f"it cannot be started: {error}",), now, now)
+                    self.outcome.lives.append(life)
+                    self._on_exit(life)
+                    break
+                self._say(f"! peer {peer} cannot be started: {error}; again in {pause_s:g} s")
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._stop.wait(), pause_s)
         return None
 
-    def _start(self, peer: int, incarnation: int) -> PeerProcess:
+    def _start(self, peer: int, incarnation: int, warm: WarmStart | None) -> PeerProcess:
         folder = self.folder / f"peer-{peer}"
         folder.mkdir(exist_ok=True)
         process = PeerProcess(
@@ -197,7 +212,7 @@ class Supervisor:
             self._environment,
             self.token,
             folder / "out.log",
-            self._warm,
+            warm,
             on_line=lambda text, err: self.screen.output(peer, text, err),
             on_event=self._on_event,
             on_exit=self._on_exit,

@@ -13,6 +13,7 @@ launcher's own child: the fork happens twice, the one between ends at once, and 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
 import gc
 import json
@@ -21,6 +22,7 @@ import select
 import socket
 import subprocess
 import sys
+import time
 import traceback
 import types
 from collections.abc import Callable, Mapping, Sequence
@@ -33,13 +35,17 @@ from gossip.errors import LocalError
 from .guardian import TOKEN_VARIABLE
 
 REQUEST_BYTES_MAX = 2**17
+READY_S = 90.0
 FORK_S = 10.0
-READY = b"ready"
+ENDING_S = 0.5
+AGAIN_S = 1.0  # after a failure; twice as long after the next one
+FAILURES_MAX = 5  # one after the other
+READY, CANNOT = b"ready", b"!"
 PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 15, 36
 
 
 class Gone(LocalError):
-    """The process that forks is no more; ``ready`` makes another."""
+    """Nothing was forked, and the reason has been said."""
 
 
 class Forked:
@@ -57,17 +63,19 @@ class Forked:
 
 
 class WarmStart:
-    """The launcher's end.
+    """The launcher's end. Whatever becomes of the other end, peers can be started: without it, and a little later.
 
     Args:
         environment: That of all peers.
         token: The launcher's word in their environment.
+        say: Takes a line about what went wrong.
     """
 
-    def __init__(self, environment: Mapping[str, str], token: str) -> None:
+    def __init__(self, environment: Mapping[str, str], token: str, say: Callable[[str], None]) -> None:
         _prctl(PR_SET_CHILD_SUBREAPER, 1)
-        self._environment = {**environment, TOKEN_VARIABLE: token}
+        self._environment, self._say = {**environment, TOKEN_VARIABLE: token}, say
         self._ready, self._one_asks = False, asyncio.Lock()
+        self._failures, self._not_before = 0, 0.0
         self._open()
 
     def _open(self) -> None:
@@ -82,21 +90,40 @@ class WarmStart:
                 start_new_session=True,
             )
 
-    async def ready(self) -> None:
-        """Until peers can be started; when somebody has killed the process, until there is another.
-
-        Raises: LocalError: It cannot import what peers need.
-        """
+    async def ready(self) -> bool:
+        """Whether peers can be forked: waits until they can, or it is clear that the process will not have it. When somebody has
+        killed the process there is another; when it fails, none for a while, and after ``FAILURES_MAX`` failures no more."""
         async with self._one_asks:
+            if self._failures >= FAILURES_MAX or time.monotonic() < self._not_before:
+                return False
             if self._process.poll() is not None:
                 self._socket.close()
                 self._ready = False
                 self._open()
             if not self._ready:
-                said = await asyncio.get_running_loop().sock_recv(self._socket, REQUEST_BYTES_MAX)
-                if said != READY:
-                    raise LocalError("peers cannot be started: importing torch and gossip failed", "what it said is above")
-                self._ready = True
+                try:
+                    heard = asyncio.get_running_loop().sock_recv(self._socket, REQUEST_BYTES_MAX)
+                    self._ready = await asyncio.wait_for(heard, READY_S) == READY
+                except (OSError, TimeoutError):
+                    self._ready = False
+                if not self._ready:
+                    self._fail("before it could")
+            return self._ready
+
+    def _fail(self, when: str, why: str = "") -> None:
+        """Ends the process, says so, and leaves it be for a while."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(ENDING_S)  # who closes its channel is about to end: how is worth knowing
+        code = self._process.poll()
+        self._process.kill()
+        self._process.wait()
+        if not why:
+            why = "it did not answer" if code is None else f"killed by signal {-code}" if code < 0 else f"exit code {code}"
+        self._ready, self._failures = False, self._failures + 1
+        wait_s = AGAIN_S * 2 ** (self._failures - 1)
+        self._not_before = time.monotonic() + wait_s
+        again = "not tried again" if self._failures == FAILURES_MAX else f"tried again in {wait_s:g} s"
+        self._say(f"! the process that forks peers has ended {when} ({why}): peers start without it, more slowly; it is {again}")
 
     def start(self, command: Sequence[str], environment: Mapping[str, str], status: socket.socket) -> Forked:
         """A new peer, in a session of its own.
@@ -105,7 +132,7 @@ class WarmStart:
             command: ``[interpreter, "-u", script, *arguments]``.
             environment: What this peer alone has.
             status: Its end of the status channel.
-        Raises: Gone: Somebody has killed the process that forks, or it does not answer.
+        Raises: Gone: Somebody has killed the process that forks, it does not answer, or it cannot fork. ``ready`` knows.
         """
         script, *arguments = command[2:]
         request = json.dumps({"script": script, "arguments": arguments, "environment": dict(environment)}).encode()
@@ -116,18 +143,21 @@ class WarmStart:
             socket.send_fds(self._socket, [request], [out[1], err[1], status.fileno()])
             if not select.select([self._socket], [], [], FORK_S)[0]:
                 raise TimeoutError(f"no answer for {FORK_S:.0f} s")
-            pid = int(self._socket.recv(REQUEST_BYTES_MAX) or b"0")
-            if not pid:
-                raise ConnectionResetError("it closed its channel")
+            answer = self._socket.recv(REQUEST_BYTES_MAX)
+            if not answer:
+                raise ConnectionResetError
+            if answer.startswith(CANNOT):
+                raise OSError(answer[1:].decode(errors="replace"))
+            pid = int(answer)
         except OSError as error:
             os.close(out[0])
             os.close(err[0])
-            self._process.kill()
-            self._process.wait()
-            raise Gone(f"the process that starts peers is gone: {error}") from error
+            self._fail("when it was to fork one", str(error))
+            raise Gone("a peer could not be forked") from error
         finally:
             os.close(out[1])
             os.close(err[1])
+        self._failures = 0
         return Forked(pid, os.fdopen(out[0], "rb", buffering=0), os.fdopen(err[0], "rb", buffering=0))
 
     def close(self) -> None:
@@ -152,11 +182,12 @@ def serve(channel: socket.socket) -> Callable[[], None]:
         if not request:
             sys.exit(0)
         told, tell = os.pipe()
-        between = os.fork()
-        if not between:
-            child = os.fork()
+        between = _fork(tell)
+        if between == 0:
+            child = _fork(tell)
             if child:
                 os.write(tell, str(child).encode())
+            if child != 0:
                 os._exit(0)
             os.close(told)
             os.close(tell)
@@ -165,9 +196,19 @@ def serve(channel: socket.socket) -> Callable[[], None]:
         os.close(tell)
         for fd in fds:
             os.close(fd)
-        os.waitpid(between, 0)  # only then is the child the launcher's
-        channel.send(os.read(told, 32))
+        if between is not None:
+            os.waitpid(between, 0)  # only then is the child the launcher's
+        channel.send(os.read(told, 1024))
         os.close(told)
+
+
+def _fork(tell: int) -> int | None:
+    """As ``os.fork``; None: it cannot, which the launcher is told."""
+    try:
+        return os.fork()
+    except OSError as error:
+        os.write(tell, CANNOT + f"it cannot fork: {error.strerror}".encode())
+        return None
 
 
 def _become(request: Mapping[str, Any], fds: Sequence[int]) -> Callable[[], None]:

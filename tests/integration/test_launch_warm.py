@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 from test_launch_supervisor import Heard, alive, pids_of, supervisor
 
+from gossip.launch import warm
 from gossip.launch.guardian import stat
 from gossip.telemetry import read_lines
 
@@ -18,16 +21,17 @@ import os, sys, threading
 print(sys.argv, __name__, __file__, sys.path[0], sys.modules["__main__"].__dict__ is globals(), threading.active_count())
 print(os.getpid() == os.getsid(0) == os.getpgrp(), os.environ["GOSSIP_PEER"], os.environ["OMP_NUM_THREADS"], sys.stdin.read())
 print(sorted(set(vars()) - {"os", "sys", "threading"}))
-if sys.argv[1:] == ["raise"]:
+if os.environ["GOSSIP_PEER"] == "1":
     def deep(): raise ValueError("no good")
     deep()
-if sys.argv[1:] == ["exit"]:
+if os.environ["GOSSIP_PEER"] == "2":
     sys.exit(7)
 """
 
 
-@pytest.mark.parametrize("how", ["end", "raise", "exit", "missing", "syntax"])
+@pytest.mark.parametrize("how", ["runs", "missing", "syntax"])
 async def test_a_script_cannot_tell_how_it_was_started(tmp_path: Path, how: str) -> None:
+    """The first peer comes to the end of the script, the second raises, the third exits."""
     script = tmp_path / "train.py"
     if how == "syntax":
         script.write_text("def broken(:\n    pass\n")
@@ -35,36 +39,37 @@ async def test_a_script_cannot_tell_how_it_was_started(tmp_path: Path, how: str)
         script.write_text(SCRIPT)
     heard: list[Heard] = []
     codes = []
-    for warm in (True, False):
-        (tmp_path / str(warm)).mkdir()
-        watched, screen = supervisor(tmp_path / str(warm), how, peers=2, warm=warm)
+    for warmly_too in (True, False):
+        (tmp_path / str(warmly_too)).mkdir()
+        watched, screen = supervisor(tmp_path / str(warmly_too), how, peers=3, warm=warmly_too)
         watched.command[2:] = [str(script), how]
         outcome = await asyncio.wait_for(watched.run(), 60)
         codes.append({life.peer: life.code for life in outcome.lives})
         heard.append(screen)
     assert codes[0] == codes[1]
-    for peer, err in ((0, False), (0, True), (1, False), (1, True)):
+    for peer, err in product(range(3), (False, True)):
         warmly, coldly = ([text for who, text, to_err in each.lines if (who, to_err) == (peer, err)] for each in heard)
         assert warmly == coldly
-    assert how in ("missing", "syntax") or any("__main__" in text for _, text, _ in heard[0].lines)
+    assert how != "runs" or codes[0] == {0: 0, 1: 1, 2: 7}
+    assert how != "runs" or any("__main__" in text for _, text, _ in heard[0].lines)
 
 
 async def test_when_the_warm_process_is_killed_nobody_else_notices(tmp_path: Path) -> None:
     """Peers go on, and one that is started again is forked from another."""
     watched, heard = supervisor(tmp_path, "restart@1", warm=True)
-    warm: list[int] = []
+    killed: list[int] = []
 
     def kill() -> None:
         assert watched._warm is not None
-        warm.append(watched._warm._process.pid)
-        os.kill(warm[0], signal.SIGKILL)
+        killed.append(watched._warm._process.pid)
+        os.kill(killed[0], signal.SIGKILL)
 
     back = lambda view: view.rows[1].incarnation == 1 and view.rows[1].state in ("training", "done")  # noqa: E731
     heard.when += [(lambda view: 1 in view.restarts or view.rows[1].round == 1, kill), (back, (tmp_path / "run" / "go").touch)]
     outcome = await asyncio.wait_for(watched.run(), 60)
-    assert warm
+    assert killed
     assert outcome.finished == [0, 1, 2]
-    assert not any(map(alive, [*warm, *pids_of(tmp_path / "run")]))
+    assert not any(map(alive, [*killed, *pids_of(tmp_path / "run")]))
 
 
 async def test_orphans_of_peers_are_not_left_as_zombies(tmp_path: Path) -> None:
@@ -74,3 +79,63 @@ async def test_orphans_of_peers_are_not_left_as_zombies(tmp_path: Path) -> None:
     found = [stat(int(name)) for name in os.listdir("/proc") if name.isdigit()]
     assert len(spawned) == 3
     assert not [each for each in found if each is not None and each.group in spawned]
+
+
+DIES = "import os, sys\nif 'gossip.launch.warm' in sys.orig_argv:\n    os.kill(os.getpid(), 9)\n"
+NO_FORK = """
+import os, sys
+if "gossip.launch.warm" in sys.orig_argv:
+    sys.modules.update({name: type(sys)(name) for name in ("torch", "gossip.node", "gossip.training", "gossip.training.session")})
+    sys.modules["torch"].set_num_threads = print
+    def fork():
+        raise BlockingIOError(11, "too many of them")
+    os.fork = fork
+"""
+
+
+@pytest.mark.parametrize(
+    ("torch", "says"), [(DIES, "before it could (killed by signal 9)"), (NO_FORK, "too many of them")], ids=["dies", "no-fork"]
+)
+async def test_without_the_process_that_forks_peers_are_started_one_by_one_and_it_is_said_once(
+    torch: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(torch)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    watched, heard = supervisor(tmp_path, "finish", warm=True)
+    outcome = await asyncio.wait_for(watched.run(), 60)
+    assert (outcome.exit_code, outcome.finished) == (0, [0, 1, 2])
+    (line,) = [text for text in heard.said if "forks peers" in text]
+    assert says in line
+    assert "tried again in 1 s" in line
+
+
+async def test_the_process_that_forks_is_given_up_after_some_failures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sitecustomize.py").write_text(DIES)
+    monkeypatch.setattr(warm, "AGAIN_S", 0.0)
+    said: list[str] = []
+    start = warm.WarmStart({**os.environ, "PYTHONPATH": str(tmp_path)}, "a word", said.append)
+    try:
+        assert [await start.ready() for _ in range(7)] == [False] * 7
+    finally:
+        start.close()
+    assert len(said) == warm.FAILURES_MAX
+    assert said[-1].endswith("it is not tried again")
+
+
+async def test_a_peer_that_no_process_can_be_made_for_is_tried_some_times_and_then_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched, heard = supervisor(tmp_path, "finish")
+    monkeypatch.setattr("gossip.launch.supervisor.START_AGAIN_S", (0.01, 0.01))
+    make = watched._start
+
+    def none_for_1(peer: int, *rest: Any) -> Any:
+        if peer == 1:
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+        return make(peer, *rest)
+
+    monkeypatch.setattr(watched, "_start", none_for_1)
+    outcome = await asyncio.wait_for(watched.run(), 60)
+    assert outcome.finished == [0, 2]
+    assert sum("peer 1 cannot be started" in text for text in heard.said) == 2
+    assert any("it cannot be started: [Errno 11] Resource temporarily unavailable" in text for text in heard.said)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 from pathlib import Path
 
 import pytest
-from test_node_swarm import Swarm, again
+from swarm import Swarm, again
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -20,19 +19,8 @@ def test_two_lying_donors_of_five_mislead_nobody_who_is_killed_and_started_again
     swarm = Swarm(tmp_path, 6, aggregator="median", f=2, faults=("wrong_states:0,1",))
     try:
         swarm.wait_round(VICTIM, 20)
-        victim = swarm.peers[VICTIM]
-        os.killpg(victim.pid, signal.SIGKILL)
-        victim.communicate()
-        environment = {
-            **os.environ,
-            "GOSSIP_PEER": str(VICTIM),
-            "GOSSIP_RUN_DIR": str(tmp_path),
-            "GOSSIP_CONFIG": str(tmp_path / "config.json"),
-        }
-        pipe = subprocess.PIPE
-        swarm.peers[VICTIM] = subprocess.Popen(
-            victim.args, env=environment, start_new_session=True, stdout=pipe, stderr=pipe, text=True
-        )
+        os.killpg(swarm.peers[VICTIM].pid, signal.SIGKILL)
+        swarm.start_again(VICTIM, 1)
         restored = swarm.wait(lambda: swarm.events(VICTIM, "restored"), "a state for the returner")
         assert restored[0]["from"] not in LIARS
         assert restored[0]["round"] > 0
