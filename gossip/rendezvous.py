@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 SEARCH_S = 0.1  # while somebody is missing
 WATCH_S = 2.0  # when all are there: one that was restarted has another address
 FILE_BYTES_MAX = 4096
+ANSWER_S = 1.0  # a peer that runs takes a connection at once, or after a moment when its host is far away
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +118,32 @@ def claim(folder: Path, first: int, ids: int) -> tuple[int, int] | None:
         if seed is not None and seed.ended and peer < ids and take_claim(folder, peer, seed.incarnation + 1):
             return peer, seed.incarnation + 1
     return None
+
+
+def claim_life(folder: Path, peer: int) -> int:
+    """Takes the next life of a peer whose id is given: the incarnation that it begins with, which no other life of it has."""
+    folder.mkdir(parents=True, exist_ok=True)
+    former = read_seed(folder, peer)
+    incarnation = 0 if former is None else former.incarnation + 1
+    while not take_claim(folder, peer, incarnation):
+        incarnation += 1
+    return incarnation
+
+
+def answers(seed: Seed) -> bool:
+    """Whether something listens at a peer's address."""
+    host, _, port = seed.control.removeprefix("tcp://").rpartition(":")
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), ANSWER_S):
+            return True
+    except (OSError, ValueError):
+        return False
+
+
+def is_answered(folder: Path, but: int) -> bool:
+    """Whether one of the peers in ``folder`` answers, other than ``but``; or has yet to come, which nobody can tell apart."""
+    seeds = [seed for peer in peers_in(folder) if peer != but and (seed := read_seed(folder, peer)) is not None]
+    return not seeds or any(answers(seed) for seed in seeds if not seed.ended)
 
 
 def take_claim(folder: Path, peer: int, incarnation: int) -> bool:

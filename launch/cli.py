@@ -124,6 +124,7 @@ def run(
     show: ShowConfig = False,
 ) -> None:
     """Train SCRIPT with several peers on this machine: gossip run -n 4 train.py --lr 0.1"""
+    from gossip import fitting
     from gossip.config import resolve
 
     from . import feasible, runs
@@ -135,7 +136,7 @@ def run(
     flags.update(start_timeout_s=start_timeout, round_timeout_s=round_timeout, record=record or None, drills=drills or None)
     resolved = resolve(flags, config)
     if show:
-        feasible.check_names(resolved.config.topology, resolved.config.aggregator)
+        fitting.check_names(resolved.config.topology, resolved.config.aggregator)
         runs.show_config(resolved, as_json)
         return
     feasible.check_script(script)

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from gossip.config import RunConfig
 from gossip.errors import ConfigError
-from gossip.rendezvous import Seed, announce_end, claim, peers_in, read_seed
+from gossip.rendezvous import announce_end, answers, claim, peers_in, read_seed
 from gossip.telemetry import code_version, read_json
 
 from . import feasible
 from .run_state import find
 from .runs import COMMAND
 from .supervisor import script_command
-
-ANSWER_S = 1.0  # a peer that runs takes a connection at once, or after a moment when its host is far away
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,19 +52,9 @@ def _check_alive(place: Place) -> None:
     here = [seed for seed in seeds if not seed.ended]
     if not here:
         raise ConfigError(f"the run in {place.folder} is over: its {len(seeds)} peers have ended", "start another: gossip run")
-    if not any(map(_answers, here)):
+    if not any(map(answers, here)):
         named = ", ".join(f"{seed.peer} ({seed.control})" for seed in here)
         raise ConfigError(f"nobody of the run in {place.folder} answers: {named}", "it was killed, or is on another machine")
-
-
-def _answers(seed: Seed) -> bool:
-    """Whether something listens at a peer's address."""
-    host, _, port = seed.control.removeprefix("tcp://").rpartition(":")
-    try:
-        with socket.create_connection((host.strip("[]"), int(port)), ANSWER_S):
-            return True
-    except (OSError, ValueError):
-        return False
 
 
 def take_ids(place: Place, count: int) -> dict[int, int]:

@@ -11,8 +11,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from gossip import fitting
 from gossip.config import Resolved, RunConfig
-from gossip.telemetry import environment, write_json
+from gossip.tasks import write_settings
+from gossip.telemetry import write_json
 
 from . import feasible, launchers, summary
 from .outcome import Outcome
@@ -29,10 +31,10 @@ def settle(resolved: Resolved, kind: str) -> Resolved:
     Raises: ConfigError and its kin: A name, a number, a fault or the machine does not allow this run.
     """
     config = resolved.config
-    feasible.check_names(config.topology, config.aggregator)
+    fitting.check_names(config.topology, config.aggregator)
     _ = config.plan  # raises for faults that this run cannot have
     feasible.check_memory(config.peers)
-    resolved = feasible.check_rule(resolved)
+    resolved = fitting.check_rule(resolved)
     run = secrets.token_hex(8)
     resolved = resolved.with_values("drawn", run=run)
     if not config.name:
@@ -51,9 +53,7 @@ def begin(resolved: Resolved, argv: Sequence[str], code: Path | None) -> Path:
     """
     folder = Path(resolved.config.run_dir).resolve()
     feasible.make_run_folder(folder)
-    resolved.config.dump(folder / "config.json")
-    (folder / "config.toml").write_text(resolved.to_toml(), "utf-8")
-    write_json(folder / "environment.json", {**environment(argv, code), "run": resolved.config.run})
+    write_settings(folder, resolved, argv, code)
     return folder
 
 

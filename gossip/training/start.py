@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import random
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gossip.config import resolve
-from gossip.errors import ConfigError
+from gossip.errors import ConfigError, GossipError
+from gossip.tasks import Task, meet, torchrun_task
 
 from .spawn import Place, connect, from_environment, starter
+from .voice import open_voice
 from .watch import Termination
 
 if TYPE_CHECKING:
@@ -21,8 +25,9 @@ _open: Session | None = None
 def init(**overrides: Any) -> Session:
     """Makes this process a peer.
 
-    Under a launcher (``gossip run``) everything comes from its environment. Without one this is a swarm of one: the script
-    trains as it would without gossip, and nothing is written unless ``run_dir`` is given.
+    Under a launcher (``gossip run``) everything comes from its environment. Under torchrun each rank is a peer: they meet in a
+    folder named after torchrun's run id (``docs/schedulers.md``). Without either this is a swarm of one: the script trains as it
+    would without gossip, and nothing is written unless ``run_dir`` is given.
 
     The generators of torch, numpy and Python are seeded with the run's seed, so that models built after this call start alike
     on all peers. torch is held to ``OMP_NUM_THREADS`` threads when that is set, as a launcher does.
@@ -40,7 +45,8 @@ def init(**overrides: Any) -> Session:
         names = ", ".join(sorted(overrides))
         raise ConfigError(f"gossip.init({names}=...) under a launcher, which has settled that", "give it to gossip run instead")
     if place is None:
-        place = _alone(overrides)
+        task = torchrun_task(os.environ)
+        place = _alone(overrides) if task is None or task.peers == 1 else _among(task, overrides)
     termination = Termination()
     termination.install()
     start = starter(place)
@@ -61,6 +67,26 @@ def _alone(overrides: dict[str, Any]) -> Place:
         raise ConfigError(f"{config.peers} peers, but this script was started alone", f"gossip run -n {config.peers} script.py")
     resolved = resolved.with_values("alone", run=os.urandom(8).hex(), name="alone", f=0, aggregator="mean", topology="rolling")
     return Place(resolved.config)
+
+
+def _among(task: Task, overrides: dict[str, Any]) -> Place:
+    """One of the peers that a scheduler has started."""
+    import torch  # noqa: F401 - whether the rule goes with so many peers is then found out in this process
+
+    try:
+        meeting = meet(task, resolve(overrides), sys.argv, Path(sys.argv[0]).resolve().parent)
+    except GossipError as error:
+        if error.hint:
+            error.add_note(f"hint: {error.hint}")  # there is no launcher that would print it
+        raise
+    if task.peer == 0:
+        print(
+            f"gossip: {task.peers} peers, one for each task of {task.scheduler}, in {meeting.folder}", file=sys.stderr, flush=True
+        )
+    if meeting.listen:
+        os.environ["GOSSIP_LISTEN"] = meeting.listen  # for the node
+    path = str(meeting.config_path)
+    return Place(meeting.config, task.peer, meeting.incarnation, meeting.folder, open_voice(task.peer), path)
 
 
 def _seed(seed: int) -> None:

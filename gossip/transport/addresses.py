@@ -1,8 +1,9 @@
-"""What the number of a host may be. Names of hosts are never looked up: who asks decides what the answer is."""
+"""What the number of a host may be, and which of its own a host uses. The own name is never looked up: that answers loopback."""
 
 from __future__ import annotations
 
 import ipaddress
+import socket
 
 
 def is_loopback(host: str) -> bool:
@@ -19,3 +20,14 @@ def is_one_host(host: str) -> bool:
     except ValueError:
         return False
     return not (address.is_unspecified or address.is_multicast)
+
+
+def source_towards(host: str) -> str:
+    """The own address that packets to ``host`` leave from; "": there is no way there. Nothing is sent."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.connect(address)
+            return str(probe.getsockname()[0])
+    except OSError:
+        return ""

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 import torch
 
+from gossip import fitting
 from gossip.aggregators import load, names, pre_aggregations
 from gossip.config import resolve
 from gossip.core.events import Aggregate, Aggregated, Payload, Row
 from gossip.errors import ConfigError, TooFewUpdates, UnknownName
-from gossip.launch import demo, feasible, runs
+from gossip.launch import demo, runs
 from gossip.node_reduce import Reducer
 from gossip.node_worker import Worker
 from gossip.sim import play
@@ -120,10 +121,10 @@ def test_a_rule_with_a_memory_starts_from_the_last_aggregate(spec: str) -> None:
 def test_a_rule_that_starts_from_the_own_update_is_refused_where_there_is_none(spec: str) -> None:
     assert "there is none here" in reduced(spec, cloud()).reason
     with pytest.raises(ConfigError, match="starts from the own update, and rolling has none"):
-        feasible._describe(spec, "rolling", 8)
+        fitting.describe(spec, "rolling", 8)
     with pytest.raises(ConfigError, match="simulated trainers do not name"):
         play.reducer_of(spec, 1)
-    assert feasible._describe(spec, "full", 8)["name"] == spec
+    assert fitting.describe(spec, "full", 8)["name"] == spec
     assert reduced(spec, cloud(), own=N - 1, mix=True).payload is not None
 
 
@@ -134,14 +135,14 @@ def test_the_round_reaches_a_rule_that_draws() -> None:
 
 
 def test_a_composition_is_checked_before_anything_starts() -> None:
-    feasible.check_names("rolling", "nnm+trimmed-mean")
-    feasible.check_names("rolling", "bucketing:s=2+my_rules.py:mine")
+    fitting.check_names("rolling", "nnm+trimmed-mean")
+    fitting.check_names("rolling", "bucketing:s=2+my_rules.py:mine")
     with pytest.raises(UnknownName, match=r"unknown pre-aggregation 'nmm'\. Did you mean 'nnm'"):
-        feasible.check_names("rolling", "nmm+krum")
+        fitting.check_names("rolling", "nmm+krum")
     with pytest.raises(UnknownName, match="Did you mean 'krum'"):
-        feasible.check_names("rolling", "nnm+krun")
+        fitting.check_names("rolling", "nnm+krun")
     assert [load("bucketing:s=2+krum").at_least(f) for f in range(3)] == [5, 9, 13]
-    assert feasible._describe("bucketing:s=2+krum", "rolling", 12)["f"] == 1
+    assert fitting.describe("bucketing:s=2+krum", "rolling", 12)["f"] == 1
 
 
 @pytest.mark.parametrize(
@@ -157,7 +158,7 @@ def test_a_composition_is_checked_before_anything_starts() -> None:
     ],
 )
 def test_what_is_not_given_is_no_more_than_the_rules_own_arguments_cover(spec: str, f: int) -> None:
-    assert feasible._describe(spec, "rolling", 16)["f"] == f
+    assert fitting.describe(spec, "rolling", 16)["f"] == f
 
 
 @pytest.mark.parametrize(
@@ -175,7 +176,7 @@ def test_what_is_not_given_is_no_more_than_the_rules_own_arguments_cover(spec: s
 )
 def test_a_rule_whose_own_arguments_do_not_cover_f_is_refused_before_anything_starts(spec: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says) as caught:
-        feasible._describe(spec, "rolling", 16, 4)
+        fitting.describe(spec, "rolling", 16, 4)
     assert caught.value.hint
     assert caught.value.exit_code == 2
 
@@ -191,18 +192,18 @@ def test_a_rule_of_ones_own_is_tried_before_the_run_but_not_held_to_vectors_that
         "def layers(updates, *, f):\n    return updates.view(len(updates), 10, -1).median(dim=0).values.flatten()\n"
     )
     few = f"{tmp_path}/own.py:few:keep=7"
-    assert feasible._describe(few, "rolling", 8)["f"] == 1
+    assert fitting.describe(few, "rolling", 8)["f"] == 1
     with pytest.raises(ConfigError, match="keep takes in lies"):
-        feasible._describe(few, "rolling", 8, 2)
-    assert feasible._describe(f"{tmp_path}/own.py:many", "rolling", 8)["f"] == 1
-    assert feasible._describe(f"{tmp_path}/own.py:layers", "rolling", 8)["f"] == 2
+        fitting.describe(few, "rolling", 8, 2)
+    assert fitting.describe(f"{tmp_path}/own.py:many", "rolling", 8)["f"] == 1
+    assert fitting.describe(f"{tmp_path}/own.py:layers", "rolling", 8)["f"] == 2
 
 
 def test_what_is_wrong_with_rule_and_f_is_the_same_error_in_this_process() -> None:
     for spec, f, kind in (("krum", 7, TooFewUpdates), ("zeno:b=1", 2, ConfigError)):
         with pytest.raises(kind):
-            feasible.check_rule(resolve({"peers": 8, "aggregator": spec, "f": f}))
-    assert feasible.check_rule(resolve({"peers": 8, "aggregator": "zeno:b=1"})).config.f == 1
+            fitting.check_rule(resolve({"peers": 8, "aggregator": spec, "f": f}))
+    assert fitting.check_rule(resolve({"peers": 8, "aggregator": "zeno:b=1"})).config.f == 1
     demo_of_16 = demo.Demo.prepare({"peers": 16, "aggregator": "zeno:b=1"})  # whose plan has four liars
     with pytest.raises(ConfigError, match="zeno leaves out b=1 updates, but f=4"):
         runs.settle(demo_of_16.resolved, "demo")
@@ -217,6 +218,6 @@ def test_ten_lines_of_ones_own_run_everywhere(name: str, tmp_path: Path, monkeyp
     check_aggregator(spec, strengths=2)
     check_aggregator(f"nnm+{spec}", strengths=2)
     assert reduced(spec, cloud()).payload is not None
-    assert feasible._describe(spec, "rolling", 8)["f"] == 2
+    assert fitting.describe(spec, "rolling", 8)["f"] == 2
     schedule = Schedule(3, peers=5, aggregator=spec, active_s=2.0, duration_s=2.0)
     assert play.run(schedule).violation is None

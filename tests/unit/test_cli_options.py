@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from gossip import fitting
 from gossip.config import resolve
 from gossip.errors import ConfigError, OutOfMemory, RunExists, TooFewUpdates, UnknownName
 from gossip.launch import cli, demo, feasible
@@ -56,9 +57,9 @@ def test_checking_a_run_leaves_torch_out_of_the_launcher(tmp_path: Path) -> None
     (tmp_path / "rules.py").write_text("def mine(updates):\n    return updates[0]\n")
     code = (
         "import sys\nfrom gossip.config import resolve\nfrom gossip.errors import ConfigError\n"
-        "from gossip.launch import feasible, runs, supervisor, demo, cli\n"
+        "from gossip import fitting\nfrom gossip.launch import runs, supervisor, demo, cli\n"
         "runs.settle(resolve({'peers': 4, 'aggregator': 'krum', 'f': 0}), 'x')\n"
-        "try:\n    feasible.check_rule(resolve({'peers': 4, 'aggregator': 'rules.py:nothing'}))\n"
+        "try:\n    fitting.check_rule(resolve({'peers': 4, 'aggregator': 'rules.py:nothing'}))\n"
         "except ConfigError as error:\n    print(error, error.hint)\n"
         "assert 'torch' not in sys.modules"
     )
@@ -141,10 +142,10 @@ def test_faults_of_a_plan_and_of_flags_add_up(gossip: Gossip, tmp_path: Path) ->
 
 
 def test_f_is_what_rule_and_peers_allow_unless_it_is_given() -> None:
-    assert feasible.check_rule(resolve({"peers": 8, "aggregator": "median"})).config.f == 2
-    assert feasible.check_rule(resolve({"peers": 1, "aggregator": "mean"})).config.f == 0
+    assert fitting.check_rule(resolve({"peers": 8, "aggregator": "median"})).config.f == 2
+    assert fitting.check_rule(resolve({"peers": 1, "aggregator": "mean"})).config.f == 0
     with pytest.raises(TooFewUpdates):
-        feasible.check_rule(resolve({"peers": 4, "aggregator": "krum", "f": 2}))
+        fitting.check_rule(resolve({"peers": 4, "aggregator": "krum", "f": 2}))
 
 
 def test_more_peers_than_the_memory_holds_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,10 +156,10 @@ def test_more_peers_than_the_memory_holds_are_refused(monkeypatch: pytest.Monkey
 
 
 def test_names_are_checked_with_hyphens_or_underscores() -> None:
-    feasible.check_names("random-k:k=2", "trimmed-mean")
-    feasible.check_names("random_k", "my_rules.py:my_rule")
+    fitting.check_names("random-k:k=2", "trimmed-mean")
+    fitting.check_names("random_k", "my_rules.py:my_rule")
     with pytest.raises(UnknownName):
-        feasible.check_names("rolling", "trimmed_men")
+        fitting.check_names("rolling", "trimmed_men")
 
 
 def test_a_run_folder_must_be_new_or_empty(tmp_path: Path) -> None:
@@ -202,7 +203,7 @@ def test_a_demo_without_matplotlib_says_what_to_install(monkeypatch: pytest.Monk
 
 def test_in_a_gossip_topology_the_rule_must_do_with_what_one_peer_gets() -> None:
     with pytest.raises(TooFewUpdates) as caught:
-        feasible.check_rule(resolve({"peers": 16, "topology": "random-k:k=2", "aggregator": "krum", "f": 4}))
+        fitting.check_rule(resolve({"peers": 16, "topology": "random-k:k=2", "aggregator": "krum", "f": 4}))
     assert caught.value.got == 3
 
 

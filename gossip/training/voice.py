@@ -1,0 +1,80 @@
+"""Stands in for a launcher where a scheduler starts the script itself: says what happens to the swarm, and when to leave.
+
+A launcher hears of its peers by their status sockets, and they see by the end of those that it is gone. Here the other end is in
+the peer's own process, in a thread: it prints what a person should know, and closes when the process that started this one is
+gone, as when torchrun was killed, which would leave its workers running.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import socket
+import sys
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+LINE_MAX = 2**20
+QUIET_S = 2.0  # until the same is said of the same peer again
+
+
+def open_voice(peer: int) -> int:
+    """Starts the thread. Returns the peer's end of the status socket."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    parent = _parent()
+    threading.Thread(target=_listen, args=(peer, ours, parent), name="gossip-voice", daemon=True).start()
+    return theirs.detach()
+
+
+def _parent() -> int:
+    """A descriptor that tells the end of whoever started this process; -1: it is gone, or nobody in particular."""
+    pid = os.getppid()
+    if pid <= 1:
+        return -1
+    try:
+        found = os.pidfd_open(pid)
+    except OSError:
+        return -1
+    return found if os.getppid() == pid else -1
+
+
+def _listen(peer: int, ours: socket.socket, parent: int) -> None:
+    poll = select.poll()
+    poll.register(ours, select.POLLIN)
+    if parent >= 0:
+        poll.register(parent, select.POLLIN)
+    rest, said = b"", dict[str, float]()
+    while True:
+        ready = [fd for fd, _ in poll.poll()]
+        if parent in ready:
+            ours.shutdown(socket.SHUT_RDWR)  # not close: a forked child may hold it, too
+            return
+        *lines, rest = (rest + ours.recv(65536)).split(b"\n")
+        rest = rest if len(rest) <= LINE_MAX else b""
+        for line in lines:
+            event = json.loads(line)
+            text, t = words(peer, event), float(event.get("t") or 0.0)
+            if text and t - said.get(text[:24], -QUIET_S) >= QUIET_S:
+                said[text[:24]] = t
+                print(f"gossip: {text}", file=sys.stderr, flush=True)
+
+
+def words(peer: int, event: Mapping[str, Any]) -> str:
+    """What is worth a line; "": nothing. Of what all peers see, the one with the lowest number of those who are here speaks."""
+    about, missing = event.get("subject"), event.get("missing") or []
+    match event.get("event"):
+        case "waiting" if all(other in missing for other in range(peer)):
+            return f"waiting for peers {', '.join(map(str, missing))} since {event.get('waited_s')} s"
+        case "dead":
+            return f"peer {about} is dead, says peer {event.get('by', peer)}; the others go on"
+        case "paused":
+            return f"paused at round {event.get('round')}: alive are {event.get('alive')}, a round needs {event.get('need')}"
+        case "resumed":
+            return f"going on: alive are {event.get('alive')}"
+        case "quarantined":
+            return f"peer {about} is in quarantine from round {event.get('round')} on"
+        case "error":
+            return f"peer {peer}: {event.get('message')}"
+    return ""

@@ -1,0 +1,182 @@
+"""A scheduler's task: which peer of which run it is, where the run's folder is, and what it refuses."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch  # noqa: F401 - whether a rule goes with so many peers is then found out in this process
+
+from gossip.config import resolve
+from gossip.errors import ConfigError, RunExists
+from gossip.rendezvous import SeedFolder, announce_end, claim_life
+from gossip.tasks import Meeting, Task, meet, torchrun_task
+from gossip.training.voice import words
+from gossip.transport import addresses
+
+TORCHRUN = {
+    "RANK": "1",
+    "WORLD_SIZE": "4",
+    "LOCAL_WORLD_SIZE": "4",
+    "MASTER_ADDR": "node-a",
+    "MASTER_PORT": "29500",
+    "TORCHELASTIC_RUN_ID": "77",
+    "TORCHELASTIC_RESTART_COUNT": "0",
+}
+TASK = Task("slurm", "slurm-9.0", peer=0, peers=2, one_host=True, another="give another name")
+
+
+@pytest.fixture(autouse=True)
+def _here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def arrive(task: Task, **options: Any) -> Meeting:
+    return meet(task, resolve({"aggregator": "mean", **options}), ["train.py"])
+
+
+def test_a_rank_of_torchrun_is_a_peer_of_the_run_that_its_run_id_names() -> None:
+    task = torchrun_task(TORCHRUN)
+    assert task is not None
+    assert (task.peer, task.peers, task.run, task.one_host, task.comes_back) == (1, 4, "torchrun-77", True, False)
+
+
+def test_without_a_run_id_the_address_of_the_first_rank_names_the_run() -> None:
+    bare = {key: value for key, value in TORCHRUN.items() if not key.startswith(("TORCHELASTIC", "LOCAL"))}
+    for given in (bare, {**TORCHRUN, "TORCHELASTIC_RUN_ID": "none"}):
+        task = torchrun_task(given)
+        assert task is not None
+        assert task.run == "torchrun-node-a-29500"
+    task = torchrun_task(bare)
+    assert task is not None
+    assert (task.one_host, task.towards) == (False, "node-a")
+
+
+def test_ranks_that_torchrun_has_started_anew_are_another_run() -> None:
+    task = torchrun_task({**TORCHRUN, "TORCHELASTIC_RESTART_COUNT": "2"})
+    assert task is not None
+    assert task.run == "torchrun-77-2"
+
+
+@pytest.mark.parametrize("missing", ["RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"])
+def test_a_part_of_the_variables_makes_no_task(missing: str) -> None:
+    assert torchrun_task({key: value for key, value in TORCHRUN.items() if key != missing}) is None
+
+
+@pytest.mark.parametrize("wrong", [{"RANK": "4"}, {"RANK": "x"}, {"WORLD_SIZE": "-1"}])
+def test_numbers_that_cannot_be_are_refused(wrong: dict[str, str]) -> None:
+    with pytest.raises(ConfigError):
+        torchrun_task({**TORCHRUN, **wrong})
+
+
+def test_a_run_id_makes_no_path_of_its_own() -> None:
+    task = torchrun_task({**TORCHRUN, "TORCHELASTIC_RUN_ID": "../../a b"})
+    assert task is not None
+    assert "/" not in task.run
+
+
+def test_who_comes_first_makes_the_run_and_the_others_find_it(tmp_path: Path) -> None:
+    first, second = arrive(TASK), arrive(replace(TASK, peer=1))
+    assert first.config == second.config
+    assert first.folder == second.folder == tmp_path / "runs" / "slurm-9.0"
+    assert (first.config.peers, first.config.f, first.config.name, first.config.run_dir) == (2, 0, "slurm-9.0", str(first.folder))
+    assert (first.incarnation, second.incarnation, first.listen) == (0, 0, "")
+    assert {path.name for path in first.folder.iterdir()} == {"config.json", "config.toml", "environment.json", "seeds"}
+    assert [path.name for path in first.folder.parent.iterdir()] == ["slurm-9.0"], "a scratch folder was left"
+    assert first.folder.stat().st_mode & 0o077 == 0
+
+
+def test_who_was_slower_takes_the_run_of_who_was_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both have seen no folder; one makes it while the other is about to."""
+    from gossip import tasks
+
+    settle, others = tasks._settled, list[Meeting]()
+
+    def slowly(*given: Any) -> Any:
+        monkeypatch.setattr(tasks, "_settled", settle)
+        others.append(arrive(replace(TASK, peer=1)))
+        return settle(*given)
+
+    monkeypatch.setattr(tasks, "_settled", slowly)
+    mine = arrive(TASK)
+    assert mine.config.run == others[0].config.run
+    assert [path.name for path in mine.folder.parent.iterdir()] == ["slurm-9.0"]
+
+
+def test_a_task_that_was_given_other_settings_is_refused() -> None:
+    arrive(TASK)
+    with pytest.raises(ConfigError, match=r"peer 1 was started with rounds = 7 \(flag\), the run in .* has None"):
+        arrive(replace(TASK, peer=1), rounds=7)
+    with pytest.raises(ConfigError, match="peers = 3"):
+        arrive(replace(TASK, peer=1, peers=3))
+
+
+def test_the_number_of_tasks_is_the_number_of_peers() -> None:
+    with pytest.raises(ConfigError, match=r"5 peers \(flag\), but slurm has started 2 tasks"):
+        arrive(TASK, peers=5)
+
+
+def test_a_second_run_of_the_same_name_is_refused_and_told_what_to_do() -> None:
+    arrive(TASK)
+    with pytest.raises(ConfigError, match=r"peer 0 of the run in .* was started before") as refused:
+        arrive(TASK)
+    assert refused.value.hint == "give another name"
+
+
+def test_a_task_that_may_come_back_has_another_life_while_others_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = replace(TASK, comes_back=True)
+    seeds = arrive(task).folder / "seeds"
+    assert arrive(task).incarnation == 1, "before anybody else has come"
+    SeedFolder(seeds, 1, 2).announce("tcp://127.0.0.1:1", "tcp://127.0.0.1:2", 0)
+    with pytest.raises(ConfigError, match="is over, or all of its peers were killed"):
+        arrive(task)
+    monkeypatch.setattr("gossip.rendezvous.answers", lambda seed: True)
+    assert arrive(task).incarnation == 3
+    announce_end(seeds, 1)
+    with pytest.raises(ConfigError, match="is over"):
+        arrive(task)
+
+
+def test_no_two_lives_of_a_peer_have_the_same_incarnation(tmp_path: Path) -> None:
+    SeedFolder(tmp_path, 5, 9).announce("a", "b", 3)
+    assert [claim_life(tmp_path, 5), claim_life(tmp_path, 5), claim_life(tmp_path, 6)] == [4, 5, 0]
+
+
+def test_a_folder_with_something_else_in_it_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gossip.tasks.SEEN_S", 0.0)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").touch()
+    with pytest.raises(RunExists):
+        arrive(TASK, run_dir="mine")
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_tasks_on_several_machines_need_insecure_and_listen_where_the_others_reach_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    far = replace(TASK, one_host=False, towards="10.1.2.3")
+    monkeypatch.setattr("gossip.tasks.source_towards", lambda host: {"10.1.2.3": "10.1.2.9", "node-a": "127.0.1.1"}.get(host, ""))
+    with pytest.raises(ConfigError, match="several machines") as refused:
+        arrive(far)
+    assert "GOSSIP_INSECURE" in str(refused.value.hint)
+    assert arrive(far, insecure=True).listen == "10.1.2.9"
+    with pytest.raises(ConfigError, match=r"node-a leaves from 127\.0\.1\.1"):
+        arrive(replace(far, peer=1, towards="node-a"), insecure=True)
+    with pytest.raises(ConfigError, match="node-b is not reached"):
+        arrive(replace(far, peer=1, towards="node-b"), insecure=True)
+    monkeypatch.setenv("GOSSIP_LISTEN", "10.1.2.8")
+    assert arrive(replace(far, peer=1, towards="node-b"), insecure=True).listen == "10.1.2.8"
+
+
+def test_the_source_address_is_that_of_the_way_there() -> None:
+    assert addresses.source_towards("127.0.0.1") == "127.0.0.1"
+    assert addresses.source_towards("::1") in ("::1", "")
+    assert addresses.source_towards("no such host") == ""
+
+
+def test_of_what_all_see_the_first_who_is_there_speaks() -> None:
+    event = {"event": "waiting", "missing": [0, 3], "waited_s": 5.0}
+    assert words(1, event) == "waiting for peers 0, 3 since 5.0 s"
+    assert words(2, event) == ""
+    assert words(2, {"event": "round", "round": 3}) == ""
+    assert "peer 3 is dead" in words(2, {"event": "dead", "subject": 3, "by": 1})
