@@ -14,10 +14,12 @@ import zmq
 import zmq.asyncio
 
 from gossip.config import RunConfig, resolve
+from gossip.keys import make_pair
 from gossip.launch import door_messages as says
-from gossip.launch.door import Door, Entrance
+from gossip.launch.door import Door
 from gossip.launch.door_calls import NUMBER_BYTES, Unanswered, ask
 from gossip.launch.doorkeeper import CLAIMED, Entry
+from gossip.launch.entrance import Entrance
 from gossip.rendezvous import SeedFolder, announce_end, peers_in, read_seed
 
 JOINER, ANOTHER = b"joiner-1", b"joiner-2"
@@ -30,7 +32,8 @@ def config(**options: Any) -> RunConfig:
 @asynccontextmanager
 async def door_in(folder: Path, own: tuple[int, ...] = (), *seeds: str, **options: Any) -> AsyncIterator[Door]:
     folder.mkdir(exist_ok=True)
-    door = Door(options.pop("config", config()), folder, dict.fromkeys(own, 0), Entrance(seeds), **options)
+    entrance = Entrance(seeds, key=options.pop("key", None))
+    door = Door(options.pop("config", config()), folder, dict.fromkeys(own, 0), entrance, **options)
     await door.open()
     try:
         yield door
@@ -214,3 +217,19 @@ async def test_an_entry_for_an_id_beyond_the_room_is_not_taken(tmp_path: Path) -
             assert "no answer" in str(silence)  # noqa: PT017 - it is what came back that is looked at
         else:
             raise AssertionError("a negative incarnation is nothing that a door says")
+
+
+async def test_doors_with_the_swarm_key_talk_and_others_are_told_that_it_is_the_key(tmp_path: Path) -> None:
+    key, wrong = tmp_path / "swarm.key", tmp_path / "wrong.key"
+    make_pair(key)
+    make_pair(wrong)
+    a, b = tmp_path / "a", tmp_path / "b"
+    async with door_in(a, (0,), key=key) as one, door_in(b, (1,), one.address, key=key):
+        announce(b, 1)
+        await until(lambda: peers_in(a / "seeds") == [1])
+        async with door_in(tmp_path / "c", (), one.address, key=wrong) as other, door_in(tmp_path / "d", (), one.address) as none:
+            await until(lambda: other.troubles() and none.troubles())
+            assert other.troubles()[0].startswith(f"{one.address}: refused by key: this is not the key of that door")
+            assert none.troubles()[0].startswith(f"{one.address}: refused by key: that door wants one (--key FILE)")
+            assert peers_in(tmp_path / "c" / "seeds") == peers_in(tmp_path / "d" / "seeds") == []
+        assert (one.refused, len(one.keeper.doors)) == (0, 2), "not a byte of theirs was read"
