@@ -185,7 +185,7 @@ class Door:
             if not isinstance(question, says.Knock):
                 self._reply(sender, number, self._answer(question, seen))
             elif self._allowance.take(seen, KNOCK_COST, time.monotonic()) and self._knocks < KNOCKS_MAX:
-                self._run(self._let(sender, number, question, seen))
+                self._run(self._let(sender, number, question))
             else:
                 self._reply(sender, number, says.TurnedAway("wait", "too many knock at this door", ""))
 
@@ -212,7 +212,8 @@ class Door:
                 here = [peer for peer, entry in sorted(keeper.entries.items()) if entry.progress > CLAIMED and not entry.ended]
                 free = len(keeper.free(now))
                 run, name = self._config.run_id, self._config.name
-                return says.Here(run, name, keeper.state, tuple(here), free, seen[:80], self._versions)
+                code = self._code()
+                return says.Here(run, name, keeper.state, tuple(here), free, seen[:80], self._versions, *code)
             case says.Propose() | says.Pull() | says.Push() if question.run != self._config.run_id:
                 return says.TurnedAway("run", f"this door is of the run {self._config.name}, not of yours", "")
             case says.Propose():
@@ -231,14 +232,14 @@ class Door:
 
     # --- newcomers ----------------------------------------------------------------------------------------------------------
 
-    async def _let(self, sender: bytes, number: bytes, knock: says.Knock, seen: str) -> None:
+    async def _let(self, sender: bytes, number: bytes, knock: says.Knock) -> None:
         self._knocks += 1
         try:
-            self._reply(sender, number, await self._welcome(knock, seen))
+            self._reply(sender, number, await self._welcome(knock))
         finally:
             self._knocks -= 1
 
-    async def _welcome(self, knock: says.Knock, seen: str) -> says.Welcome | says.TurnedAway:
+    async def _welcome(self, knock: says.Knock) -> says.Welcome | says.TurnedAway:
         config, keeper = self._config, self.keeper
         if differences := self._versions.differences(knock.versions):
             return says.TurnedAway("version", f"not the same versions: {'; '.join(differences)}", "install what the swarm has")
@@ -260,28 +261,24 @@ class Door:
             hint = "who leaves or is killed makes room; whose launcher was killed does not"
             return says.TurnedAway("full", f"{message}and there is room for {free}", hint)
         given = config.model_copy(update={"run_dir": "", "host": "127.0.0.1"})
-        code = (read_json(self._run_dir / "environment.json") or {}).get("code")
-        command, where = self._command()
         return says.Welcome(
             config.run_id,
             tuple(sorted(ids.items())),
             given.model_dump_json().encode(),
-            command,
-            where,
-            str(code["commit"])[:80] if isinstance(code, dict) and "commit" in code else "",
-            seen[:80],
             tuple(keeper.entries.values()),
             tuple(keeper.doors.values()),
         )
 
-    def _command(self) -> tuple[tuple[str, ...], str]:
-        """What the peers here run, from the script on, and where; nothing when it is too long to be said."""
+    def _code(self) -> tuple[tuple[str, ...], str, str]:
+        """What the peers here run from the script on, where, and its commit; nothing when it is too long to be said."""
         found = read_json(self._run_dir / "command.json") or {}
+        code = (read_json(self._run_dir / "environment.json") or {}).get("code")
+        commit = str(code["commit"])[:80] if isinstance(code, dict) and "commit" in code else ""
         words, where = found.get("command"), str(found.get("folder", ""))
-        if not isinstance(words, list) or len(words) < 3 or len(words) > says.WORDS_MAX or len(where) > says.WORD_MAX:
-            return (), ""
+        if not isinstance(words, list) or not 3 <= len(words) <= says.WORDS_MAX or len(where) > says.WORD_MAX:
+            return (), "", commit
         command = tuple(map(str, words[2:]))
-        return (command, where) if all(len(word) <= says.WORD_MAX for word in command) else ((), "")
+        return (command, where, commit) if all(len(word) <= says.WORD_MAX for word in command) else ((), "", commit)
 
     async def claim_own(self) -> tuple[int, int] | None:
         """An id for a newcomer of this launcher, and its incarnation. None: there is no room."""

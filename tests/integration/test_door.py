@@ -100,8 +100,9 @@ async def test_a_knock_is_answered_with_all_that_a_folder_needs(tmp_path: Path) 
         assert isinstance(welcome, says.Welcome)
         assert welcome.ids == ((2, 0), (3, 0))
         assert RunConfig.model_validate_json(welcome.config) == config(run_dir="")
-        assert (welcome.command, welcome.folder) == (("train.py", "--lr", "1"), "/work")
-        assert welcome.seen == "127.0.0.1"
+        here = await asked(door, says.Look())
+        assert (here.command, here.folder) == (("train.py", "--lr", "1"), "/work")
+        assert (here.name, here.state, here.peers, here.free, here.seen) == ("t", "running", (0,), 2, "127.0.0.1")
         assert {entry.peer: entry.owner for entry in welcome.entries} == {0: door.door, 1: door.door, 2: JOINER, 3: JOINER}
         assert (a / "seeds" / "3.0.claim").exists(), "who joins by the folder sees it, too"
 
