@@ -18,6 +18,7 @@ GossipError
 │   └── Refused                    the swarm refuses this peer: another model, version or run
 └── SwarmError                     the swarm or the network between
     ├── NeverStarted               too few peers came before the start timeout
+    ├── NobodyAnswers              no door of the run answers at its address
     └── QuorumLost                 too few peers are left, and none came back in time
 """
 
@@ -206,3 +207,20 @@ class QuorumLost(SwarmError):
     @property
     def hint(self) -> str:
         return "restart the lost peers, or choose --quorum available"
+
+
+class NobodyAnswers(SwarmError):
+    """No door of the run answers. ``tried``: a line for each address, with what came back."""
+
+    exit_code = 4
+
+    def __init__(self, address: str, tried: tuple[str, ...], waited_s: float) -> None:
+        super().__init__(address, tried, waited_s)
+        self.address, self.tried, self.waited_s = address, tried, waited_s
+
+    def __str__(self) -> str:
+        return "\n  ".join([f"nobody answered at {self.address} in {self.waited_s:.0f} s", *(f"tried {line}" for line in self.tried)])
+
+    @property
+    def hint(self) -> str:
+        return "is a launcher of the run up, and did it print this address? Each prints one; any of them will do"

@@ -21,7 +21,9 @@ import zmq.asyncio
 
 from gossip.config import RunConfig
 from gossip.errors import Malformed
+from gossip.keys import read_pair
 from gossip.telemetry import read_json
+from gossip.transport.curve import Authenticator, as_server, prove_closed
 from gossip.transport.sockets import bind, bound_address, endpoint
 
 from . import door_messages as says
@@ -29,6 +31,7 @@ from .door_calls import NUMBER_BYTES, Unanswered, ask, new_socket, plain
 from .door_folder import DoorFolder
 from .door_rates import Allowance
 from .doorkeeper import CLAIMED, DOOR_ID_BYTES, DoorEntry, Doorkeeper, Entry, News
+from .entrance import Entrance
 
 LOOK_S = 0.2
 VISIT_S = 1.0
@@ -42,23 +45,6 @@ KNOCKS_MAX = 32
 KNOCK_COST = 20.0
 BYTES_A_UNIT = 4096
 UNITS_A_S, UNITS_AT_ONCE = 500.0, 2000.0
-
-
-@dataclass(frozen=True, slots=True)
-class Entrance:
-    """How a launcher opens its door.
-
-    Attributes:
-        seeds: Addresses (``HOST:PORT``) of other doors of the run; those they know of are visited, too.
-        host: To listen on; "": the address that the peers here listen on.
-        port: 0: any that is free.
-        door: Its number, where others know it already; b"": drawn.
-    """
-
-    seeds: tuple[str, ...] = ()
-    host: str = ""
-    port: int = 0
-    door: bytes = b""
 
 
 @dataclass(slots=True)
@@ -100,6 +86,10 @@ class Door:
         self.door = entrance.door or secrets.token_bytes(DOOR_ID_BYTES)
         self._folder = DoorFolder(folder, self.door)
         self._host = entrance.host or config.host
+        self.key_file = entrance.key
+        self._key = read_pair(entrance.key) if entrance.key is not None else None
+        self._insecure = config.insecure or self._key is not None  # it may listen elsewhere than on loopback
+        self._authenticator: Authenticator | None = None
         self._neighbours: dict[str, Neighbour] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._allowance = Allowance(UNITS_A_S, UNITS_AT_ONCE)
@@ -107,17 +97,22 @@ class Door:
         self._versions = says.Versions.here()
         self._draw = random.Random(self.door).randrange
         self.refused = 0  # what was sent here and is no question
+        self.address = ""  # HOST:PORT, once it is open
 
     async def open(self) -> None:
         """Raises: ConfigError, AddressInUse: It cannot listen there."""
         self._context = zmq.asyncio.Context()
         self._socket = new_socket(self._context, zmq.ROUTER)
         try:
-            bind(plain(self._socket), self._host, self._entrance.port, self._config.insecure)
+            self._lock()
+            bind(plain(self._socket), self._host, self._entrance.port, self._insecure)
+            at = bound_address(plain(self._socket))
+            if self._authenticator is not None and self._key is not None:
+                prove_closed(self._context, [at], self._key.public, self._authenticator)
         except BaseException:
-            self._context.destroy(0)
+            self._destroy()
             raise
-        self.address = bound_address(plain(self._socket)).removeprefix("tcp://")
+        self.address = at.removeprefix("tcp://")
         local = DoorEntry(self.door, self.address, self._folder.place())
         self.keeper = Doorkeeper(local, self._own, self._config.peers, self._config.peers_max)
         self._folder.announce(local)
@@ -127,8 +122,23 @@ class Door:
         for task in (self._serve(), self._keep()):
             self._run(task)
 
+    def _lock(self) -> None:
+        """Who has the swarm key may talk to this door, and nobody else."""
+        if (key := self._key) is not None:
+            self._authenticator = Authenticator(self._context, lambda knock: knock.key == key.public)
+            as_server(plain(self._socket), key)
+            asyncio.get_running_loop().add_reader(self._authenticator.fd, self._authenticator.answer)
+
+    def _destroy(self) -> None:
+        if self._authenticator is not None:
+            asyncio.get_running_loop().remove_reader(self._authenticator.fd)
+            self._authenticator.close()
+        self._context.destroy(0)
+
     async def close(self) -> None:
-        """Tells the others, if they take it in a moment."""
+        """Tells the others, if they take it in a moment. Nothing when it was never open."""
+        if not self.address:
+            return
         self._look()
         entry = self.keeper.end()
         for task in self._tasks:
@@ -138,7 +148,7 @@ class Door:
         goodbyes = [self._ask(other.address, question) for other in self._neighbours.values() if other.answered]
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(asyncio.gather(*goodbyes, return_exceptions=True), GOODBYE_S)
-        self._context.destroy(0)
+        self._destroy()
         self._folder.withdraw()
 
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
@@ -175,7 +185,7 @@ class Door:
             if not isinstance(question, says.Knock):
                 self._reply(sender, number, self._answer(question, seen))
             elif self._allowance.take(seen, KNOCK_COST, time.monotonic()) and self._knocks < KNOCKS_MAX:
-                self._run(self._let(sender, number, question, seen))
+                self._run(self._let(sender, number, question))
             else:
                 self._reply(sender, number, says.TurnedAway("wait", "too many knock at this door", ""))
 
@@ -202,7 +212,8 @@ class Door:
                 here = [peer for peer, entry in sorted(keeper.entries.items()) if entry.progress > CLAIMED and not entry.ended]
                 free = len(keeper.free(now))
                 run, name = self._config.run_id, self._config.name
-                return says.Here(run, name, keeper.state, tuple(here), free, seen[:80], self._versions)
+                code = self._code()
+                return says.Here(run, name, keeper.state, tuple(here), free, seen[:80], self._versions, *code)
             case says.Propose() | says.Pull() | says.Push() if question.run != self._config.run_id:
                 return says.TurnedAway("run", f"this door is of the run {self._config.name}, not of yours", "")
             case says.Propose():
@@ -221,14 +232,14 @@ class Door:
 
     # --- newcomers ----------------------------------------------------------------------------------------------------------
 
-    async def _let(self, sender: bytes, number: bytes, knock: says.Knock, seen: str) -> None:
+    async def _let(self, sender: bytes, number: bytes, knock: says.Knock) -> None:
         self._knocks += 1
         try:
-            self._reply(sender, number, await self._welcome(knock, seen))
+            self._reply(sender, number, await self._welcome(knock))
         finally:
             self._knocks -= 1
 
-    async def _welcome(self, knock: says.Knock, seen: str) -> says.Welcome | says.TurnedAway:
+    async def _welcome(self, knock: says.Knock) -> says.Welcome | says.TurnedAway:
         config, keeper = self._config, self.keeper
         if differences := self._versions.differences(knock.versions):
             return says.TurnedAway("version", f"not the same versions: {'; '.join(differences)}", "install what the swarm has")
@@ -250,28 +261,29 @@ class Door:
             hint = "who leaves or is killed makes room; whose launcher was killed does not"
             return says.TurnedAway("full", f"{message}and there is room for {free}", hint)
         given = config.model_copy(update={"run_dir": "", "host": "127.0.0.1"})
-        code = (read_json(self._run_dir / "environment.json") or {}).get("code")
-        command, where = self._command()
         return says.Welcome(
             config.run_id,
             tuple(sorted(ids.items())),
             given.model_dump_json().encode(),
-            command,
-            where,
-            str(code["commit"])[:80] if isinstance(code, dict) and "commit" in code else "",
-            seen[:80],
             tuple(keeper.entries.values()),
             tuple(keeper.doors.values()),
         )
 
-    def _command(self) -> tuple[tuple[str, ...], str]:
-        """What the peers here run, from the script on, and where; nothing when it is too long to be said."""
+    def _code(self) -> tuple[tuple[str, ...], str, str]:
+        """What the peers here run from the script on, where, and its commit; nothing when it is too long to be said."""
         found = read_json(self._run_dir / "command.json") or {}
+        code = (read_json(self._run_dir / "environment.json") or {}).get("code")
+        commit = str(code["commit"])[:80] if isinstance(code, dict) and "commit" in code else ""
         words, where = found.get("command"), str(found.get("folder", ""))
-        if not isinstance(words, list) or len(words) < 3 or len(words) > says.WORDS_MAX or len(where) > says.WORD_MAX:
-            return (), ""
+        if not isinstance(words, list) or not 3 <= len(words) <= says.WORDS_MAX or len(where) > says.WORD_MAX:
+            return (), "", commit
         command = tuple(map(str, words[2:]))
-        return (command, where) if all(len(word) <= says.WORD_MAX for word in command) else ((), "")
+        return (command, where, commit) if all(len(word) <= says.WORD_MAX for word in command) else ((), "", commit)
+
+    async def claim_own(self) -> tuple[int, int] | None:
+        """An id for a newcomer of this launcher, and its incarnation. None: there is no room."""
+        taken = await self.claim(self.door, 1)
+        return None if taken is None else next(iter(taken.items()))
 
     async def claim(self, owner: bytes, count: int) -> dict[int, int] | None:
         """Ids for newcomers, which no other door that can be reached gives to anybody else, and the incarnations that they begin
@@ -306,6 +318,8 @@ class Door:
     async def _keep(self) -> None:
         while True:
             await asyncio.sleep(LOOK_S)
+            if self._authenticator is not None:
+                self._authenticator.answer()  # its descriptor tells of news only
             self._look()
             expired = self.keeper.expire(time.monotonic())
             self._folder.write(expired, self.keeper)
@@ -334,7 +348,7 @@ class Door:
     # --- other doors --------------------------------------------------------------------------------------------------------
 
     def _visit(self, address: str) -> None:
-        if address != self.address and address not in self._neighbours and endpoint(f"tcp://{address}", self._config.insecure):
+        if address != self.address and address not in self._neighbours and endpoint(f"tcp://{address}", self._insecure):
             neighbour = self._neighbours[address] = Neighbour(address, set(self.keeper.entries))
             self._run(self._visits(neighbour))
 
@@ -387,4 +401,4 @@ class Door:
         return answer
 
     async def _ask(self, address: str, question: says.Question) -> says.Said:
-        return await ask(self._context, address, question, ASK_S)
+        return await ask(self._context, address, question, ASK_S, self._key)

@@ -6,18 +6,30 @@ import asyncio
 import contextlib
 import itertools
 import socket as sockets
+import struct
 from typing import cast
 
 import zmq
 import zmq.asyncio
 
 from gossip.errors import GossipError, Malformed
+from gossip.transport.curve import KeyPair, as_client
 from gossip.transport.sockets import allow_ipv6
 
 from . import door_messages as says
 
 NUMBER_BYTES = 8
 CONNECT_S = 1.0
+CONNECTS = "connected, and no answer: something listens there, and is busy or no door of gossip"
+OTHER_KEY = "refused by key: this is not the key of that door, or it has none"
+NO_KEY = "refused by key: that door wants one (--key FILE); or it is no door of gossip"
+_WATCHED = (
+    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+    | zmq.EVENT_CONNECT_RETRIED
+)
+_EVENT = struct.Struct("=Hi")
 _OPTIONS: dict[zmq.SocketOption, int] = {
     zmq.LINGER: 0,
     zmq.HANDSHAKE_IVL: 1500,
@@ -33,7 +45,14 @@ _numbers = itertools.count(1)
 
 
 class Unanswered(GossipError):
-    """A door gave no answer. Its text says what came back instead: refused, nothing, or something else."""
+    """A door gave no answer. ``why`` says what came back instead; ``by_key``: it does not talk to who has our key, or none."""
+
+    def __init__(self, why: str, by_key: bool = False) -> None:
+        super().__init__(why, by_key)
+        self.why, self.by_key = why, by_key
+
+    def __str__(self) -> str:
+        return self.why
 
 
 def new_socket(context: zmq.asyncio.Context, kind: int) -> zmq.asyncio.Socket:
@@ -54,27 +73,55 @@ def plain(socket: zmq.asyncio.Socket) -> zmq.Socket[bytes]:
     return cast("zmq.Socket[bytes]", socket)
 
 
-async def ask(context: zmq.asyncio.Context, address: str, question: says.Question, timeout_s: float) -> says.Said:
-    """The answer of the door at ``address`` (``HOST:PORT``, numbers only). Raises: Unanswered."""
+async def ask(
+    context: zmq.asyncio.Context, address: str, question: says.Question, timeout_s: float, key: KeyPair | None = None
+) -> says.Said:
+    """The answer of the door at ``address`` (``HOST:PORT``, numbers only). ``key``: the swarm's. Raises: Unanswered."""
     socket = new_socket(context, zmq.DEALER)
-    sent = False
+    monitor = socket.get_monitor_socket(_WATCHED)
+    asked = [
+        asyncio.create_task(_ask(socket, address, question, key)),
+        asyncio.create_task(_refusal(monitor, address, key is not None)),
+    ]
     try:
-        async with asyncio.timeout(timeout_s):
-            allow_ipv6(plain(socket), address)
-            socket.connect(f"tcp://{address}")
-            number = next(_numbers).to_bytes(NUMBER_BYTES, "little")
-            await socket.send_multipart([number, says.encode(question)])
-            sent = True
-            while True:
-                frames = await socket.recv_multipart()
-                if len(frames) == 2 and frames[0] == number:
-                    return _read(frames[1])
-    except TimeoutError:
-        raise Unanswered(await why_silent(address, connected=sent, waited_s=timeout_s)) from None
-    except zmq.ZMQError as error:
+        done, _ = await asyncio.wait(asked, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        for answered in asked:
+            if answered in done:
+                return answered.result()
+        raise Unanswered(await why_silent(address))
+    except (zmq.ZMQError, ValueError) as error:
         raise Unanswered(f"not an address: {error}") from None
     finally:
+        for task in asked:
+            task.cancel()
+        await asyncio.gather(*asked, return_exceptions=True)
+        socket.disable_monitor()
+        monitor.close(0)
         socket.close(0)
+
+
+async def _ask(socket: zmq.asyncio.Socket, address: str, question: says.Question, key: KeyPair | None) -> says.Said:
+    if key is not None:
+        as_client(plain(socket), key, key.public)
+    allow_ipv6(plain(socket), address)
+    socket.connect(f"tcp://{address}")
+    number = next(_numbers).to_bytes(NUMBER_BYTES, "little")
+    await socket.send_multipart([number, says.encode(question)])
+    while True:
+        frames = await socket.recv_multipart()
+        if len(frames) == 2 and frames[0] == number:
+            return _read(frames[1])
+
+
+async def _refusal(monitor: zmq.asyncio.Socket, address: str, has_key: bool) -> says.Said:
+    """Waits for a connection that is refused, or a handshake that fails, and says why. Raises: Unanswered."""
+    while True:
+        event, *_ = _EVENT.unpack((await monitor.recv_multipart())[0])
+        if event != zmq.EVENT_CONNECT_RETRIED:
+            raise Unanswered(OTHER_KEY if has_key else NO_KEY, by_key=True)
+        why = await why_silent(address)
+        if why != CONNECTS:
+            raise Unanswered(why)
 
 
 def _read(data: bytes) -> says.Said:
@@ -87,11 +134,12 @@ def _read(data: bytes) -> says.Said:
         raise Unanswered(speaks if other else f"it gave an answer that is none: {error}") from None
 
 
-async def why_silent(address: str, *, connected: bool, waited_s: float) -> str:
-    """What a plain connection to a door that has not answered finds out."""
-    if connected:
-        return f"connected, and no answer in {waited_s:.0f} s"
-    host, port = split(address)
+async def why_silent(address: str) -> str:
+    """What a plain connection to an address finds out."""
+    try:
+        host, port = split(address)
+    except ValueError as error:
+        return str(error)
     try:
         async with asyncio.timeout(CONNECT_S):
             _, writer = await asyncio.open_connection(host, port)
@@ -104,7 +152,7 @@ async def why_silent(address: str, *, connected: bool, waited_s: float) -> str:
     writer.close()
     with contextlib.suppress(OSError):
         await writer.wait_closed()
-    return "something listens there, and is no door of gossip or does not take this key"
+    return CONNECTS
 
 
 def split(address: str) -> tuple[str, int]:

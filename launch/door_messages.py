@@ -100,7 +100,13 @@ class Push:
 
 @dataclass(frozen=True, slots=True)
 class Here:
-    """To ``Look``. ``seen``: the address that the question came from."""
+    """To ``Look``.
+
+    Attributes:
+        seen: The address that the question came from.
+        command, folder: What the peers here run, and where; empty when nobody has written that down.
+        commit: Of their code; "": not in git.
+    """
 
     run: bytes
     name: str
@@ -109,25 +115,18 @@ class Here:
     free: int
     seen: str
     versions: Versions
+    command: tuple[str, ...]
+    folder: str
+    commit: str
 
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """To ``Knock``: ids with the incarnations that their lives begin with, and all that a run's folder needs.
-
-    Attributes:
-        config: The run's settings, JSON.
-        command, folder: What the peers here run, and where; empty when nobody has written that down.
-        commit: Of their code; "": not in git.
-    """
+    """To ``Knock``: ids with the incarnations that their lives begin with, and all that a run's folder needs. ``config``: JSON."""
 
     run: bytes
     ids: tuple[tuple[int, int], ...]
     config: bytes
-    command: tuple[str, ...]
-    folder: str
-    commit: str
-    seen: str
     entries: tuple[Entry, ...]
     doors: tuple[DoorEntry, ...]
 
@@ -171,8 +170,8 @@ _CODEC: Codec[Said] = Codec(
         items_max=DOORS_MAX,
         larger={
             (Welcome, "config"): CONFIG_BYTES_MAX,
-            (Welcome, "command"): WORD_MAX,
-            (Welcome, "folder"): WORD_MAX,
+            (Here, "command"): WORD_MAX,
+            (Here, "folder"): WORD_MAX,
             (TurnedAway, "message"): SAYING_MAX,
             (TurnedAway, "hint"): SAYING_MAX,
         },

@@ -18,7 +18,9 @@ from gossip.errors import LocalError, NeverStarted
 from gossip.rendezvous import announce_end
 from gossip.telemetry import JsonLines, Logbook
 
+from .doorway import Doorway
 from .drilling import DrillDesk
+from .entrance import Entrance
 from .failures import explain
 from .guardian import TOKEN_VARIABLE
 from .outcome import Outcome, Stop
@@ -50,6 +52,7 @@ class Supervisor:
         environment: What peers inherit; ``os.environ`` when None.
         newcomers: To a run that others have begun: which ids to start, and with which incarnations. None: begins the run.
         share: Of the peers that begin it: which to start here, and with which incarnations; others start the rest. None: all.
+        entrance: Of its door. None: it has one only where somebody may join.
     """
 
     def __init__(
@@ -60,6 +63,7 @@ class Supervisor:
         environment: Mapping[str, str] | None = None,
         newcomers: Mapping[int, int] | None = None,
         share: Mapping[int, int] | None = None,
+        entrance: Entrance | None = None,
     ) -> None:
         self.config, self.command, self.screen = config, list(command), screen
         self.folder = Path(config.run_dir).resolve()
@@ -78,6 +82,10 @@ class Supervisor:
         self._ended: set[int] = set()  # peers that will not come back
         self._late: set[int] = set()
         self._desk = DrillDesk(self, min(self.peers) if self.joins else None) if config.drills else None
+        self._lost: set[int] = set()  # ids that turned out to be somebody else's
+        has_door = entrance is not None or config.room > config.peers
+        listens = self._environment.get("GOSSIP_LISTEN", "")
+        self.doorway = Doorway(self, entrance or Entrance(host=listens)) if has_door else None
 
     async def run(self) -> Outcome:
         """Until the last process of the last peer is gone."""
@@ -95,6 +103,8 @@ class Supervisor:
         try:
             if self._desk is not None:
                 await self._desk.open()
+            if self.doorway is not None:
+                await self.doorway.open()
             which = f"peers {', '.join(map(str, self.peers))}" if self.joins else f"{len(self.peers)} peers"
             self._logbook.note(f"started {which}: {' '.join(self.command)}")
             await asyncio.gather(*(self._life_of(peer, incarnation) for peer, incarnation in self.peers.items()))
@@ -108,6 +118,8 @@ class Supervisor:
             for process in self._processes.values():
                 process.send_all(signal.SIGKILL)  # only when something above broke: otherwise all are gone
             self._guardian.close()
+            if self.doorway is not None:
+                await self.doorway.close()
             if self._warm is not None:
                 self._warm.close()
             self.outcome.wall_s = time.monotonic() - began
@@ -134,6 +146,9 @@ class Supervisor:
             finally:
                 self._guardian.forget(process)
                 self._processes.pop(peer, None)
+            if peer in self._lost:
+                await self._begin_anew(peer)
+                return
             self.outcome.lives.append(life)
             if not await self._starts_again(peer, life):
                 break
@@ -145,6 +160,25 @@ class Supervisor:
         self._ended.add(peer)
         announce_end(self.folder / "seeds", peer, incarnation)  # or those who are done would wait for it to come back
         self._dismiss_latecomers()
+
+    def lose(self, peer: int) -> None:
+        """An id of ours was given away a second time, by a door that ours could not reach, and the other has it now."""
+        process = self._processes.get(peer)
+        if process is not None:
+            self._lost.add(peer)
+            self._say(f"! id {peer} was given away twice while doors could not reach each other: our peer gets another")
+            process.send_all(signal.SIGKILL)  # a goodbye would be taken for that of the other
+
+    async def _begin_anew(self, peer: int) -> None:
+        """A newcomer that has lost its id comes again."""
+        self._ended.add(peer)
+        new = await self.doorway.door.claim_own() if self.doorway is not None and not self._stop.is_set() else None
+        if new is None:
+            self._say(f"x there is no room for peer {peer} under another id")
+            return
+        self.peers[new[0]] = new[1]
+        self.view.expect(new[0])
+        await self._life_of(*new)
 
     def _dismiss_latecomers(self) -> None:
         """Stops peers that were started again and came too late: all others are done, and nobody is left to take them in."""
@@ -243,7 +277,7 @@ class Supervisor:
             # The plan kept it away until the others were done.
             self._late.add(life.peer)
             self._say(f"! peer {life.peer} came back too late: {self.view.halted.get(life.peer, {}).get('reason', life.how)}")
-        stopping = self._stop.is_set() or life.peer in self._late
+        stopping = self._stop.is_set() or life.peer in self._late or life.peer in self._lost
         fields = {"incarnation": life.incarnation, "code": life.code, "signal": life.signal, "how": life.how}
         self.record("exited", life.peer, t=life.ended_at, planned=planned, stopping=stopping, **fields)
         self._logbook.note(f"peer {life.peer} incarnation {life.incarnation} ended at round {self.view.round}: {life.how}")
@@ -260,6 +294,8 @@ class Supervisor:
     def _on_event(self, event: dict[str, Any]) -> None:
         before = set(self.view.hangs)
         self._tell(event)
+        if self.doorway is not None:
+            self.doorway.hear(event)
         for peer in set(self.view.hangs) - before:
             self._wake_later(peer, self.view.hangs.pop(peer))
         if event["event"] == "halted":
@@ -331,11 +367,14 @@ class Supervisor:
             if self._guardian.revive():
                 self._say("! the guardian process was killed; it is started again")
             self._dismiss_early_birds()
-            if self.view.ready or self._stop.is_set() or not self.view.missing:
+            elsewhere = self.doorway.missing if self.doorway is not None else []
+            if self.view.ready or self._stop.is_set() or not (self.view.missing or elsewhere):
                 continue
             if now - told >= WAITING_EVERY_S:
                 told = now
-                self._remind(waiting(self.view, now - began, self.config.start_timeout_s))
+                self._remind(waiting(self.view, now - began, self.config.start_timeout_s, elsewhere=elsewhere))
+                for trouble in self.doorway.troubles() if self.doorway is not None else ():
+                    self._remind(f"!   {trouble}")
             if now - began > self.config.start_timeout_s + START_SLACK_S and len(self.view.here) < self._need:
                 error = NeverStarted(self._need, tuple(self.view.here), tuple(self.view.missing), now - began)
                 self._say(f"x {error}")
@@ -416,8 +455,10 @@ def _peer_environment(folder: Path, inherited: Mapping[str, str]) -> dict[str, s
     }
 
 
-def waiting(view: RunView, seconds: float, timeout_s: float, name: Callable[[int], str] = str) -> str:
-    """Whom the start waits for, and who is here; ``name``: of a peer."""
+def waiting(
+    view: RunView, seconds: float, timeout_s: float, name: Callable[[int], str] = str, elsewhere: Sequence[int] = ()
+) -> str:
+    """Whom the start waits for, and who is here; ``name``: of a peer; ``elsewhere``: others that are missing."""
     here = ", ".join(map(name, view.here)) or "nobody"
-    missing = ", ".join(map(name, view.missing))
+    missing = ", ".join(map(name, sorted({*view.missing, *elsewhere})))
     return f"! waiting for peers {missing} since {seconds:.0f} s (at most {timeout_s:.0f} s); here: {here}"

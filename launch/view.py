@@ -92,6 +92,10 @@ class RunView:
     def missing(self) -> list[int]:
         return [row.peer for row in self.rows.values() if row.state == "starting"]
 
+    def expect(self, peer: int) -> None:
+        """Rows of this one come from now on, too."""
+        self.rows[peer] = PeerRow(peer)
+
     def _subject(self, peer: int) -> PeerRow:
         """Of whoever somebody speaks of."""
         return self.rows.setdefault(peer, PeerRow(peer, state="elsewhere"))

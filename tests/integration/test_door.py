@@ -10,14 +10,18 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 import zmq
 import zmq.asyncio
 
 from gossip.config import RunConfig, resolve
+from gossip.keys import make_pair
+from gossip.launch import door as doors
 from gossip.launch import door_messages as says
-from gossip.launch.door import Door, Entrance
+from gossip.launch.door import Door
 from gossip.launch.door_calls import NUMBER_BYTES, Unanswered, ask
 from gossip.launch.doorkeeper import CLAIMED, Entry
+from gossip.launch.entrance import Entrance
 from gossip.rendezvous import SeedFolder, announce_end, peers_in, read_seed
 
 JOINER, ANOTHER = b"joiner-1", b"joiner-2"
@@ -30,7 +34,8 @@ def config(**options: Any) -> RunConfig:
 @asynccontextmanager
 async def door_in(folder: Path, own: tuple[int, ...] = (), *seeds: str, **options: Any) -> AsyncIterator[Door]:
     folder.mkdir(exist_ok=True)
-    door = Door(options.pop("config", config()), folder, dict.fromkeys(own, 0), Entrance(seeds), **options)
+    entrance = Entrance(seeds, key=options.pop("key", None))
+    door = Door(options.pop("config", config()), folder, dict.fromkeys(own, 0), entrance, **options)
     await door.open()
     try:
         yield door
@@ -42,7 +47,7 @@ def announce(folder: Path, peer: int, incarnation: int = 0) -> None:
     SeedFolder(folder / "seeds", peer, 9).announce(f"tcp://127.0.0.1:{peer}1", f"tcp://127.0.0.1:{peer}2", incarnation)
 
 
-async def until(done: Callable[[], object], within_s: float = 20.0) -> None:
+async def until(done: Callable[[], object], within_s: float = 60.0) -> None:
     over = time.monotonic() + within_s
     while not done():
         assert time.monotonic() < over, "it never came"
@@ -95,8 +100,9 @@ async def test_a_knock_is_answered_with_all_that_a_folder_needs(tmp_path: Path) 
         assert isinstance(welcome, says.Welcome)
         assert welcome.ids == ((2, 0), (3, 0))
         assert RunConfig.model_validate_json(welcome.config) == config(run_dir="")
-        assert (welcome.command, welcome.folder) == (("train.py", "--lr", "1"), "/work")
-        assert welcome.seen == "127.0.0.1"
+        here = await asked(door, says.Look())
+        assert (here.command, here.folder) == (("train.py", "--lr", "1"), "/work")
+        assert (here.name, here.state, here.peers, here.free, here.seen) == ("t", "running", (0,), 2, "127.0.0.1")
         assert {entry.peer: entry.owner for entry in welcome.entries} == {0: door.door, 1: door.door, 2: JOINER, 3: JOINER}
         assert (a / "seeds" / "3.0.claim").exists(), "who joins by the folder sees it, too"
 
@@ -192,15 +198,16 @@ async def test_bytes_of_strangers_are_counted_and_nothing_else(tmp_path: Path) -
     context.destroy(0)
 
 
-async def test_who_asks_too_much_is_not_heard_for_a_while(tmp_path: Path) -> None:
+async def test_who_asks_too_much_is_not_heard_for_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doors, "UNITS_A_S", 0.001)
+    monkeypatch.setattr(doors, "UNITS_AT_ONCE", 10.0)
     async with door_in(tmp_path / "a", (0,)) as door:
         context = zmq.asyncio.Context()
         flood = context.socket(zmq.DEALER)
-        flood.set(zmq.SNDHWM, 0)
         flood.connect(f"tcp://{door.address}")
-        for _ in range(3000):
+        for _ in range(15):
             await flood.send_multipart([b"\0" * NUMBER_BYTES, says.encode(says.Look())])
-        await until(lambda: door.refused > 0)
+        await until(lambda: door.refused == 6)  # a question costs a bit more than one unit
         context.destroy(0)
 
 
@@ -214,3 +221,19 @@ async def test_an_entry_for_an_id_beyond_the_room_is_not_taken(tmp_path: Path) -
             assert "no answer" in str(silence)  # noqa: PT017 - it is what came back that is looked at
         else:
             raise AssertionError("a negative incarnation is nothing that a door says")
+
+
+async def test_doors_with_the_swarm_key_talk_and_others_are_told_that_it_is_the_key(tmp_path: Path) -> None:
+    key, wrong = tmp_path / "swarm.key", tmp_path / "wrong.key"
+    make_pair(key)
+    make_pair(wrong)
+    a, b = tmp_path / "a", tmp_path / "b"
+    async with door_in(a, (0,), key=key) as one, door_in(b, (1,), one.address, key=key):
+        announce(b, 1)
+        await until(lambda: peers_in(a / "seeds") == [1])
+        async with door_in(tmp_path / "c", (), one.address, key=wrong) as other, door_in(tmp_path / "d", (), one.address) as none:
+            await until(lambda: other.troubles() and none.troubles())
+            assert other.troubles()[0].startswith(f"{one.address}: refused by key: this is not the key of that door")
+            assert none.troubles()[0].startswith(f"{one.address}: refused by key: that door wants one (--key FILE)")
+            assert peers_in(tmp_path / "c" / "seeds") == peers_in(tmp_path / "d" / "seeds") == []
+        assert (one.refused, len(one.keeper.doors)) == (0, 2), "not a byte of theirs was read"

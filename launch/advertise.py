@@ -1,0 +1,53 @@
+"""Which of its own addresses a machine is reached at: what was asked for, or where it would send from. Its hostname has no say."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+
+from gossip.errors import ConfigError
+
+
+def own_address(wanted: str) -> str:
+    """The address of this machine that ``wanted`` means: its number, an interface, or a network (CIDR) that it is in.
+
+    Raises: ConfigError: There is none, or there are several.
+    """
+    addresses = own_addresses()
+    everything = [number for numbers in addresses.values() for number in numbers]
+    if wanted in addresses:
+        return _only(wanted, addresses[wanted], addresses)
+    try:
+        if "/" in wanted:
+            network = ipaddress.ip_network(wanted, strict=False)
+            return _only(wanted, [number for number in everything if ipaddress.ip_address(number) in network], addresses)
+        number = str(ipaddress.ip_address(wanted.strip("[]")))
+    except ValueError:
+        raise ConfigError(f"{wanted!r} is no interface, address or network", _have(addresses)) from None
+    return _only(wanted, [number] if number in everything else [], addresses)
+
+
+def own_addresses() -> dict[str, list[str]]:
+    """Interface -> numbers, IPv4 first. Without those that name an interface (fe80::1%eth0), which others cannot use."""
+    import psutil  # here: 50 ms that `gossip --help` need not pay
+
+    found: dict[str, list[str]] = {}
+    for interface, entries in psutil.net_if_addrs().items():
+        numbers = [entry.address for entry in entries if entry.family in (socket.AF_INET, socket.AF_INET6)]
+        if usable := [number for number in numbers if "%" not in number]:
+            found[interface] = sorted(usable, key=lambda number: ":" in number)
+    return found
+
+
+def _only(wanted: str, numbers: list[str], addresses: dict[str, list[str]]) -> str:
+    if not numbers:
+        raise ConfigError(f"this machine has no address {wanted}", _have(addresses))
+    # An interface mostly has one of each family, and what was meant is then the older one.
+    same = [number for number in numbers if (":" in number) == (":" in numbers[0])]
+    if len(same) > 1:
+        raise ConfigError(f"{wanted} is several addresses: {', '.join(same)}", "name one of them")
+    return numbers[0]
+
+
+def _have(addresses: dict[str, list[str]]) -> str:
+    return "it has " + "; ".join(f"{interface} {', '.join(numbers)}" for interface, numbers in sorted(addresses.items()))

@@ -1,0 +1,93 @@
+"""A supervisor's door: open from before its first peer until after its last; it knows whom a start on several hosts lacks."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from gossip.rendezvous import read_seed
+from gossip.transport.addresses import is_loopback
+
+from .entrance import Entrance
+
+if TYPE_CHECKING:
+    from .supervisor import Supervisor
+
+UNMET_S = 10.0  # peers say every 5 s whom they wait for
+
+
+class Doorway:
+    """The door of one supervisor.
+
+    Args:
+        run: Whose peers they are.
+    """
+
+    def __init__(self, run: Supervisor, entrance: Entrance) -> None:
+        # Here and not at the top: ZeroMQ and the codec take 0.2 s to import, and few launchers have a door.
+        from .door import Door
+
+        self._run, self._config = run, run.config
+        self.door = Door(run.config, run.folder, run.peers, entrance, let_in=self._let_in, lost=run.lose, say=run.screen.say)
+        self._unmet: tuple[set[int], float] = (set(), 0.0)
+        self._unreached: dict[int, str] = {}
+        self._probe: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        """Raises: ConfigError, AddressInUse: It cannot listen."""
+        await self.door.open()
+        self._run.record("door", None, address=self.door.address)
+        if self._config.room > self._config.peers:
+            self._run.screen.say(f"room for {self._config.room - self._config.peers} more: {self.invitation()}")
+
+    async def close(self) -> None:
+        if self._probe is not None:
+            self._probe.cancel()
+        await self.door.close()
+
+    def invitation(self) -> str:
+        """What to type on another machine, or here when this door is on a loopback address."""
+        host = self.door.address.rpartition(":")[0].strip("[]")
+        key = f" --key {shlex.quote(str(self.door.key_file))}" if self.door.key_file is not None else ""
+        only = "   (on this machine; for others: gossip run --advertise ADDRESS)" if is_loopback(host) else ""
+        return f"gossip join{key} {self.door.address} -- {shlex.join(self._run.command[2:])}{only}"
+
+    def _let_in(self) -> set[int]:
+        return {peer for peer in self._run.peers if self._run.view.rows[peer].state == "training"}
+
+    def hear(self, event: Mapping[str, Any]) -> None:
+        """A peer of ours says whom it waits for."""
+        if event.get("event") == "waiting" and isinstance(event.get("missing"), list):
+            ours = self._run.peers
+            self._unmet = {peer for peer in event["missing"] if isinstance(peer, int) and peer not in ours}, time.monotonic()
+
+    @property
+    def missing(self) -> list[int]:
+        """Who of the first peers is elsewhere, and has not come, or cannot be reached by ours."""
+        unmet, since = self._unmet
+        met_lately = time.monotonic() - since > UNMET_S
+        return sorted({*self.door.missing, *(() if met_lately else unmet)} - set(self._run.peers))
+
+    def troubles(self) -> list[str]:
+        """What came back from doors and peers that were tried."""
+        self._begin_probe()
+        return self.door.troubles() + [
+            f"{peer} at {why}" for peer, why in sorted(self._unreached.items()) if peer in self.missing
+        ]
+
+    def _begin_probe(self) -> None:
+        if self._probe is None or self._probe.done():
+            self._probe = asyncio.create_task(self._try_peers())
+
+    async def _try_peers(self) -> None:
+        """Whether peers that have an address, and that ours wait for, take a connection."""
+        from .door_calls import why_silent
+
+        for peer in self.missing:
+            seed = read_seed(self._run.folder / "seeds", peer)
+            if seed is not None and not seed.ended:
+                address = seed.control.removeprefix("tcp://")
+                self._unreached[peer] = f"{address}: {await why_silent(address)}"

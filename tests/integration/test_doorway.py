@@ -1,0 +1,139 @@
+"""The door of a supervisor: whom a start over several launchers waits for, and what becomes of an id given away twice."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gossip.config import RunConfig, resolve
+from gossip.errors import AddressInUse
+from gossip.keys import make_pair
+from gossip.launch import supervisor as supervisors
+from gossip.launch.doorkeeper import LET_IN, Entry
+from gossip.launch.entrance import Entrance
+from gossip.launch.supervisor import Supervisor, script_command
+from gossip.launch.view import RunView
+from gossip.rendezvous import SeedFolder
+
+FAKE = Path(__file__).with_name("launch_fake_peer.py")
+
+
+class Heard:
+    """A screen that keeps what it is told, and does something once it may."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+        self.when: list[tuple[Callable[[RunView], object], Callable[[], Any]]] = []
+
+    def output(self, peer: int, text: str, err: bool) -> None:
+        pass
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+
+    def tick(self, view: RunView) -> None:
+        for entry in [entry for entry in self.when if entry[0](view)]:
+            self.when.remove(entry)
+            entry[1]()
+
+    def close(self, view: RunView) -> None:
+        pass
+
+
+def config_in(folder: Path, **options: Any) -> RunConfig:
+    folder.mkdir()
+    resolved = resolve({"peers": 2, "run_dir": str(folder), "name": "t", "warm": False, **options})
+    config = resolved.with_values("drawn", run="00000000000000aa", f=0).config
+    config.dump(folder / "config.json")
+    return config
+
+
+def announce(folder: Path, peer: int) -> None:
+    SeedFolder(folder / "seeds", peer, 9).announce("tcp://127.0.0.1:9", "tcp://127.0.0.1:9", 0)
+
+
+async def test_a_start_names_who_is_missing_and_what_came_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisors, "WAITING_EVERY_S", 0.3)
+    folder, heard = tmp_path / "run", Heard()
+    config = config_in(folder, peers=3)
+    mine = Supervisor(
+        config, script_command(FAKE, ["raise-early-all-but-0"]), heard, share={0: 0}, entrance=Entrance(("127.0.0.1:9",))
+    )
+    waits = lambda text: lambda view: any(text in line for line in heard.said)  # noqa: E731
+    heard.when.append((waits("waiting for peers 1, 2 "), lambda: announce(folder, 2)))
+    heard.when.append((waits("waiting for peers 1 "), lambda: mine.end("terminate")))
+    await asyncio.wait_for(mine.run(), 60)
+    assert any("here: 0" in line for line in heard.said if "waiting" in line)
+    assert any(line.startswith("!   127.0.0.1:9: connection refused: nothing listens there (x") for line in heard.said)
+
+
+async def test_a_peer_that_has_an_address_and_is_not_met_is_tried_and_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisors, "WAITING_EVERY_S", 0.3)
+    folder, heard = tmp_path / "run", Heard()
+    config = config_in(folder)
+    mine = Supervisor(config, script_command(FAKE, ["raise-early-all-but-0"]), heard, share={0: 0}, entrance=Entrance())
+    assert mine.doorway is not None
+    announce(folder, 1)
+    mine.doorway.hear({"peer": 0, "event": "waiting", "missing": [1], "waited_s": 5.0})
+    refused = "!   1 at 127.0.0.1:9: connection refused: nothing listens there"
+    heard.when.append((lambda view: refused in heard.said, lambda: mine.end("terminate")))
+    await asyncio.wait_for(mine.run(), 60)
+    assert any("waiting for peers 0, 1 " in line or "waiting for peers 1 " in line for line in heard.said)
+
+
+async def test_a_peer_whose_id_is_somebody_elses_comes_again_under_another(tmp_path: Path) -> None:
+    folder, heard = tmp_path / "run", Heard()
+    config = config_in(folder, room=6)
+    mine = Supervisor(config, script_command(FAKE, ["polite"]), heard, newcomers={2: 0})
+    assert mine.doorway is not None
+    door = mine.doorway.door
+    other = Entry(2, 0, LET_IN, b"\xff" * 8, False, "tcp://127.0.0.1:7", "tcp://127.0.0.1:8")
+    heard.when.append((lambda view: view.rows[2].state == "training", lambda: door._learn([other], [])))
+    heard.when.append((lambda view: 3 in view.rows and view.rows[3].state == "training", lambda: mine.end("terminate")))
+    outcome = await asyncio.wait_for(mine.run(), 60)
+    assert [(life.peer, life.code) for life in outcome.lives] == [(3, 0)]
+    assert outcome.unplanned == []
+    assert any("id 2 was given away twice" in line for line in heard.said)
+    seeds = {peer: json.loads((folder / "seeds" / f"{peer}.addr").read_text()) for peer in (2, 3)}
+    assert seeds[2]["control"] == "tcp://127.0.0.1:7", "and the other is not said to have ended"
+    assert seeds[3] == {"ended": True, "incarnation": 0}
+
+
+async def test_the_line_to_paste_names_the_address_the_key_and_what_to_run(tmp_path: Path) -> None:
+    folder, heard = tmp_path / "run", Heard()
+    key = tmp_path / "a key"
+    make_pair(key)
+    config = config_in(folder, room=6)
+    mine = Supervisor(config, script_command(FAKE, ["finish", "--lr", "0.1"]), heard, entrance=Entrance(key=key))
+    await asyncio.wait_for(mine.run(), 60)
+    (line,) = [line for line in heard.said if line.startswith("room for 4 more: ")]
+    address = json.loads(next(row for row in (folder / "events.jsonl").read_text().splitlines() if '"door"' in row))["address"]
+    assert line.startswith(f"room for 4 more: gossip join --key '{key}' {address} -- {FAKE} finish --lr 0.1   (on this machine")
+
+
+async def test_a_door_that_cannot_be_opened_starts_nothing(tmp_path: Path) -> None:
+    one, other = config_in(tmp_path / "one", room=6), config_in(tmp_path / "other", room=6)
+    first = Supervisor(one, script_command(FAKE, ["polite"]), heard := Heard())
+    raised: list[AddressInUse] = []
+
+    async def second() -> None:
+        assert first.doorway is not None
+        port = int(first.doorway.door.address.rpartition(":")[2])
+        try:
+            await Supervisor(other, script_command(FAKE, ["finish"]), Heard(), entrance=Entrance(port=port)).run()
+        except AddressInUse as error:
+            raised.append(error)
+        finally:
+            first.end("terminate")
+
+    heard.when.append((lambda view: len(view.ready) == 2, lambda: asyncio.get_running_loop().create_task(second())))
+    await asyncio.wait_for(first.run(), 60)
+    assert raised
+    assert not (tmp_path / "other" / "peer-0").exists()
