@@ -219,7 +219,8 @@ class NobodyAnswers(SwarmError):
         self.address, self.tried, self.waited_s = address, tried, waited_s
 
     def __str__(self) -> str:
-        return "\n  ".join([f"nobody answered at {self.address} in {self.waited_s:.0f} s", *(f"tried {line}" for line in self.tried)])
+        tried = [f"tried {line}" for line in self.tried]
+        return "\n  ".join([f"nobody answered at {self.address} in {self.waited_s:.0f} s", *tried])
 
     @property
     def hint(self) -> str:
