@@ -58,6 +58,7 @@ OTHER = new_pair()
         (f'public = "{PAIR.public}"\nsecret = "{PAIR.secret[:-1]}~"', "no secret key of 40"),
         (f'public = "{OTHER.public}"\nsecret = "{PAIR.secret}"', "do not belong together"),
     ],
+    ids=range(9),
 )
 def test_what_is_no_key_is_refused_and_not_shown(text: str, what: str, tmp_path: Path):
     path = tmp_path / "swarm.key"
