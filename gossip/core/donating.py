@@ -108,6 +108,7 @@ class Donor:
         self._now: set[PeerId] = set()  # who takes what there is, of whatever round
         self._takers: dict[PeerId, float] = {}  # of pieces, and when they asked last
         self._taking: deque[int] = deque()  # rounds at which the trainer was asked: it answers in order
+        self._beside: dict[int, tuple[bytes, tuple[Any, ...]] | None] = {}  # what belongs to the state at these
         self._sweeps = False
 
     def on_request(self, sender: PeerId, request: StateRequest, able: bool, now: float) -> list[Effect]:
@@ -151,6 +152,8 @@ class Donor:
         if round_id in self._taking:
             return []
         self._taking.append(round_id)
+        # By the time that a large state is copied and described its round may be long over, and this not kept any more.
+        self._beside[round_id] = self.source.snapshot(round_id)
         return [TakeSnapshot()]
 
     def on_round(self, now: float) -> list[Effect]:
@@ -168,9 +171,9 @@ class Donor:
 
     def on_snapshot(self, event: SnapshotTaken, now: float) -> list[Effect]:
         round_id = event.round_id
-        if self._taking:
-            self._taking.popleft()
-        kept = self.source.snapshot(round_id)
+        beside = self._beside.pop(self._taking[0]) if self._taking else None
+        asked_at = self._taking.popleft() if self._taking else -1
+        kept = beside if asked_at == round_id else self.source.snapshot(round_id)
         whole = kept is not None and event.payload.nbytes > 0
         if kept is not None and whole:
             self.copies[round_id] = _Copy(kept[0], json.dumps(kept[1]).encode(), event, now)

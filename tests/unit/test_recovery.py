@@ -369,6 +369,18 @@ def test_a_donor_vouches_when_it_comes_to_the_round_and_gives_that_state_though_
     assert (offer.round_id, offer.digest, offer.parts) == (9, TRUE.digest, SIZES)
 
 
+def test_a_state_is_vouched_for_however_many_rounds_it_takes_to_copy_and_describe() -> None:
+    bench = Bench()
+    ask(bench, 1, 9)
+    begins(bench, 9)
+    begins(bench, 9 + 30)
+    assert bench.rounds.snapshot(9) is None
+    packed(bench, 9)
+    said = answers(bench)[1]
+    assert isinstance(said, Voucher)
+    assert (said.round_id, said.digest) == (9, vouched_digest(LINEAGE, 9, CHAIN, CORE, TRUE.parts[0]))
+
+
 def test_all_who_ask_at_one_round_cost_the_trainer_one_copy() -> None:
     bench = Bench()
     for peer in (1, 2, 3, 4, 5):
