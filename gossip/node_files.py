@@ -108,7 +108,7 @@ class Journal:
                 for c in commit.contributors
             ],
             "rejected": [{"peer": r.peer, "reason": r.reason} for r in commit.rejected],
-            "charges": [{"peer": c.peer, "round": c.round_id} for c in commit.charges],
+            "charges": [{"peer": c.peer, "round": c.round_id, "silent": c.silent} for c in commit.charges],
             "roster": commit.roster,
             "loss": commit.loss,
             "rates": commit.rates,

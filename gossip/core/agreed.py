@@ -17,6 +17,7 @@ from .lineage import Lineage
 from .messages import CHARGES_MAX, Commit, PeerId
 from .rates import are_sound
 from .settings import CoreSettings
+from .silences import Silences
 from .trust import TrustTable
 
 SNAPSHOTS_KEPT = 8
@@ -30,12 +31,13 @@ class Agreed:
         self.settings = settings
         self.lineage = Lineage(settings.run, settings.lineage)
         self.trust = TrustTable(settings.trust, settings.f)
+        self.silences = Silences(settings.trust, settings.f)
         batches = len(settings.peers) if settings.batch_policy == "fixed_global" else 0
         self.cursor = DataCursor(at_least=settings.updates_min, batches=batches, paced=settings.slices == "speed")
         self.foresight = Foresight()
         self.roster = Roster(settings.peers, settings.lineage)
         self.rates: tuple[float, ...] = ()  # that were stepped with last, as far as that is known here
-        self._snapshots: OrderedDict[int, tuple[Any, ...]] = OrderedDict()  # roster, trust and cursor before each recent round
+        self._snapshots: OrderedDict[int, tuple[Any, ...]] = OrderedDict()  # roster, tables and cursor before each recent round
         self._sharers: tuple[PeerId, ...] = ()  # those who get samples this round
         self._slices: dict[PeerId, Ranges] = {}
         self._told = 0  # how many they were when somebody was told of the batch last
@@ -45,7 +47,7 @@ class Agreed:
         round_id, locked = self.lineage.next_round, self.trust.quarantined()
         self._sharers = self._next_sharers(locked)
         self._slices = self.cursor.assign(self._sharers)
-        self._snapshots[round_id] = (self.roster.peers, self.trust.pack(), self.cursor.pack())
+        self._snapshots[round_id] = (self.roster.peers, self.trust.pack(), self.cursor.pack(), self.silences.pack())
         while len(self._snapshots) > SNAPSHOTS_KEPT:
             self._snapshots.popitem(last=False)
         return locked
@@ -86,7 +88,8 @@ class Agreed:
     def electorate(self) -> Roster:
         """Those who may serve in this round."""
         trusted = tuple([peer for peer in self.roster.peers if self.trust.may_serve(peer)])
-        return Roster(trusted, self.roster.lineage) if trusted else self.roster
+        heard = tuple([peer for peer in trusted if self.silences.may_serve(peer)])
+        return Roster(heard or trusted, self.roster.lineage) if trusted else self.roster
 
     def _scores(self) -> dict[PeerId, float]:
         return {peer: round(score, 3) for peer, score in self.trust.scores().items()}
@@ -108,6 +111,8 @@ class Agreed:
             Report(t.change, {"subject": t.peer, "trust": round(t.trust, 3), "reasons": list(t.reasons), "round": t.round_id})
             for t in self.trust.observe_round(commits)
         ]
+        turns = self.silences.observe_round(commits, self.trust.quarantined())
+        effects += [Report(turn, {"subject": peer, "round": round_id}) for peer, turn in turns]
         data: dict[str, Any] = {"epoch": self.cursor.epoch, "samples_total": self.cursor.samples_total}
         data["slices"] = self._slices if self.cursor.configured else None
         scores = self._scores()
@@ -162,8 +167,8 @@ class Agreed:
 
     def _may_charge(self, commit: Commit) -> bool:
         """Whether its charges are of members of the run and of rounds so far, each once, ascending, and few."""
-        named = [(charge.peer, charge.round_id) for charge in commit.charges]
-        known = all(self.settings.may_be(peer) and at <= commit.round_id for peer, at in named)
+        named = [(charge.peer, charge.round_id, charge.silent) for charge in commit.charges]
+        known = all(self.settings.may_be(peer) and at <= commit.round_id for peer, at, _ in named)
         return known and len(named) <= CHARGES_MAX and named == sorted(set(named))
 
     def adopt(self, round_id: int, chain: bytes, snapshot: tuple[Any, ...]) -> None:
@@ -171,13 +176,14 @@ class Agreed:
 
         Raises: ValueError: the snapshot is not one; then roster and chain have not changed.
         """
-        if len(snapshot) != 3 or not isinstance(snapshot[0], list | tuple):
-            raise ValueError("a snapshot holds a roster, the trust table and the data cursor")
-        peers, trust, cursor = tuple(snapshot[0]), snapshot[1], snapshot[2]
+        if len(snapshot) != 4 or not isinstance(snapshot[0], list | tuple):
+            raise ValueError("a snapshot holds a roster, the trust table, the data cursor and who keeps silent")
+        peers, trust, cursor, silences = tuple(snapshot[0]), *snapshot[1:]
         if not self.is_roster(peers):
             raise ValueError(f"{peers} is not a roster of {self.settings.everybody}")
         self.cursor.unpack(cursor)
         self.trust.unpack(trust)
+        self.silences.unpack(silences)
         self.roster, self.rates = Roster(peers, self.settings.lineage), ()
         self.lineage.restart(round_id, chain)
 

@@ -38,11 +38,23 @@ class Doubts:
         self.claims = Claims(agreed, astray, server, view)
         self._lengths: dict[int, Lengths] = {}
         self._refused: OrderedDict[tuple[PeerId, int], None] = OrderedDict()  # whose results of which rounds
+        self.silences = agreed.silences
+        self._waited: OrderedDict[tuple[PeerId, int], None] = OrderedDict()  # likewise, for what did not come
 
     def charges(self) -> tuple[Charge, ...]:
         """What a commit that is made here says of others. Told again until it is in the history."""
-        told = [charge for charge in self._refused if self.trust.lacks(self.local, *charge, self.server.round_id)]
+        here = self.server.round_id
+        told = [(*charge, True) for charge in self._waited if self.silences.lacks(self.local, *charge, here)]
+        told += [(*charge, False) for charge in self._refused if self.trust.lacks(self.local, *charge, here)]
         return tuple([Charge(*charge) for charge in sorted(told[-CHARGES_MAX:])])
+
+    def give_up(self, shard: ShardRound, now: float) -> list[Effect]:
+        """The server of the present attempt has had its time, and is there: else it would have been skipped before."""
+        server = shard.server(shard.attempt)
+        # Without a majority within its reach it could not have made anything.
+        if self.f and server != self.local and len(self.server.expected()) >= self.server.quorum():
+            _keep(self._waited, (server, self.server.round_id))
+        return self.advance(shard, f"no commit from {server} in time", now)
 
     def compared_with(self, message: Message, round_id: int, own: Contributed | None) -> tuple[Payload, ...] | None:
         """As ``Peer.compared_with``, while round ``round_id`` is the present one, to which this peer has given ``own``."""
@@ -84,9 +96,7 @@ class Doubts:
             return effects  # nobody is expected to lie, so it was damaged on its way: it may come again
         shard.spent.add(sender)
         if charged and sender == commit.server:  # what others say that it has made is their word
-            self._refused[sender, commit.round_id] = None
-            while len(self._refused) > REFUSALS_KEPT:
-                self._refused.popitem(last=False)
+            _keep(self._refused, (sender, commit.round_id))
         server = shard.server(shard.attempt)
         if server == self.local:
             return effects + self.server.maybe_close(shard, now)
@@ -121,6 +131,12 @@ class Doubts:
         for server, length, of in self._lengths.get(shard, {}).values():
             longest[server] = max(longest[server], length * max(1.0, of / samples) ** 0.5)
         return sorted(longest.values(), reverse=True)[self.f] if len(longest) > self.f else 0.0
+
+
+def _keep(known: OrderedDict[tuple[PeerId, int], None], one: tuple[PeerId, int]) -> None:
+    known[one] = None
+    while len(known) > REFUSALS_KEPT:
+        known.popitem(last=False)
 
 
 def _samples(commit: Commit) -> int:

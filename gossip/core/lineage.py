@@ -64,7 +64,7 @@ def header_bytes(commit: Commit) -> bytes:
         parts += [_blob(digest) for digest in commit.measured]
     if commit.charges:
         parts.append(_COUNT.pack(-len(commit.charges)))  # below zero: no weights of a decision
-        parts += [_CHARGE.pack(charge.peer, charge.round_id) for charge in commit.charges]
+        parts += [_CHARGE.pack(c.peer, -1 - c.round_id if c.silent else c.round_id) for c in commit.charges]
     return b"".join(parts)
 
 

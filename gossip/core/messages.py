@@ -141,10 +141,12 @@ class Rejection:
 
 @record
 class Charge:
-    """The server of a commit says in its own name: what ``peer`` has sent it as the result of round ``round_id`` was refused."""
+    """The server of a commit says in its own name: what ``peer`` has sent it as the result of round ``round_id`` was refused, or
+    (``silent``) did not come in time though ``peer`` was there."""
 
     peer: PeerId
     round_id: int
+    silent: bool = False
 
 
 @record

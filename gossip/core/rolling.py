@@ -321,8 +321,7 @@ class RollingRounds:
         match timer.what:
             case "give_up":
                 shard.give_up = None
-                late = f"no commit from {shard.server(shard.attempt)} in time"
-                return self._advance(shard, late, now) if timer.attempt == shard.attempt else []
+                return self.doubts.give_up(shard, now) if timer.attempt == shard.attempt else []
             case "grace":
                 shard.grace = None
                 return self.server.maybe_close(shard, now) if timer.attempt == shard.serving else []

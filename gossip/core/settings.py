@@ -62,6 +62,7 @@ class TrustSettings:
     # Honest results are refused now and then, in a swarm near its optimum 1 of 200 a server; lies nearly each time.
     served_memory: float = 0.75  # what is left of the trust in a server when more than f peers have refused a result of it
     served_recovery: float = 0.04  # of what is lacking comes back with each result of it that is taken
+    heard_memory: float = 0.5  # what is left of the hope to hear of a server when more than f peers have waited in vain
     suspect_below: float = 0.5
     quarantine_below: float = 0.2
     quarantine_rounds: int = 100

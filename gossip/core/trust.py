@@ -165,7 +165,8 @@ class TrustTable:
                 changed.append(commit.server)
         for commit in commits:
             for charge in commit.charges:
-                if charge.peer != commit.server and self.lacks(commit.server, charge.peer, charge.round_id, commit.round_id):
+                accused = not charge.silent and charge.peer != commit.server
+                if accused and self.lacks(commit.server, charge.peer, charge.round_id, commit.round_id):
                     self._charge(self._standings.setdefault(charge.peer, _Standing()), commit, charge.round_id)
                     changed.append(charge.peer)
         return tuple(changed)

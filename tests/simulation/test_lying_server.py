@@ -88,3 +88,14 @@ def test_a_server_that_puts_the_dead_into_the_next_roster_again_is_not_followed(
     assert outcome.struck["lie_ghost_roster"] == 1
     assert outcome.reports["refused_result"] > 20
     assert outcome.rounds > 60
+
+
+def test_a_server_that_keeps_its_results_is_passed_over_and_costs_few_timeouts() -> None:
+    """Nobody suspects it for that: from outside a slow link looks the same."""
+    schedule = Schedule(7, peers=5, active_s=8.0, duration_s=8.0, compute_s=(0.02, 0.04), aggregator="suspicion")
+    seen = Verdicts()
+    outcome = run(replace(schedule, faults=(NodeLie("kept_results", (LIAR,)),), round_timeout_s=0.5), [seen])
+    assert outcome.violation is None, outcome.violation
+    assert outcome.reports["passed_over"] >= 4
+    assert seen.locked == set()
+    assert "suspected" not in outcome.reports

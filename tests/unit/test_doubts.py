@@ -39,6 +39,8 @@ class Desk:
             roster=Roster(tuple(range(n))),
             round_id=7,
             maybe_close=self.maybe_close,
+            expected=lambda: [peer for peer in range(n) if peer not in self.skipped],
+            quorum=lambda: n // 2 + 1,
             partings=self.partings,
             skip_reason=lambda peer: self.skipped.get(peer, ""),
         )
@@ -307,3 +309,24 @@ def test_what_more_than_f_hand_over_is_taken_whatever_it_claims() -> None:
     commit = desk.commit(roster=(0,))
     taken = [desk.doubts.judge(sender, desk.shard, commit, ALIKE, None, 1.0) is None for sender in (0, 2, 3)]
     assert taken == [False, False, True]
+
+
+# --- what does not come -------------------------------------------------------------------------------------------------------
+
+
+def test_who_has_waited_for_a_result_in_vain_says_so() -> None:
+    desk = Desk(8, f=2)
+    desk.doubts.give_up(desk.shard, 1.0)
+    assert desk.handed_on == ["no commit from 0 in time"]
+    assert desk.doubts.charges() == (Charge(0, 7, silent=True),)
+    desk.doubts.give_up(desk.shard, 1.0)  # of attempt 1, which it serves itself
+    assert desk.doubts.charges() == (Charge(0, 7, silent=True),)
+
+
+def test_a_server_that_has_no_majority_within_reach_is_not_blamed_nor_anybody_where_none_are_to_be_borne() -> None:
+    desk = Desk(8, f=2)
+    desk.skipped = dict.fromkeys((2, 3, 4, 5), "disconnected")
+    desk.doubts.give_up(desk.shard, 1.0)
+    trusting = Desk(8, f=0)
+    trusting.doubts.give_up(trusting.shard, 1.0)
+    assert (desk.doubts.charges(), trusting.doubts.charges()) == ((), ())

@@ -66,7 +66,9 @@ class TrustFollowsTheCommits(Checker):
             return  # it took over a state of which nobody has seen the history
         for commit in commits:
             self._judge_commit(swarm, peer, core, before, commit)
-        charged = [(commit.server, charge.peer, charge.round_id) for commit in commits for charge in commit.charges]
+        charged = [
+            (commit.server, charge.peer, charge.round_id) for commit in commits for charge in commit.charges if not charge.silent
+        ]
         judged = _judged(commits, core.settings.trust.outlying)
         ledger = before.after(commits[0].round_id, judged, changes, commits[0].roster, charged)
         self.judged += 1
@@ -197,7 +199,8 @@ class TrustFollowsExperience(Checker):
 
 class ChargesByExperience(Checker):
     """S14, of rolling rounds: a commit charges others with nothing but results of their own making, which they have themselves
-    handed to the peer that made the commit, and which that has refused. What others say that they have made is hearsay."""
+    handed to the peer that made the commit, and which that has refused; or for which that has waited in vain. What others say
+    that they have made is hearsay."""
 
     invariant = "S14"
     effects = (Report, Committed)
@@ -205,18 +208,24 @@ class ChargesByExperience(Checker):
     def __init__(self, circumstances: Circumstances | None = None) -> None:
         super().__init__(circumstances)
         self._refused: dict[PeerId, set[tuple[PeerId, int]]] = {}  # whose results of which rounds
+        self._waited: dict[PeerId, set[tuple[PeerId, int]]] = {}  # likewise, in vain
 
     def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
-        self._refused[peer] = set()
+        self._refused[peer], self._waited[peer] = set(), set()
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
         if isinstance(effect, Report):
-            if effect.event in REFUSALS and effect.fields["from"] == effect.fields["server"]:
+            if effect.event == "attempt" and effect.fields["reason"].endswith("in time"):
+                silent = int(effect.fields["reason"].split()[3])  # no commit from PEER in time
+                self._waited[peer].add((silent, effect.fields["round"]))
+            elif effect.event in REFUSALS and effect.fields["from"] == effect.fields["server"]:
                 self._refused[peer].add((effect.fields["from"], effect.fields["round"]))
         elif isinstance(effect, Committed) and effect.made:
             for charge in effect.commit.charges:
-                text = f"charges peer {charge.peer} with a result of round {charge.round_id}, of which it has refused none by it"
-                self.demand((charge.peer, charge.round_id) in self._refused[peer], swarm, peer, text)
+                what = "waited for none" if charge.silent else "refused none by it"
+                text = f"charges peer {charge.peer} with a result of round {charge.round_id}, of which it has {what}"
+                known = self._waited if charge.silent else self._refused
+                self.demand((charge.peer, charge.round_id) in known[peer], swarm, peer, text)
 
 
 __all__ = ["ChargesByExperience", "TrustFollowsExperience", "TrustFollowsTheCommits"]
