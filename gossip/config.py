@@ -79,6 +79,10 @@ class RunConfig(BaseModel):
     insecure: bool = Field(
         default=False, description="listen on other addresses than loopback, without keys: whoever reaches them can take part"
     )
+    keys: bool | None = Field(
+        default=None,
+        description="who takes part is known by a key, and all is encrypted; on by default but for loopback addresses",
+    )
     host: str = Field(default="127.0.0.1", description="address that the peers listen on; a peer's GOSSIP_LISTEN comes first")
     warm: bool = Field(default=True, description="fork peers from a process that has imported torch, which takes milliseconds")
     drills: bool = Field(default=False, description="let gossip drill kill, stop, cut off, slow down and poison peers")
@@ -101,13 +105,22 @@ class RunConfig(BaseModel):
 
     @field_validator("host")
     @classmethod
-    def _only_loopback(cls, value: str, info: ValidationInfo) -> str:
+    def _safe_address(cls, value: str, info: ValidationInfo) -> str:
         host = value.strip("[]")
-        if is_loopback(host) or (info.data.get("insecure") and is_one_host(host)):
+        if is_loopback(host):
             return value
-        if info.data.get("insecure"):
+        if not is_one_host(host):
             raise ValueError("it should be the address of one host, such as 10.0.0.7, that the others can be told")
-        raise ValueError("peers have no keys yet, so they listen on a loopback address only, such as 127.0.0.1")
+        if info.data.get("keys") is False and not info.data.get("insecure"):
+            raise ValueError("without keys whoever reaches it could take part: leave out --no-keys, or say --insecure as well")
+        return value
+
+    @field_validator("keys")
+    @classmethod
+    def _one_of_both(cls, value: bool | None, info: ValidationInfo) -> bool | None:
+        if value and info.data.get("insecure"):
+            raise ValueError("insecure means without keys: leave out one of both")
+        return value
 
     @field_validator("sender")
     @classmethod
@@ -129,6 +142,13 @@ class RunConfig(BaseModel):
     def lineage(self) -> bytes:
         """8 bytes: the hash chain that the run starts with."""
         return blake2b(b"lineage" + self.run_id, digest_size=8).digest()
+
+    @property
+    def keyed(self) -> bool:
+        """Whether its peers have keys. Where they listen decides when nobody has said it."""
+        if self.keys is not None:
+            return self.keys
+        return not (self.insecure or is_loopback(self.host.strip("[]")))
 
     @property
     def peers_max(self) -> int:

@@ -6,17 +6,28 @@ import os
 import secrets
 import stat
 import tomllib
+from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 
 from gossip.errors import ConfigError
-from gossip.transport.curve import KEY_CHARS, KeyPair, is_key, new_pair, public_of
+from gossip.transport.curve import KEY_CHARS, KeyPair, Knock, is_key, new_pair, public_of
 
 SWARM_KEY = "swarm.key"
 """In a run's folder: who has it may talk to the doors of the run, and so be let in."""
+ALLOWED_KEYS = "allowed.keys"
+"""In a run's folder, where somebody has made it: whose own keys do as well."""
 FILE_BYTES_MAX = 4096
 MAKE_ONE = "make one with: gossip keygen FILE"
 LIST_BYTES_MAX = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """What somebody needs to talk to the doors of a swarm: a pair, and the public key that they must have."""
+
+    pair: KeyPair
+    swarm: str
 
 
 def fingerprint(public: str) -> str:
@@ -25,21 +36,24 @@ def fingerprint(public: str) -> str:
     return "-".join(digest[at : at + 4] for at in range(0, len(digest), 4))
 
 
-def make_pair(path: Path | str) -> KeyPair:
+def make_pair(path: Path | str, swarm: str = "") -> KeyPair:
     """A new pair, in a new file. Raises: ConfigError: as ``write_pair``."""
     pair = new_pair()
-    write_pair(path, pair)
+    write_pair(path, pair, swarm)
     return pair
 
 
-def write_pair(path: Path | str, pair: KeyPair) -> None:
+def write_pair(path: Path | str, pair: KeyPair, swarm: str = "") -> None:
     """Into a new file that only its owner can read, whole or not at all.
+
+    Args:
+        swarm: The public key of a swarm that this pair is to be let in by; "": the pair is a swarm's own.
 
     Raises: ConfigError: There is such a file already, it cannot be written, or others can read what is written there.
     """
     path = Path(path)
     scratch = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
-    text = f'# a key of gossip: whoever has this file is let in where it is\npublic = "{pair.public}"\nsecret = "{pair.secret}"\n'
+    text = f"# a key of gossip: keep it to yourself\n{dump_pair(pair, swarm).decode('ascii')}"
     try:
         with open(os.open(scratch, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600), "w", encoding="ascii") as file:
             os.fchmod(file.fileno(), 0o600)
@@ -65,6 +79,15 @@ def write_pair(path: Path | str, pair: KeyPair) -> None:
 
 def read_pair(path: Path | str) -> KeyPair:
     """Raises: ConfigError: It cannot be read, others can read it too, or it holds no pair of keys."""
+    return parse_pair(_read(path), str(path))
+
+
+def read_pass(path: Path | str) -> Pass:
+    """Raises: ConfigError: as ``read_pair``."""
+    return parse_pass(_read(path), str(path))
+
+
+def _read(path: Path | str) -> bytes:
     try:
         with open(path, "rb") as file:
             mode = os.fstat(file.fileno()).st_mode
@@ -75,10 +98,15 @@ def read_pair(path: Path | str) -> KeyPair:
         raise ConfigError(f"{path} is not a file", MAKE_ONE)
     if mode & 0o077:
         raise ConfigError(f"others can read the key {path} (mode {stat.S_IMODE(mode):04o})", _repair(path, mode))
-    return parse_pair(data, str(path))
+    return data
 
 
 def parse_pair(data: bytes, source: str) -> KeyPair:
+    """The pair in what ``parse_pass`` reads. Raises: ConfigError: as that."""
+    return parse_pass(data, source).pair
+
+
+def parse_pass(data: bytes, source: str) -> Pass:
     """What a key file holds, for keys that come by a descriptor or on stdin.
 
     Args:
@@ -92,20 +120,23 @@ def parse_pair(data: bytes, source: str) -> KeyPair:
     except (UnicodeDecodeError, tomllib.TOMLDecodeError):
         raise ConfigError(f"{source} is no key of gossip", MAKE_ONE) from None  # the cause would show what is in it
     public, secret = fields.get("public"), fields.get("secret")
-    for name, value in (("public", public), ("secret", secret)):
+    swarm = fields.get("swarm", public)
+    for name, value in (("public", public), ("secret", secret), ("swarm", swarm)):
         if not is_key(value):
             what = f"no {name} = ..." if value is None else f"no {name} key of 40 characters"
             raise ConfigError(f"{source} is no key of gossip: it has {what}", MAKE_ONE)
     assert isinstance(public, str), "a key is text"
     assert isinstance(secret, str), "a key is text"
+    assert isinstance(swarm, str), "a key is text"
     if public_of(secret) != public:
         raise ConfigError(f"{source} is no key of gossip: its two halves do not belong together", MAKE_ONE)
-    return KeyPair(public, secret)
+    return Pass(KeyPair(public, secret), swarm)
 
 
-def dump_pair(pair: KeyPair) -> bytes:
-    """What ``parse_pair`` reads, for a descriptor or stdin of another process: never for its arguments or environment."""
-    return f'public = "{pair.public}"\nsecret = "{pair.secret}"\n'.encode("ascii")
+def dump_pair(pair: KeyPair, swarm: str = "") -> bytes:
+    """What ``parse_pass`` reads, for a descriptor or stdin of another process: never for its arguments or environment."""
+    lines = [f'public = "{pair.public}"', f'secret = "{pair.secret}"', *([f'swarm = "{swarm}"'] if swarm else [])]
+    return ("\n".join(lines) + "\n").encode("ascii")
 
 
 def _repair(path: Path | str, excess: int) -> str:
@@ -153,6 +184,25 @@ class AllowList:
             return
         self._names, self.wrong = parse_list(text, str(self.path))
         self._stamp = stamp
+
+
+class Holders:
+    """Who may talk to the doors of a run: whoever has its swarm key, and those on the list in its folder, as it is now.
+
+    Raises: ConfigError: as ``read_pair``, of the run's ``swarm.key``.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.pair = read_pair(folder / SWARM_KEY)
+        self.allowed = AllowList(folder / ALLOWED_KEYS)
+
+    def admit(self, knock: Knock) -> bool:
+        """For an ``Authenticator``."""
+        return self.has(knock.key)
+
+    def has(self, key: str) -> bool:
+        """For every message, by its ``User-Id``: who has been struck off is still connected."""
+        return key == self.pair.public or self.allowed.name_of(key) is not None
 
 
 def parse_list(text: str, source: str) -> tuple[dict[str, str], list[str]]:

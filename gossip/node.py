@@ -32,6 +32,7 @@ from gossip.training.layout import shard_sizes
 from gossip.transport.memory import Hub
 
 from .drills import DrillBook
+from .keyring import Keyring, own_pair
 from .node_clock import Alarms, Oversleep
 from .node_faults import Saboteur
 from .node_files import Journal, write_error
@@ -130,6 +131,8 @@ class Node:
         if self.spec.run_dir is not None and config.peers_max > 1:
             folder = SeedFolder(self.spec.run_dir / "seeds", self.spec.peer, config.peers_max)
             self.spec = dataclasses.replace(self.spec, incarnation=folder.next_incarnation(self.spec.incarnation))
+            if config.keyed:
+                self.spec = dataclasses.replace(self.spec, keys=Keyring(own_pair(self._folder), folder))
         spec, self._seed_folder = self.spec, folder
         rule, topology = aggregators.load(config.aggregator), Foresight(topologies.load(config.topology))
         settings = config.settings()
@@ -172,7 +175,7 @@ class Node:
             self._awake_s = AWAKE_S if config.peers_max <= len(os.sched_getaffinity(0)) else 0.0
         self._listen_to(self._worker.fd, self._channel.fileno(), self._pidfd)
         if folder is not None:
-            folder.announce(own_control, own_bulk, spec.incarnation)
+            folder.announce(own_control, own_bulk, spec.incarnation, "" if spec.keys is None else spec.keys.pair.public)
         addresses = {"control": own_control, "bulk": own_bulk}
         self._journal.event("started", pid=os.getpid(), trainer_pid=trainer_pid, incarnation=spec.incarnation, **addresses)
         now = time.monotonic()
@@ -413,6 +416,9 @@ class Node:
                     continue
                 for effect in self.core.learn(seed.peer, seed.control, seed.bulk, seed.incarnation, now):
                     self._carry_out(effect)
+        for notice in self.transport.traffic.notices:
+            self._journal.event("notice", message=notice.message, hint=notice.hint)
+        self.transport.traffic.notices.clear()
         self._topology.look_ahead()
         self._journal.flush_due(now)
         self._saboteur.tick(now)

@@ -13,6 +13,7 @@ from gossip.core.peer import Peer
 from gossip.core.settings import CoreSettings
 from gossip.topologies import Topology
 from gossip.transport.base import PayloadLimit, Transport
+from gossip.transport.curve import Keys
 from gossip.transport.memory import Hub, MemoryTransport
 
 from . import recorder
@@ -27,6 +28,7 @@ class NodeSpec:
         run_dir: Where the run leaves its files, and where its peers find each other; None: nowhere.
         status_fd: A connected stream socket to the launcher, or None. It is duplicated, not taken over.
         listen: Address of this machine that the others reach it at; "": the run's ``host``.
+        keys: Its own and the others', in a run with keys; the node finds them when it starts.
     """
 
     config: RunConfig
@@ -35,6 +37,7 @@ class NodeSpec:
     run_dir: Path | None = None
     status_fd: int | None = None
     listen: str = ""
+    keys: Keys | None = None
 
 
 def spec_from(given: Mapping[str, str]) -> NodeSpec:
@@ -98,7 +101,14 @@ def over_zeromq(spec: NodeSpec, incarnation: Callable[[], int], payload_limit: P
     # Where peers may be on several hosts, payloads go over TCP to all of them.
     same_host = is_loopback(host.strip("[]"))
     return ZeroMQTransport(
-        config.run_id, spec.peer, incarnation, payload_limit, host=host, same_host=same_host, insecure=config.insecure
+        config.run_id,
+        spec.peer,
+        incarnation,
+        payload_limit,
+        host=host,
+        same_host=same_host,
+        insecure=config.insecure,
+        keys=spec.keys,
     )
 
 

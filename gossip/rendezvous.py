@@ -24,6 +24,7 @@ class Seed:
     bulk: str
     incarnation: int
     ended: bool = False  # it cannot any more: it has ended, and is not started again
+    key: str = ""  # its public key, where peers have keys
 
 
 class SeedFolder:
@@ -37,6 +38,9 @@ class SeedFolder:
         self._folder, self._local, self._ids = folder, local, ids
         self._read: dict[int, tuple[int, int]] = {}  # peer -> (inode, time) of the file last read
         self._next_look = 0.0
+        self._untold: list[Seed] = []  # what was read between two looks
+        self.keys: dict[int, str] = {}  # of those who can be reached
+        self.version = 0  # of ``keys``
 
     def next_incarnation(self, given: int) -> int:
         """``given``, or more where a former node of this peer had as much: its trainer and its launcher both start new ones."""
@@ -44,18 +48,34 @@ class SeedFolder:
         former = parse_seed(self._local, path.read_bytes()) if path.exists() else None
         return given if former is None else max(given, former.incarnation + 1)
 
-    def announce(self, control: str, bulk: str, incarnation: int) -> None:
-        """Writes the own address."""
+    def announce(self, control: str, bulk: str, incarnation: int, key: str = "") -> None:
+        """Writes the own address, and the public key that others have to let in."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        _write(self._folder, self._local, {"control": control, "bulk": bulk, "incarnation": incarnation, "pid": os.getpid()})
+        fields: dict[str, Any] = {"control": control, "bulk": bulk, "incarnation": incarnation, "pid": os.getpid()}
+        _write(self._folder, self._local, {**fields, "key": key} if key else fields)
 
     def look(self, now: float, all_linked: bool) -> list[Seed]:
         """What is new in the folder since the last look, when the time for one has come."""
-        if now < self._next_look:
-            return []
-        self._next_look = now + (WATCH_S if all_linked else SEARCH_S)
+        if now >= self._next_look:
+            self._next_look = now + (WATCH_S if all_linked else SEARCH_S)
+            self.read()
+        untold, self._untold = self._untold, []
+        return untold
+
+    def read(self) -> None:
+        """Reads what is new in the folder. The next look tells of it."""
         others = [peer for peer in peers_in(self._folder) if peer < self._ids and peer != self._local]
-        return [seed for peer in others if (seed := self._look_at(peer)) is not None]
+        for peer in [peer for peer in self._read if peer not in others]:
+            del self._read[peer]
+            self._set_key(peer, "")
+        self._untold += [seed for peer in others if (seed := self._look_at(peer)) is not None]
+
+    def _set_key(self, peer: int, key: str) -> None:
+        if self.keys.get(peer, "") != key:
+            self.version += 1
+            self.keys[peer] = key
+            if not key:
+                del self.keys[peer]
 
     def _look_at(self, peer: int) -> Seed | None:
         path = self._folder / f"{peer}.addr"
@@ -67,7 +87,12 @@ class SeedFolder:
         if self._read.get(peer) == stamp or status.st_size > FILE_BYTES_MAX:
             return None
         self._read[peer] = stamp
-        return parse_seed(peer, path.read_bytes())
+        try:
+            seed = parse_seed(peer, path.read_bytes())
+        except FileNotFoundError:
+            return None  # the same
+        self._set_key(peer, "" if seed is None else seed.key)
+        return seed
 
 
 def announce_end(folder: Path, peer: int, incarnation: int = 0) -> None:
@@ -188,4 +213,5 @@ def parse_seed(peer: int, data: bytes) -> Seed | None:
         return Seed(peer, "", "", incarnation, ended=True)
     if not (isinstance(control, str) and isinstance(bulk, str) and "incarnation" in fields):
         return None
-    return Seed(peer, control, bulk, incarnation)
+    key = fields.get("key", "")
+    return Seed(peer, control, bulk, incarnation, key=key if isinstance(key, str) else "")

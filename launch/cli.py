@@ -12,7 +12,7 @@ import typer
 
 from gossip.errors import ConfigError, GossipError
 
-from . import bench, drill, tend
+from . import bench, drill, keygen, tend
 from .simulate import simulate
 
 if TYPE_CHECKING:
@@ -72,6 +72,21 @@ Record = Annotated[
     bool, typer.Option("--record", help="Write down every event of the protocol, for gossip simulate --recording.")
 ]
 Drills = Annotated[bool, typer.Option("--drills", help="Let gossip drill kill, stop and cut off peers of this run.")]
+Keys = Annotated[
+    bool | None,
+    typer.Option(
+        "--keys/--no-keys",
+        help="Know peers by keys, and encrypt: on wherever others can reach them, off on a loopback address.",
+        show_default=False,
+    ),
+]
+SwarmKey = Annotated[
+    Path | None,
+    typer.Option(help="Whoever has this key may join: a file of gossip keygen; by default a new one.", show_default=False),
+]
+Insecure = Annotated[
+    bool, typer.Option("--insecure", help="Listen beyond loopback without keys: whoever reaches it takes part, reads and lies.")
+]
 Config = Annotated[Path | None, typer.Option(help="Options from a TOML file; flags and GOSSIP_* win.", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="Print the summary as JSON, and nothing else, to stdout.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Only what peers print and what goes wrong.")]
@@ -118,6 +133,9 @@ def run(
     round_timeout: RoundTimeout = None,
     record: Record = False,
     drills: Drills = False,
+    keys: Keys = None,
+    key: SwarmKey = None,
+    insecure: Insecure = False,
     config: Config = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -134,14 +152,16 @@ def run(
     flags = _flags(peers, topology, aggregator, byzantine, fault, faults, rounds, seed, run_dir, name, quorum)
     flags.update(room=room, sender=sender, on_minority=on_minority, batch_policy=batch_policy, slices=slices)
     flags.update(start_timeout_s=start_timeout, round_timeout_s=round_timeout, record=record or None, drills=drills or None)
+    flags.update(keys=keys if key is None else keys is not False, insecure=insecure or None)
     resolved = resolve(flags, config)
     if show:
         fitting.check_names(resolved.config.topology, resolved.config.aggregator)
         runs.show_config(resolved, as_json)
         return
     feasible.check_script(script)
+    pair = keygen.own_key(key, resolved.config)
     resolved = runs.settle(resolved, script.stem)
-    folder = runs.begin(resolved, sys.argv, script.resolve().parent)
+    folder = runs.begin(resolved, sys.argv, script.resolve().parent, pair)
     screen = PlainScreen(sys.stderr if as_json else None, every_s=10.0, quiet=quiet)
     settled = resolved.config
     screen.say(f"{settled.name}: {settled.peers} peers, {settled.topology}, {settled.aggregator} (f={settled.f}), in {folder}")
@@ -209,6 +229,7 @@ def demo(
     quorum: Quorum = None,
     batch_policy: BatchPolicy = None,
     slices: Slices = None,
+    keys: Keys = None,
     config: Config = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the curves into this PNG.", show_default=False)] = None,
     only: Annotated[
@@ -221,7 +242,7 @@ def demo(
     from .demo import Demo
 
     flags = _flags(peers, topology, aggregator, byzantine, fault, faults, rounds, seed, run_dir, name, quorum)
-    flags.update(sender=sender, batch_policy=batch_policy, slices=slices)
+    flags.update(sender=sender, batch_policy=batch_policy, slices=slices, keys=keys)
     prepared = Demo.prepare(flags, config, plot=plot, compare=not only, as_json=as_json)
     if show:
         prepared.show_config()
@@ -232,6 +253,7 @@ def demo(
 app.command()(simulate)
 for command in tend.COMMANDS:
     app.command()(command)
+app.command()(keygen.keygen)
 app.add_typer(bench.app, name="bench")
 app.add_typer(drill.app, name="drill")
 

@@ -13,8 +13,10 @@ from typing import Any
 
 from gossip import fitting
 from gossip.config import Resolved, RunConfig
+from gossip.keys import SWARM_KEY, write_pair
 from gossip.tasks import write_settings
 from gossip.telemetry import write_json
+from gossip.transport.curve import KeyPair, new_pair
 
 from . import feasible, launchers, summary
 from .outcome import Outcome
@@ -44,16 +46,19 @@ def settle(resolved: Resolved, kind: str) -> Resolved:
     return resolved
 
 
-def begin(resolved: Resolved, argv: Sequence[str], code: Path | None) -> Path:
+def begin(resolved: Resolved, argv: Sequence[str], code: Path | None, key: KeyPair | None = None) -> Path:
     """Makes the run's folder and writes into it what the run was started with. Returns its path.
 
     Args:
         argv: What was typed.
+        key: Of the swarm, in a run with keys; a new one when None.
         code: The folder whose git version goes into ``environment.json``.
     """
     folder = Path(resolved.config.run_dir).resolve()
     feasible.make_run_folder(folder)
     write_settings(folder, resolved, argv, code)
+    if resolved.config.keyed:
+        write_pair(folder / SWARM_KEY, key or new_pair())
     return folder
 
 

@@ -208,6 +208,8 @@ class RunView:
                 return [f"! {row.peer} sees a fork at round {event.get('round')}"]
             case "error":
                 return [f"! {row.peer}: {event.get('message')}"]
+            case "notice":
+                return [f"! {row.peer}: {event.get('message')} ({event.get('hint')})"]
             case "halted":
                 self.halted[row.peer] = dict(event)
                 # The node of a trainer that was killed says so after the trainer's end.

@@ -18,6 +18,8 @@ from .chunks import AHEAD_MARK, CHUNK_BYTES, FIRST, FIRST_MARK, NEXT, NEXT_MARK,
 from .codec import HEADER_BYTES_MAX, decode
 
 UNFINISHED_MAX = 2  # of one sender: one that runs, and one that its former connection left behind
+ANYBODY: PeerId = -1
+"""As the owner of a connection: it is not known whose that is, and whoever it says to be is believed."""
 STALLED_S = 10.0  # an unfinished payload that did not grow for so long is forgotten
 ORPHANED_S = 1.0  # the same when its sender is gone: what the kernel still holds of it comes sooner
 
@@ -34,15 +36,15 @@ class Gate:
     payload_limit: PayloadLimit
     traffic: Traffic
 
-    def control(self, data: bytes) -> Envelope | None:
-        envelope = self._open(data)
+    def control(self, data: bytes, owner: PeerId = ANYBODY) -> Envelope | None:
+        envelope = self._open(data, owner)
         if envelope is not None and type(envelope.message) in _BULK:
             return self._refuse("wrong_lane")
         return envelope
 
-    def bulk(self, data: bytes | memoryview, nbytes: int | None) -> Envelope | None:
+    def bulk(self, data: bytes | memoryview, nbytes: int | None, owner: PeerId = ANYBODY) -> Envelope | None:
         """``nbytes`` is what the sender says that its payload has, None when it has none."""
-        envelope = self._open(data)
+        envelope = self._open(data, owner)
         if envelope is None:
             return None
         message = envelope.message
@@ -59,7 +61,7 @@ class Gate:
             return self._refuse("wrong_size")
         return envelope
 
-    def _open(self, data: bytes | memoryview) -> Envelope | None:
+    def _open(self, data: bytes | memoryview, owner: PeerId) -> Envelope | None:
         try:
             envelope = decode(data)
         except Malformed:
@@ -68,6 +70,13 @@ class Gate:
             return self._refuse("foreign_run")
         if envelope.sender == self.local:
             return self._refuse("own_name")
+        if owner not in (ANYBODY, envelope.sender):
+            self.traffic.note(
+                ("wrong_name", owner),
+                f"peer {owner} speaks in the name of peer {envelope.sender}",
+                "it is refused: it lies or is broken",
+            )
+            return self._refuse("wrong_name")
         return envelope
 
     def _refuse(self, reason: str) -> Envelope | None:
@@ -241,17 +250,17 @@ class Reception:
         self.assembly = Assembly(gate.traffic)
         self._early: dict[Hashable, Early] = {}
 
-    def plain(self, header: bytes | memoryview) -> Received | None:
+    def plain(self, header: bytes | memoryview, owner: PeerId = ANYBODY) -> Received | None:
         """A message without a payload. None, counted, when it is not one."""
-        envelope = self.gate.bulk(header, None)
+        envelope = self.gate.bulk(header, None, owner)
         return None if envelope is None else Received(envelope.sender, envelope.incarnation, envelope.message)
 
-    def chunk(self, connection: Hashable, header: bytes | memoryview, now: float) -> Incoming | None:
+    def chunk(self, connection: Hashable, header: bytes | memoryview, now: float, owner: PeerId = ANYBODY) -> Incoming | None:
         """The payload that the chunk behind this header belongs to. None, counted, when it belongs to none."""
         mark = header[0] if header else 0
         if mark == FIRST_MARK and FIRST.size < len(header) <= FIRST.size + HEADER_BYTES_MAX:
             _, transfer, nbytes, expected_sum = FIRST.unpack_from(header)
-            envelope = self.gate.bulk(memoryview(header)[FIRST.size :], nbytes)
+            envelope = self.gate.bulk(memoryview(header)[FIRST.size :], nbytes, owner)
             if envelope is None:
                 return None
             incoming = Incoming(envelope, nbytes, expected_sum if self.summed else None, now, self.chunk_bytes)

@@ -7,6 +7,7 @@ malformed into a count, never into an exception.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -24,6 +25,17 @@ PayloadLimit = Callable[[PeerId, Message], int]
 is dropped before it is stored. ``StateOffer`` is the one message whose ``nbytes`` may be anything up to the limit."""
 
 
+NOTICES_MAX = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Something that people should hear of, in words."""
+
+    message: str
+    hint: str
+
+
 @dataclass
 class Traffic:
     """Counts since the start. Units: messages and bytes.
@@ -33,7 +45,12 @@ class Traffic:
     ``malformed`` (not a message), ``foreign_run`` (of another run), ``own_name`` (somebody else who claims to be us),
     ``wrong_lane``, ``unexpected`` (a payload where none may come), ``wrong_size``, ``too_large``, ``gap`` (a chunk that does
     not follow, or a payload that was never finished), ``unknown_transfer`` (a chunk of no payload), ``crowded`` (too many
-    unfinished payloads of one sender), ``corrupt`` (the checksum does not fit).
+    unfinished payloads of one sender), ``corrupt`` (the checksum does not fit). By keys, on the way out: ``keyless`` (no key of
+    that peer is known yet); on the way in, connections: ``unknown_key``, ``no_key``, ``stale_key`` (it takes another key for
+    ours), ``bad_handshake`` (anything else that is none), and messages: ``wrong_name`` (of another peer than the key's),
+    ``revoked_key``.
+
+    ``notices`` holds what is to be told to people and was not taken from there yet, each matter once.
     """
 
     sent_messages: int = 0
@@ -41,6 +58,20 @@ class Traffic:
     received_messages: int = 0
     received_bytes: int = 0
     dropped: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.notices: deque[Notice] = deque()
+        self._noted: set[object] = set()
+
+    def note(self, matter: object, message: str, hint: str) -> None:
+        """Leaves a notice, unless there was one on this ``matter``, or very many."""
+        if matter not in self._noted and len(self._noted) < NOTICES_MAX:
+            self._noted.add(matter)
+            self.notices.append(Notice(message, hint))
+
+    def settled(self, matter: object) -> None:
+        """When it comes up again, there will be another notice."""
+        self._noted.discard(matter)
 
     def drop(self, reason: str) -> None:
         self.dropped[reason] = self.dropped.get(reason, 0) + 1

@@ -11,11 +11,12 @@ import struct
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import zmq
 from zmq.utils import z85
 
+from gossip.core.messages import PeerId
 from gossip.errors import ConfigError, LocalError
 
 KEY_CHARS = 40  # 32 bytes as text
@@ -82,6 +83,26 @@ def as_client(socket: zmq.Socket[Any], pair: KeyPair, server_key: str) -> None:
     socket.set(zmq.CURVE_SECRETKEY, pair.secret.encode("ascii"))
 
 
+class Keys(Protocol):
+    """The own pair, and which key is whose. What is known of the others may change at any time."""
+
+    @property
+    def pair(self) -> KeyPair: ...
+
+    @property
+    def version(self) -> int:
+        """Another number whenever a key came, changed or went."""
+        ...
+
+    def key_of(self, peer: PeerId) -> str | None: ...
+
+    def peer_of(self, key: str) -> PeerId | None: ...
+
+    def look(self) -> None:
+        """Looks whether there is news, because somebody knocks whom nobody knows, or a key does not fit."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Knock:
     """Somebody who has proved to have the secret half of ``key`` asks to be let in."""
@@ -123,11 +144,10 @@ class Authenticator:
             self._answer(request)
 
     def _answer(self, request: list[bytes]) -> None:
-        version, request_id, domain, address, identity, mechanism, *credentials = request
+        version, request_id, domain, address, _, mechanism, *credentials = request
         status, key = str(STATUS_REFUSED).encode(), ""
         try:
-            # A name of its own could be the one of another connection: nobody here needs one (F7).
-            if version == b"1.0" and mechanism == b"CURVE" and len(credentials) == 1 and not identity:
+            if version == b"1.0" and mechanism == b"CURVE" and len(credentials) == 1:
                 key = z85.encode(credentials[0]).decode("ascii")
                 if self._admit(Knock(domain.decode("utf-8", "replace"), address.decode("ascii", "replace"), key)):
                     status = b"200"

@@ -6,15 +6,18 @@ has read everything.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol, cast
 
 import zmq
 
 from gossip.core.events import Received
+from gossip.core.messages import PeerId
 
-from .assembly import Gate, Incoming, Reception
+from .assembly import ANYBODY, Gate, Incoming, Reception
 from .base import Arrival, Traffic
 from .chunks import NEXT_MARK
+from .guard import GREETING, NOBODY, Guard
 from .sockets import bind, bound_address, new_socket
 
 BURST_MESSAGES = 256  # before the other lane gets its turn
@@ -27,6 +30,22 @@ _EVENTS = int(zmq.EVENTS)
 _POLLIN = int(zmq.POLLIN)
 _NEXT_BYTE = bytes([NEXT_MARK])
 _NOTHING = bytearray()
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """Where an inbox listens.
+
+    Attributes:
+        anywhere: It may be another address than a loopback one.
+        guard: Who lets in only those with a key; None: whoever comes is let in.
+    """
+
+    context: zmq.Context[zmq.Socket[bytes]]
+    host: str
+    port: int
+    anywhere: bool
+    guard: Guard | None
 
 
 class Inbox(Protocol):
@@ -46,16 +65,26 @@ class Inbox(Protocol):
 class _Router:
     """A bound socket whose messages have few frames."""
 
-    def __init__(
-        self, context: zmq.Context[zmq.Socket[bytes]], host: str, port: int, traffic: Traffic, *, bulk: bool, insecure: bool
-    ) -> None:
+    def __init__(self, where: Where, traffic: Traffic, *, bulk: bool) -> None:
         """Raises: ConfigError, AddressInUse."""
-        self.socket = new_socket(context, zmq.ROUTER, bulk=bulk)
-        bind(self.socket, host, port, insecure)
+        self.socket = new_socket(where.context, zmq.ROUTER, bulk=bulk)
+        self._door = None if where.guard is None else where.guard.door_of(self.socket)
+        bind(self.socket, where.host, where.port, where.anywhere)
         self.address = bound_address(self.socket)
         self.fd: int = self.socket.FD
         self.traffic = traffic
         self._discarding = False  # in the middle of a message that nobody wants
+
+    def next_message(self) -> tuple[bytes, PeerId]:
+        """The connection that the next message comes on, and whose that is. Raises: zmq.Again: There is none.
+
+        A connection may be named as the other side likes, with keys as without: of names, each owner has its own.
+        """
+        if self._door is None:
+            return self.socket.recv(_DONTWAIT), ANYBODY
+        frame = self.socket.recv(_DONTWAIT, copy=False)
+        owner = self._door.owner_of(frame)
+        return b"%d %b" % (owner, frame.bytes), owner
 
     def refuse_rest(self) -> bool:
         """Throws the rest of this message away. False when that is not done yet: the message has very many frames."""
@@ -83,9 +112,9 @@ class _Router:
 class ControlInbox(_Router):
     """Messages of one frame each."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], host: str, port: int, gate: Gate, insecure: bool) -> None:
+    def __init__(self, where: Where, gate: Gate) -> None:
         """Raises: ConfigError, AddressInUse."""
-        super().__init__(context, host, port, gate.traffic, bulk=False, insecure=insecure)
+        super().__init__(where, gate.traffic, bulk=False)
         self._gate = gate
 
     def read(self, arrivals: list[Arrival], now: float) -> bool:
@@ -94,10 +123,16 @@ class ControlInbox(_Router):
             return False
         for _ in range(BURST_MESSAGES):
             try:
-                socket.recv(_DONTWAIT)  # the connection: nothing hangs on it here
+                _, owner = self.next_message()
             except zmq.Again:
                 return True
+            if owner == NOBODY:
+                if not self.refuse_rest():
+                    return False
+                continue
             data = socket.recv(_DONTWAIT)
+            if data == GREETING and owner != ANYBODY and not socket.get(_RCVMORE):
+                continue
             traffic.received_messages += 1
             traffic.received_bytes += len(data)
             if socket.get(_RCVMORE):
@@ -105,7 +140,7 @@ class ControlInbox(_Router):
                 if not self.refuse_rest():
                     return False
                 continue
-            envelope = self._gate.control(data)
+            envelope = self._gate.control(data, owner)
             if envelope is not None:
                 arrivals.append(Received(envelope.sender, envelope.incarnation, envelope.message))
             if self.empty():
@@ -116,11 +151,9 @@ class ControlInbox(_Router):
 class BulkInbox(_Router):
     """Messages with payloads, in chunks."""
 
-    def __init__(
-        self, context: zmq.Context[zmq.Socket[bytes]], host: str, port: int, reception: Reception, insecure: bool
-    ) -> None:
+    def __init__(self, where: Where, reception: Reception) -> None:
         """Raises: ConfigError, AddressInUse."""
-        super().__init__(context, host, port, reception.traffic, bulk=True, insecure=insecure)
+        super().__init__(where, reception.traffic, bulk=True)
         self._reception = reception
 
     def read(self, arrivals: list[Arrival], now: float) -> bool:
@@ -130,19 +163,25 @@ class BulkInbox(_Router):
         stop_at = traffic.received_bytes + BURST_BYTES
         for _ in range(BURST_MESSAGES):
             try:
-                connection = socket.recv(_DONTWAIT)
+                connection, owner = self.next_message()
             except zmq.Again:
                 return True
+            if owner == NOBODY:
+                if not self.refuse_rest():
+                    return False
+                continue
             header = socket.recv(_DONTWAIT)
+            if header == GREETING and owner != ANYBODY and not socket.get(_RCVMORE):
+                continue
             traffic.received_messages += header[:1] != _NEXT_BYTE  # a payload's later chunks are no messages
             traffic.received_bytes += len(header)
             if socket.get(_RCVMORE):
-                incoming = self._reception.chunk(connection, header, now)
+                incoming = self._reception.chunk(connection, header, now, owner)
                 received = None if incoming is None else self._take_chunk(connection, incoming)
                 if socket.get(_RCVMORE) and not self.refuse_rest():
                     return False
             else:
-                received = self._reception.plain(header)
+                received = self._reception.plain(header, owner)
             if received is not None:
                 arrivals.append(received)
             if self.empty():

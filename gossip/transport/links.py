@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import time
 import weakref
 from collections import deque
 from typing import Any, Protocol, cast
@@ -14,6 +15,8 @@ from numpy.typing import NDArray
 from gossip.core.messages import PeerId
 
 from .chunks import CHUNK_BYTES, Outgoing, bytes_of, new_transfer
+from .curve import KeyPair, Keys, as_client
+from .guard import GREETING
 from .sockets import allow_ipv6, new_socket
 from .unix import UnixLane, name_of
 
@@ -21,7 +24,12 @@ QUEUE_PAYLOADS = 64  # bulk messages that wait for one peer
 QUEUE_BYTES = 256 * 2**20  # and their memory, which is only referred to; two messages always fit
 ZERO_COPY_BYTES = 512 * 1024
 """Below it a copy is cheaper than the bookkeeping of libzmq's and pyzmq's: 23 us against 34 at 256 KiB."""
-MONITORED = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
+PATIENCE_S = 2.0
+"""Who is turned away for so long is told why: keys may be on their way."""
+AGAIN_S, AGAIN_MAX_S = 0.05, 1.0
+REFUSED = zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+"""After these libzmq does not try again, or not always (reliability.md F6)."""
+MONITORED = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | REFUSED | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
 
 _DONTWAIT = int(zmq.DONTWAIT)
 _DONTWAIT_MORE = int(zmq.DONTWAIT | zmq.SNDMORE)
@@ -31,11 +39,23 @@ _MONITOR_EVENT = struct.Struct("=Hi")
 
 
 class ZmqLane:
-    """A DEALER to one peer, with its monitor."""
+    """A DEALER to one peer, with its monitor.
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], address: str, *, bulk: bool) -> None:
-        self.chunk_bytes, self.summed, self.up = CHUNK_BYTES, True, False
+    Args:
+        keys: The own pair and the key of the other side; None: both have none.
+    """
+
+    def __init__(
+        self, context: zmq.Context[zmq.Socket[bytes]], address: str, *, bulk: bool, keys: tuple[KeyPair, str] | None = None
+    ) -> None:
+        self.address, self.chunk_bytes, self.summed, self.up = address, CHUNK_BYTES, True, False
+        self.turned_away = 0  # times in a row
+        self.turned_away_by, self._turned_away_since = 0, 0.0
+        self._refused = self._owes_greeting = False
+        self._greets = keys is not None
         self.socket = new_socket(context, zmq.DEALER, bulk=bulk)
+        if keys is not None:
+            as_client(self.socket, *keys)
         self.room_fd: int = self.socket.FD
         self._monitor = self.socket.get_monitor_socket(MONITORED)
         self.news_fd: int = self._monitor.FD
@@ -50,13 +70,51 @@ class ZmqLane:
             try:
                 frames = self._monitor.recv_multipart(_DONTWAIT)
             except zmq.Again:
-                return news
+                break
             event, _ = _MONITOR_EVENT.unpack(frames[0])
+            if event & (REFUSED | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL):
+                self._turn_away(event)
+                continue
             self.up = bool(event == zmq.EVENT_HANDSHAKE_SUCCEEDED)
+            if self.up:
+                self.turned_away = 0
+                self._owes_greeting = self._greets
             news.append(self.up)
+        if self._owes_greeting:
+            self._greet()
+        return news
+
+    def _greet(self) -> None:
+        """By what it says first the other side knows whose the connection is (``guard``)."""
+        try:
+            self.socket.send(GREETING, _DONTWAIT)
+        except zmq.Again:
+            return  # not quite there yet: at the next look
+        self._owes_greeting = False
+
+    def _turn_away(self, event: int) -> None:
+        if not self.turned_away:
+            self._turned_away_since, self.turned_away_by = time.monotonic(), event
+        elif event & REFUSED:
+            self.turned_away_by = event  # it says more than that the connection ended, which may be heard first
+        self.turned_away += 1
+        self._refused = bool(event & REFUSED)
+
+    @property
+    def gives_up_hope(self) -> bool:
+        """Whether it was turned away so often, for so long, that people should hear of it."""
+        return self.turned_away >= 3 and time.monotonic() - self._turned_away_since >= PATIENCE_S
+
+    @property
+    def again_s(self) -> float | None:
+        return min(AGAIN_MAX_S, AGAIN_S * 2.0 ** min(self.turned_away - 1, 10)) if self._refused else None
 
     def retry(self) -> bool:
-        return True  # ZeroMQ does so by itself
+        if self._refused:
+            self._refused = False
+            self.socket.disconnect(self.address)
+            self.socket.connect(self.address)
+        return True
 
     def refers_to(self, nbytes: int) -> bool:
         return nbytes >= ZERO_COPY_BYTES
@@ -103,8 +161,14 @@ class BulkLane(Protocol):
         """Each time that the connection was made (True) or broke (False) since the last call."""
         ...
 
+    @property
+    def again_s(self) -> float | None:
+        """After bad news: when to call ``retry``, in seconds; None: it connects again by itself."""
+        ...
+
     def retry(self) -> bool:
-        """Tries once more to connect. Whether that need not be called again until the next bad news."""
+        """Tries once more to connect, if it does not do so by itself. Whether that need not be called again until the next bad
+        news."""
         ...
 
     def refers_to(self, nbytes: int) -> bool:
@@ -125,10 +189,17 @@ class BulkLane(Protocol):
 class Link:
     """Both lanes to one peer, and the bulk messages that wait until the bulk lane takes them."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], peer: PeerId, control: str, bulk: str) -> None:
-        self.peer, self.addresses = peer, (control, bulk)
-        self.control = ZmqLane(context, control, bulk=False)
-        self.bulk: BulkLane = UnixLane(bulk) if name_of(bulk) else ZmqLane(context, bulk, bulk=True)
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        peer: PeerId,
+        control: str,
+        bulk: str,
+        keys: tuple[KeyPair, str] | None = None,
+    ) -> None:
+        self.peer, self.addresses, self.keys = peer, (control, bulk), keys
+        self.control = ZmqLane(context, control, bulk=False, keys=keys)
+        self.bulk: BulkLane = UnixLane(bulk) if name_of(bulk) else ZmqLane(context, bulk, bulk=True, keys=keys)
         self.up = False  # both lanes stand, and it was told
         self.watched = False  # somebody waits for the bulk lane to take more
         self.queue: deque[Outgoing] = deque()
@@ -202,3 +273,20 @@ class Flights:
 def _span(memory: NDArray[np.uint8]) -> tuple[int, int]:
     start: int = memory.__array_interface__["data"][0]
     return start, start + len(memory)
+
+
+def why_not(peer: PeerId, lane: ZmqLane, keys: Keys | None) -> tuple[str, str]:
+    """What to tell people, and what they can do, when a lane is turned away again and again."""
+    where = f"peer {peer} at {lane.address}"
+    if lane.turned_away_by == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
+        shown = "" if keys is None else f" {keys.pair.public[:8]}..."
+        return (
+            f"{where} does not know our key{shown}",
+            "our seed file has to get there, by the shared folder or by its launcher's door",
+        )
+    start = "peers of one run are started either all with keys or all without"
+    if keys is None:
+        return f"{where} takes nobody without a key", start
+    if lane.turned_away_by == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
+        return f"{where} has no key", start
+    return f"{where} ends every handshake: it has another key than its seed file says, or lets nobody in", "look at its log"

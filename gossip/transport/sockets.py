@@ -48,23 +48,23 @@ def new_socket(context: zmq.Context[zmq.Socket[bytes]], kind: int, *, bulk: bool
     return socket
 
 
-def endpoint(address: str, insecure: bool = False) -> bool:
-    """Whether this is the address of a lane: TCP, on loopback or, when ``insecure``, on any one host. It may be a peer's word."""
+def endpoint(address: str, anywhere: bool = False) -> bool:
+    """Whether this is the address of a lane: TCP, on loopback or, when ``anywhere``, on any one host. It may be a peer's word."""
     match = _ENDPOINT.fullmatch(address)
     if match is None or not 0 < int(match[2]) < 65536:
         return False
     host = match[1].strip("[]")
-    return is_loopback(host) or (insecure and is_one_host(host))
+    return is_loopback(host) or (anywhere and is_one_host(host))
 
 
-def bind(socket: zmq.Socket[bytes], host: str, port: int, insecure: bool = False) -> None:
-    """Raises: ConfigError: ``host`` is not a loopback address, and not ``insecure`` either; or no address of one host.
+def bind(socket: zmq.Socket[bytes], host: str, port: int, anywhere: bool = False) -> None:
+    """Raises: ConfigError: ``host`` is not a loopback address, and not ``anywhere`` either; or no address of one host.
     AddressInUse."""
     host = "127.0.0.1" if host == "localhost" else host.strip("[]")
-    if not is_loopback(host) and not insecure:
+    if not is_loopback(host) and not anywhere:
         raise ConfigError(
-            f"refused to listen on {host!r}: this version has no keys, so anybody who reaches the port could take part",
-            "use a loopback address such as 127.0.0.1; or --insecure, on a network where everybody may take part",
+            f"refused to listen on {host!r} without keys: anybody who reaches the port could take part",
+            "start the run with --keys; or --insecure, on a network where everybody may take part",
         )
     if not is_one_host(host):
         raise ConfigError(f"cannot listen on {host!r}: others must be told where to connect", "use one address of this machine")

@@ -74,6 +74,10 @@ class UnixLane:
         self.news_fd, self.room_fd = self._news.fileno(), self._room.fileno()
         self.chunk_bytes, self.summed, self.up = CHUNK_BYTES, False, False
 
+    @property
+    def again_s(self) -> float | None:
+        return 0.0 if self._socket is None else None
+
     def retry(self) -> bool:
         """Nobody listening there, or somebody of another user, is no error: the right one may come."""
         end = socket.socket(socket.AF_UNIX, _KIND)

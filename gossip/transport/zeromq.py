@@ -9,7 +9,8 @@ edge-triggered underneath), so an inbox that was heard of is read until it is em
 sockets with ``zmq.Poller`` costs 13 us at 16 peers, this one 1 us at any number.
 
 The one danger that no option covers: a multipart message without end grows libzmq's memory before we see any of it
-(F4, libzmq counts whole messages). That is why only loopback is bound until keys keep strangers out, unless told otherwise.
+(F4, libzmq counts whole messages). That is why other addresses than loopback ones take keys, unless told otherwise: with keys
+nobody else gets so far.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import os
 import select
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import zmq
@@ -30,8 +32,10 @@ from .assembly import Gate, Reception
 from .base import Arrival, PayloadLimit, Traffic
 from .chunks import Outgoing, bytes_of, checksum
 from .codec import encode
-from .inbox import BulkInbox, ControlInbox, Inbox
-from .links import BulkLane, Flights, Link, ZmqLane
+from .curve import Keys
+from .guard import Guard
+from .inbox import BulkInbox, ControlInbox, Inbox, Where
+from .links import BulkLane, Flights, Link, ZmqLane, why_not
 from .sockets import endpoint
 from .unix import CHUNK_BYTES as UNIX_CHUNK_BYTES
 from .unix import UnixInbox, name_of
@@ -59,18 +63,23 @@ class ZeroMQTransport:
         same_host: bool = False,
         bulk_name: str = "",
         insecure: bool = False,
+        keys: Keys | None = None,
     ) -> None:
         """Binds both lanes; port 0 takes a free one.
 
         Args:
-            same_host: All peers are on this host: payloads come over unix sockets. Where they go, the other's address says.
+            same_host: All peers are on this host: payloads come over unix sockets, unless there are keys, which those know
+                nothing of. Where they go, the other's address says.
             bulk_name: Abstract name to listen under when ``same_host``; by default one that nobody can guess.
-            insecure: Addresses may be other than loopback, for whoever reaches them: there are no keys.
+            insecure: Addresses may be other than loopback without keys: whoever reaches them can take part.
+            keys: Only whose key is known is let in, and only in its own name; what is said is encrypted.
 
         Raises: ConfigError: ``host`` is not loopback, or no address of this machine. AddressInUse: somebody has the port.
+            LocalError: The keys keep nobody out.
         """
         self.traffic = Traffic()
-        self._run, self._local, self._insecure = run, local, insecure
+        self._run, self._local, self._keys = run, local, keys
+        self._anywhere = insecure or keys is not None
         self._incarnation = incarnation if callable(incarnation) else lambda: incarnation
         gate = Gate(run, local, payload_limit, self.traffic)
         self._links: dict[PeerId, Link] = {}
@@ -78,15 +87,22 @@ class ZeroMQTransport:
         self._context.set(zmq.MAX_SOCKETS, min(8192, self._context.get(zmq.SOCKET_LIMIT)))
         self._closed = self.woken = False
         self._bulk_in: Inbox
+        self._guard: Guard | None = None
         try:
-            self._control_in: Inbox = ControlInbox(self._context, host, control_port, gate, insecure)
-            if same_host:
+            self._guard = None if keys is None else Guard(self._context, keys, self.traffic)
+            where = Where(self._context, host, control_port, self._anywhere, self._guard)
+            self._control_in: Inbox = ControlInbox(where, gate)
+            if same_host and keys is None:
                 reception = Reception(gate, UNIX_CHUNK_BYTES, summed=False)
                 self._bulk_in = UnixInbox(reception, bulk_name)
             else:
                 reception = Reception(gate)
-                self._bulk_in = BulkInbox(self._context, host, bulk_port, reception, insecure)
+                self._bulk_in = BulkInbox(replace(where, port=bulk_port), reception)
+            if self._guard is not None:
+                self._guard.prove_closed((self._control_in.address, self._bulk_in.address))
         except BaseException:
+            if self._guard is not None:
+                self._guard.close()
             self._context.destroy(linger=0)
             raise
         self._assembly = reception.assembly
@@ -106,28 +122,41 @@ class ZeroMQTransport:
         self._summed: tuple[Payload, int] | None = None
         self._said: tuple[Message, int, bytes] | None = None  # the last message, in which incarnation, and its envelope
         self._look_at = 0.0
-        self._broken: dict[PeerId, Link] = {}  # links whose bulk lane has to be connected by us
+        self._closed_lanes: dict[int, tuple[float, ZmqLane | BulkLane]] = {}  # to be connected by us, and when
         self._retry_at = float("inf")
+        self._keyless: dict[PeerId, tuple[str, str]] = {}  # whom to connect to as soon as their keys are known
+        self._keys_seen = -1
+        if self._guard is not None:
+            self._poller.register(self._guard.fd, select.POLLIN)
 
     # --- links ------------------------------------------------------------------------------------------------------------
 
     def connect(self, peer: PeerId, control: str, bulk: str) -> None:
         known = self._links.get(peer)
-        if known is not None and known.addresses == (control, bulk):
+        if (known is not None and known.addresses == (control, bulk)) or self._keyless.get(peer) == (control, bulk):
             return
         self.disconnect(peer)
-        if not (endpoint(control, self._insecure) and (endpoint(bulk, self._insecure) or name_of(bulk))):
+        by_name = self._keys is None and name_of(bulk)
+        if not (endpoint(control, self._anywhere) and (by_name or endpoint(bulk, self._anywhere))):
             self.traffic.drop("bad_address")
             return
-        link = self._links[peer] = Link(self._context, peer, control, bulk)
+        keys = None
+        if self._keys is not None:
+            key = self._keys.key_of(peer)
+            if key is None:
+                self.traffic.drop("keyless")
+                self._keyless[peer] = (control, bulk)
+                return
+            keys = (self._keys.pair, key)
+        link = self._links[peer] = Link(self._context, peer, control, bulk, keys)
         for lane in link.lanes:
             self._by_fd[lane.news_fd] = (link, lane)
             self._rare.register(lane.news_fd, select.EPOLLIN)
-        self._connect_bulk(link, time.monotonic())
+            self._open(lane, time.monotonic())
 
     def disconnect(self, peer: PeerId) -> None:
+        self._keyless.pop(peer, None)
         link = self._links.pop(peer, None)
-        self._broken.pop(peer, None)
         if link is not None:
             self._close_link(link, 0)
 
@@ -137,23 +166,61 @@ class ZeroMQTransport:
         for lane in link.lanes:
             self._rare.unregister(lane.news_fd)
             del self._by_fd[lane.news_fd]
+            self._closed_lanes.pop(lane.news_fd, None)
             lane.close(linger_ms)
 
-    def _connect_bulk(self, link: Link, now: float) -> None:
-        if link.bulk.retry():
-            self._broken.pop(link.peer, None)
-        else:
-            self._broken[link.peer] = link
-            self._retry_at = now + RETRY_S
+    def _open(self, lane: ZmqLane | BulkLane, now: float) -> None:
+        if not lane.retry():
+            self._open_later(lane, now + RETRY_S)
+
+    def _open_later(self, lane: ZmqLane | BulkLane, at: float) -> None:
+        self._closed_lanes[lane.news_fd] = (at, lane)
+        self._retry_at = min(self._retry_at, at)
 
     def _retry(self, now: float) -> None:
         if now >= self._retry_at:
             self._retry_at = float("inf")
-            for link in list(self._broken.values()):
-                self._connect_bulk(link, now)
+            for fd, (at, lane) in list(self._closed_lanes.items()):
+                if at > now:
+                    self._retry_at = min(self._retry_at, at)
+                else:
+                    del self._closed_lanes[fd]
+                    self._open(lane, now)
+
+    def _attend(self, arrivals: list[Arrival], now: float) -> None:
+        """What keys ask for: to let in who knocks, and to give up links and connections whose keys count no more."""
+        assert self._guard is not None, "only where there are keys"
+        self._guard.look(now)
+        keys = self._guard.keys
+        if keys.version == self._keys_seen:
+            return
+        self._keys_seen = keys.version
+        for link in list(self._links.values()):
+            if link.keys is not None and link.keys[1] != keys.key_of(link.peer):
+                self.disconnect(link.peer)
+                self._keyless[link.peer] = link.addresses
+                if link.up:
+                    arrivals.append(LinkDown(link.peer, "its key counts no more"))
+                    self._assembly.orphan(link.peer, now)
+        for peer in [peer for peer in self._keyless if keys.key_of(peer) is not None]:
+            self.connect(peer, *self._keyless.pop(peer))
+        self._guard.sweep()
+
+    def _turned_away(self, link: Link, lane: ZmqLane) -> None:
+        if self._keys is not None:
+            self._keys.look()  # its key may be another one by now
+        if lane.gives_up_hope:
+            self.traffic.note(("turned_away", link.peer), *why_not(link.peer, lane, self._keys))
 
     def _hear(self, link: Link, lane: ZmqLane | BulkLane, arrivals: list[Arrival]) -> None:
-        for up in lane.news():
+        news = lane.news()
+        if isinstance(lane, ZmqLane) and lane.turned_away:
+            self._turned_away(link, lane)
+        elif True in news:
+            self.traffic.settled(("turned_away", link.peer))
+        if (again_s := lane.again_s) is not None and lane.news_fd not in self._closed_lanes:
+            self._open_later(lane, time.monotonic() + again_s)
+        for up in news:
             if up:
                 if link.control.up and link.bulk.up and not link.up:
                     link.up = True
@@ -163,7 +230,6 @@ class ZeroMQTransport:
             if bulk:
                 link.forget()
                 self._unwatch(link)
-                self._connect_bulk(link, time.monotonic())
             if link.up:
                 link.up = False
                 arrivals.append(LinkDown(link.peer, "bulk connection closed" if bulk else "control connection closed"))
@@ -295,6 +361,10 @@ class ZeroMQTransport:
                 self._look_at = now + SAFETY_POLL_S
                 self._read_news(arrivals, list(self._by_fd))
                 heard |= {self._control_fd, self._bulk_fd}
+            if self._guard is not None:
+                if look_everywhere or self._guard.fd in heard or self._guard.keys.version != self._keys_seen:
+                    self._attend(arrivals, now)
+                heard.discard(self._guard.fd)
             self._unread |= heard - wanted
             if self._control_fd in self._unread and self._control_in.read(arrivals, now):
                 self._unread.discard(self._control_fd)
@@ -353,6 +423,8 @@ class ZeroMQTransport:
         linger_ms = max(0, round((deadline - time.monotonic()) * 1000))
         for peer in list(self._links):
             self._close_link(self._links.pop(peer), linger_ms)
+        if self._guard is not None:
+            self._guard.close()
         self._control_in.close()
         self._bulk_in.close()
         self._context.term()  # waits for what lingers

@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 from effort import effort
 
+from gossip.keys import read_pair
+
 SCRIPT = """
 import time
 import torch
@@ -145,3 +147,18 @@ def test_the_last_one_goes_on_and_a_fresh_swarm_grows_from_it(run: Run) -> None:
     epochs = [(row["twice"], row["never"]) for row in run.rows("epoch")]
     assert epochs == [(0, 0)] * len(epochs)
     assert len(summary["finished"]) == 1 + fresh
+
+
+def test_newcomers_get_in_where_there_are_keys_and_no_secret_is_shown(run: Run) -> None:
+    run.begin("-n", "2", "--room", "3", "--keys")
+    run.train(2)
+    secret = read_pair(run.out / "swarm.key").secret
+    for row in run.rows("spawned"):
+        for file in ("cmdline", "environ"):
+            assert secret.encode() not in Path(f"/proc/{row['pid']}/{file}").read_bytes()
+    run.join(1)
+    run.train(3)
+    summary = run.end()
+    assert [launcher.returncode for launcher in run.launchers] == [0, 0]
+    assert (summary["status"], summary["replicas_identical"], len(summary["joins"])) == ("finished", True, 1)
+    assert run.rows("notice") == []

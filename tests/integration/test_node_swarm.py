@@ -55,8 +55,11 @@ def test_peers_find_each_other_train_wait_for_no_one_who_is_busy_and_end_with_th
     assert all(commit["contributors"] for commit in made)
 
 
-def test_who_slept_and_whose_node_was_killed_go_on_and_who_is_asked_to_stop_leaves_politely(swarm: Callable[..., Swarm]) -> None:
-    three = swarm(3, faults=("hang:1@50+1s",))
+@pytest.mark.parametrize("keys", [False, True])
+def test_who_slept_and_whose_node_was_killed_go_on_and_who_is_asked_to_stop_leaves_politely(
+    swarm: Callable[..., Swarm], keys: bool
+) -> None:
+    three = swarm(3, faults=("hang:1@50+1s",), keys=keys)
     three.wait(lambda: three.events(1, "fault"), "the hang")
     three.wait(lambda: psutil.Process(three.peers[1].pid).status() == psutil.STATUS_STOPPED, "the stop")
     three.wait(lambda: three.now() > 60, "a round without the sleeper")

@@ -30,7 +30,7 @@ def pair(limit: int):
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "*", "192.0.2.1", "::", "example.org", ""])
 def test_only_loopback_is_listened_on(host: str):
-    with pytest.raises(ConfigError, match="no keys"):
+    with pytest.raises(ConfigError, match="without keys"):
         transport(host=host)
 
 

@@ -7,7 +7,7 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 import numpy as np
@@ -17,6 +17,7 @@ from gossip.core.events import LinkUp, Payload, Received
 from gossip.core.messages import Envelope, Message, Ping, Update
 from gossip.transport.base import Arrival
 from gossip.transport.codec import encode
+from gossip.transport.curve import KeyPair, new_pair
 from gossip.transport.zeromq import ZeroMQTransport
 
 RUN = b"this-run"
@@ -40,6 +41,44 @@ def floats(nbytes: int) -> Payload:
 
 def header(message: Message, sender: int = 0) -> bytes:
     return encode(Envelope(RUN, sender, 0, message))
+
+
+class Known:
+    """Who is on the list of everybody, until somebody changes it."""
+
+    def __init__(self, peers: Iterable[int]) -> None:
+        self.pairs = {peer: new_pair() for peer in peers}
+        self.listed = {peer: pair.public for peer, pair in self.pairs.items()}
+        self.version = 0
+
+    def list(self, peer: int, key: str | None) -> None:
+        self.listed.pop(peer, None)
+        if key is not None:
+            self.listed[peer] = key
+        self.version += 1
+
+    def of(self, peer: int) -> KeysOf:
+        return KeysOf(self, self.pairs[peer])
+
+
+class KeysOf:
+    """What one peer has of them: a ``gossip.transport.curve.Keys``."""
+
+    def __init__(self, known: Known, pair: KeyPair) -> None:
+        self.known, self.pair, self.looks = known, pair, 0
+
+    @property
+    def version(self) -> int:
+        return self.known.version
+
+    def key_of(self, peer: int) -> str | None:
+        return self.known.listed.get(peer)
+
+    def peer_of(self, key: str) -> int | None:
+        return next((peer for peer, listed in self.known.listed.items() if listed == key), None)
+
+    def look(self) -> None:
+        self.looks += 1
 
 
 class Watched:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from gossip.config import resolve
@@ -19,16 +21,38 @@ def test_loopback_is_always_allowed(host: str, insecure: bool) -> None:
 
 
 @pytest.mark.parametrize("host", ONE_HOST)
-def test_another_address_takes_insecure(host: str) -> None:
-    with pytest.raises(ConfigError, match="no keys yet"):
-        resolve({"host": host})
-    assert resolve({"host": host, "insecure": True}).config.host == host
+def test_another_address_takes_keys_or_insecure(host: str) -> None:
+    with pytest.raises(ConfigError, match="without keys whoever reaches it"):
+        resolve({"host": host, "keys": False})
+    assert resolve({"host": host, "keys": False, "insecure": True}).config.host == host
+    assert resolve({"host": host}).config.host == host
+
+
+@pytest.mark.parametrize(
+    ("given", "keyed"),
+    [
+        ({}, False),
+        ({"host": "::1"}, False),
+        ({"keys": True}, True),
+        ({"host": "10.0.0.7"}, True),
+        ({"host": "10.0.0.7", "keys": True}, True),
+        ({"host": "10.0.0.7", "insecure": True}, False),
+    ],
+)
+def test_where_peers_listen_decides_about_keys_unless_somebody_says_so(given: dict[str, Any], keyed: bool) -> None:
+    assert resolve(given).config.keyed is keyed
+
+
+def test_insecure_keys_are_a_contradiction() -> None:
+    with pytest.raises(ConfigError, match="leave out one of both"):
+        resolve({"keys": True, "insecure": True})
 
 
 @pytest.mark.parametrize("host", NO_HOST)
 def test_what_others_cannot_be_told_is_refused_even_insecurely(host: str) -> None:
-    with pytest.raises(ConfigError, match="address of one host"):
-        resolve({"host": host, "insecure": True})
+    for insecure in (False, True):
+        with pytest.raises(ConfigError, match="address of one host"):
+            resolve({"host": host, "insecure": insecure})
 
 
 @pytest.mark.parametrize(
@@ -48,4 +72,4 @@ def test_what_others_cannot_be_told_is_refused_even_insecurely(host: str) -> Non
     ],
 )
 def test_nobody_connects_beyond_loopback_on_a_peers_word_unless_told_so(address: str, securely: bool, insecurely: bool) -> None:
-    assert (endpoint(address), endpoint(address, insecure=True)) == (securely, insecurely)
+    assert (endpoint(address), endpoint(address, anywhere=True)) == (securely, insecurely)

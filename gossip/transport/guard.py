@@ -1,0 +1,195 @@
+"""Stands at the ways in of a transport that has keys: who may connect, whose a connection is, and who has to go."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket as sockets
+import struct
+from collections.abc import Sequence
+from typing import cast
+
+import zmq
+
+from gossip.core.messages import PeerId
+
+from .base import Traffic
+from .curve import Authenticator, Keys, Knock, as_server, prove_closed
+
+NOBODY: PeerId = -2
+"""As the owner of a connection: it has had a key that counts no more."""
+NOTICE_S = 2.0
+"""Whose key is not known for so long is told to people: that of a newcomer may be on its way."""
+SILENT_S = 5.0
+"""Whoever is let in says something at once (``GREETING``): it is by messages that we know whose a connection is."""
+GREETING = b""
+STRANGERS_MAX = 64
+FORGET_S = 60.0
+
+_DONTWAIT = int(zmq.DONTWAIT)
+_SRCFD = int(zmq.SRCFD)
+_MONITOR_EVENT = struct.Struct("=Hi")
+_GONE = zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED
+_BY_PROTOCOL = int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
+_WATCHED = zmq.EVENT_ACCEPTED | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | _GONE
+_WHY = {
+    int(zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH): "no_key",
+    int(zmq.PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC): "stale_key",
+}
+
+
+class Guard:
+    """Made before the first inbound socket of its context is. Driven by the thread of the transport.
+
+    ``fd`` is readable when there is something to look at.
+    """
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], keys: Keys, traffic: Traffic) -> None:
+        self.keys = keys
+        self._context, self._traffic = context, traffic
+        self._authenticator = Authenticator(context, self._admit)
+        self._epoll = select.epoll()
+        self._epoll.register(self._authenticator.fd, select.EPOLLIN)
+        self.fd: int = self._epoll.fileno()
+        self._doors: list[Door] = []
+        self._strangers: dict[str, tuple[float, str]] = {}  # key -> when it was refused first, and where it came from
+        self._proving = False
+
+    def door_of(self, socket: zmq.Socket[bytes]) -> Door:
+        """Lets nobody into a socket, which is not bound yet, but those with a key."""
+        as_server(socket, self.keys.pair)
+        door = Door(socket, self.keys, self._traffic)
+        self._doors.append(door)
+        self._epoll.register(door.fd, select.EPOLLIN)
+        return door
+
+    def prove_closed(self, addresses: Sequence[str]) -> None:
+        """Raises: LocalError: A key that nobody knows is not refused at one of these."""
+        self._proving = True
+        try:
+            prove_closed(self._context, addresses, self.keys.pair.public, self._authenticator)
+        finally:
+            self._proving = False
+
+    def _admit(self, knock: Knock) -> bool:
+        keys = self.keys
+        if keys.peer_of(knock.key) is None:
+            keys.look()
+        if keys.peer_of(knock.key) is not None:
+            return True
+        if not self._proving:
+            self._traffic.drop("unknown_key")
+            if len(self._strangers) < STRANGERS_MAX:
+                self._strangers.setdefault(knock.key, (0.0, knock.address))
+        return False
+
+    def look(self, now: float) -> None:
+        """Lets in who may come, and takes notice of what has happened at the doors."""
+        self._authenticator.answer()
+        for door in self._doors:
+            door.look(now)
+        for key, (since, address) in list(self._strangers.items()):
+            self._tell_of(key, since, address, now)
+
+    def _tell_of(self, key: str, since: float, address: str, now: float) -> None:
+        if not since:
+            self._strangers[key] = (now, address)
+        elif self.keys.peer_of(key) is not None:
+            del self._strangers[key]
+        elif now - since >= NOTICE_S:
+            matter = ("unknown_key", address)  # and not the key: of those somebody may have as many as he likes
+            self._traffic.note(
+                matter,
+                f"refused somebody at {address} whose key {key[:8]}... is in no seed file here",
+                "if it is a peer of this run: its seed file has to get here, by the shared folder or by its launcher's door",
+            )
+            if now - since >= FORGET_S:
+                self._traffic.settled(matter)
+                del self._strangers[key]
+
+    def sweep(self) -> None:
+        """Cuts off every connection whose key counts no more."""
+        for door in self._doors:
+            door.sweep()
+
+    def close(self) -> None:
+        """Before the sockets are closed. Whoever knocks from here on is refused."""
+        for door in self._doors:
+            self._epoll.unregister(door.fd)
+            door.close()
+        self._epoll.close()
+        self._authenticator.close()
+
+
+class Door:
+    """A bound socket, and the connections that it has accepted."""
+
+    def __init__(self, socket: zmq.Socket[bytes], keys: Keys, traffic: Traffic) -> None:
+        self._socket, self._keys, self._traffic = socket, keys, traffic
+        self._monitor = socket.get_monitor_socket(_WATCHED)
+        self.fd: int = self._monitor.FD
+        self._monitor.get(zmq.EVENTS)  # see ``links.ZmqLane``
+        self._connections: dict[int, float] = {}  # descriptor -> since when
+        self._owners: dict[int, str] = {}  # descriptor -> the key of who has spoken on it
+
+    def owner_of(self, frame: zmq.Frame) -> PeerId:
+        """Whose the connection is that a frame came on. NOBODY, counted and cut off: its key counts no more."""
+        key, fd = cast(str, frame.get("User-Id")), frame.get(_SRCFD)
+        peer = self._keys.peer_of(key)
+        if peer is None:
+            self._traffic.drop("revoked_key")
+            self._cut(fd)
+            return NOBODY
+        self._owners[fd] = key
+        return peer
+
+    def look(self, now: float) -> None:
+        """Takes notice of what has happened here."""
+        while True:
+            try:
+                event, value = _MONITOR_EVENT.unpack(self._monitor.recv_multipart(_DONTWAIT)[0])
+            except zmq.Again:
+                break
+            if event == zmq.EVENT_ACCEPTED:
+                self._connections[value] = now
+                self._owners.pop(value, None)
+            elif event & _GONE:
+                self._connections.pop(value, None)
+                self._owners.pop(value, None)
+            else:
+                self._fail(_WHY.get(value, "bad_handshake") if event == _BY_PROTOCOL else "bad_handshake")
+        for fd, since in list(self._connections.items()):
+            if now - since >= SILENT_S and fd not in self._owners:
+                self._traffic.drop("bad_handshake")
+                self._cut(fd)
+
+    def _fail(self, why: str) -> None:
+        self._traffic.drop(why)
+        if why == "no_key":
+            self._traffic.note(
+                why, "refused somebody who shows no key", "peers of one run are started either all with keys or all without"
+            )
+
+    def sweep(self) -> None:
+        for fd in [fd for fd, key in self._owners.items() if self._keys.peer_of(key) is None]:
+            self._cut(fd)
+
+    def _cut(self, fd: int) -> None:
+        """Ends a connection: libzmq has no call for it, but hears of its end. The descriptor may be another's meanwhile."""
+        if fd not in self._connections:
+            return
+        port = int(cast(bytes, self._socket.get(zmq.LAST_ENDPOINT)).rstrip(b"\0").rpartition(b":")[2])
+        try:
+            end = sockets.socket(fileno=os.dup(fd))
+        except OSError:
+            return
+        with end:
+            try:
+                if end.family in (sockets.AF_INET, sockets.AF_INET6) and end.getsockname()[1] == port:
+                    end.shutdown(sockets.SHUT_RDWR)
+            except OSError:
+                return  # it has just ended by itself
+
+    def close(self) -> None:
+        self._socket.disable_monitor()
+        self._monitor.close(linger=0)

@@ -1,0 +1,105 @@
+"""Seed files are the list of who is let in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gossip.errors import ConfigError
+from gossip.keyring import LOOK_S, PEER_KEY, Keyring, own_pair
+from gossip.keys import make_pair
+from gossip.rendezvous import SeedFolder, announce_end
+from gossip.transport.curve import new_pair
+
+ONE, OTHER = new_pair(), new_pair()
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        self.now += 2 * LOOK_S
+        return self.now
+
+
+@pytest.fixture
+def ring(tmp_path: Path) -> Keyring:
+    return Keyring(OTHER, SeedFolder(tmp_path, 1, 4), Clock())
+
+
+def announce(tmp_path: Path, key: str, peer: int = 0, incarnation: int = 0) -> None:
+    SeedFolder(tmp_path, peer, 4).announce("tcp://a:1", "tcp://a:2", incarnation, key)
+
+
+def test_a_seed_file_lets_its_peer_in(ring: Keyring, tmp_path: Path):
+    assert ring.peer_of(ONE.public) is None
+    announce(tmp_path, ONE.public)
+    before = ring.version
+    ring.look()
+    assert ring.version != before
+    assert (ring.peer_of(ONE.public), ring.key_of(0)) == (0, ONE.public)
+    assert (ring.peer_of(OTHER.public), ring.key_of(1)) == (None, None)
+
+
+def test_what_a_look_finds_is_told_to_the_node_too(tmp_path: Path):
+    folder = SeedFolder(tmp_path, 1, 4)
+    folder.look(0.0, True)
+    announce(tmp_path, ONE.public)
+    Keyring(OTHER, folder, Clock()).look()
+    assert [seed.peer for seed in folder.look(0.1, True)] == [0], "it is not the time for a look, but there is news"
+    assert folder.look(0.2, True) == []
+
+
+def test_another_life_has_another_key_and_the_former_one_is_nobodys(ring: Keyring, tmp_path: Path):
+    announce(tmp_path, ONE.public)
+    ring.look()
+    new = new_pair()
+    announce(tmp_path, new.public, incarnation=1)
+    ring.look()
+    assert (ring.peer_of(ONE.public), ring.peer_of(new.public), ring.key_of(0)) == (None, 0, new.public)
+
+
+@pytest.mark.parametrize("how", ["ended", "deleted", "no key", "broken"])
+def test_who_has_ended_or_was_struck_off_is_not_let_in(ring: Keyring, tmp_path: Path, how: str):
+    announce(tmp_path, ONE.public)
+    ring.look()
+    before = ring.version
+    match how:
+        case "ended":
+            announce_end(tmp_path, 0)
+        case "deleted":
+            (tmp_path / "0.addr").unlink()
+        case "no key":
+            announce(tmp_path, "", incarnation=1)
+        case _:
+            (tmp_path / "0.addr").write_text("{")
+    ring.look()
+    assert ring.version != before
+    assert (ring.peer_of(ONE.public), ring.key_of(0)) == (None, None)
+
+
+@pytest.mark.parametrize("key", ["short", "~" * 40, "x" * 41])
+def test_what_is_no_key_is_never_given_to_zeromq(ring: Keyring, tmp_path: Path, key: str):
+    announce(tmp_path, key)
+    ring.look()
+    assert ring.key_of(0) is None
+
+
+def test_strangers_cannot_make_us_read_the_folder_all_the_time(tmp_path: Path):
+    folder = SeedFolder(tmp_path, 1, 4)
+    ring = Keyring(OTHER, folder, lambda: 7.0)
+    ring.look()
+    announce(tmp_path, ONE.public)
+    ring.look()
+    assert ring.peer_of(ONE.public) is None
+
+
+def test_a_peers_key_is_new_in_every_life_unless_there_is_a_file(tmp_path: Path):
+    assert own_pair(tmp_path) != own_pair(tmp_path)
+    assert own_pair(None) != own_pair(None)
+    pair = make_pair(tmp_path / PEER_KEY)
+    assert own_pair(tmp_path) == own_pair(tmp_path) == pair
+    (tmp_path / PEER_KEY).chmod(0o644)
+    with pytest.raises(ConfigError, match="others can read"):
+        own_pair(tmp_path)
