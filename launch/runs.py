@@ -17,6 +17,7 @@ from gossip.tasks import write_settings
 from gossip.telemetry import write_json
 
 from . import feasible, launchers, summary
+from .entrance import Entrance
 from .outcome import Outcome
 from .run_state import RUNS
 from .screens import Screen
@@ -57,15 +58,22 @@ def begin(resolved: Resolved, argv: Sequence[str], code: Path | None) -> Path:
     return folder
 
 
-def train(config: RunConfig, command: Sequence[str], screen: Screen, newcomers: Mapping[int, int] | None = None) -> Outcome:
-    """Starts the peers in a folder that ``begin`` made, and returns when they are gone. ``newcomers``: see ``Supervisor``.
+def train(
+    config: RunConfig,
+    command: Sequence[str],
+    screen: Screen,
+    newcomers: Mapping[int, int] | None = None,
+    entrance: Entrance | None = None,
+) -> Outcome:
+    """Starts the peers in a folder that ``begin`` made, and returns when they are gone. ``newcomers``, ``entrance``: see
+    ``Supervisor``.
 
     What they run is written down: whoever joins later runs the same, unless told otherwise.
     """
     if newcomers is None:
         write_json(Path(config.run_dir) / COMMAND, {"command": list(command), "folder": os.getcwd()})
     with launchers.present(Path(config.run_dir), range(config.peers) if newcomers is None else newcomers):
-        return asyncio.run(Supervisor(config, command, screen, newcomers=newcomers).run())
+        return asyncio.run(Supervisor(config, command, screen, newcomers=newcomers, entrance=entrance).run())
 
 
 def conclude(folder: Path, outcome: Outcome) -> dict[str, Any]:
