@@ -219,8 +219,8 @@ class NobodyAnswers(SwarmError):
         self.address, self.tried, self.waited_s = address, tried, waited_s
 
     def __str__(self) -> str:
-        tried = [f"tried {line}" for line in self.tried]
-        return "\n  ".join([f"nobody answered at {self.address} in {self.waited_s:.0f} s", *tried])
+        tried = (f"\n  tried {line}" for line in self.tried)
+        return f"nobody answered at {self.address} in {self.waited_s:.0f} s{''.join(tried)}"
 
     @property
     def hint(self) -> str:

@@ -1,4 +1,4 @@
-"""Which of its own addresses a machine is reached at: as asked for, or where it would send from. Its hostname has no say."""
+"""Which of its own addresses a machine is reached at, as its user says it. Its hostname has no say."""
 
 from __future__ import annotations
 

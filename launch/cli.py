@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -13,6 +12,8 @@ import typer
 from gossip.errors import ConfigError, GossipError
 
 from . import bench, drill, keygen, tend
+from .join import join
+from .options import Json, Quiet
 from .simulate import simulate
 
 if TYPE_CHECKING:
@@ -88,8 +89,6 @@ Insecure = Annotated[
     bool, typer.Option("--insecure", help="Listen beyond loopback without keys: whoever reaches it takes part, reads and lies.")
 ]
 Config = Annotated[Path | None, typer.Option(help="Options from a TOML file; flags and GOSSIP_* win.", show_default=False)]
-Json = Annotated[bool, typer.Option("--json", help="Print the summary as JSON, and nothing else, to stdout.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Only what peers print and what goes wrong.")]
 ShowConfig = Annotated[bool, typer.Option("--show-config", help="Print every option with its source, and start nothing.")]
 
 
@@ -187,32 +186,6 @@ def conclude(folder: Path, outcome: Outcome, screen: Screen, as_json: bool) -> N
     raise typer.Exit(outcome.exit_code)
 
 
-@app.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False})
-def join(
-    run: Annotated[str, typer.Argument(help="Folder of the run, or its name under runs/.", show_default=False)],
-    script: Annotated[Path | None, typer.Argument(help="Your training script; the run's by default.", show_default=False)] = None,
-    arguments: Annotated[list[str] | None, typer.Argument(metavar="ARGS", help="Its own arguments.")] = None,
-    count: Annotated[int, typer.Option("-n", "--peers", min=1, help="How many peers to add.")] = 1,
-    as_json: Json = False,
-    quiet: Quiet = False,
-) -> None:
-    """Add peers to a run that trains, if it has room for them (gossip run --room): gossip join -n 2 runs/NAME"""
-    from . import feasible, joining, runs
-    from .screens import PlainScreen
-
-    place = joining.look(run)
-    program = joining.program(place, script, arguments or [])
-    feasible.check_memory(count)
-    newcomers = joining.take_ids(place, count)
-    screen = PlainScreen(sys.stderr if as_json else None, every_s=10.0, quiet=quiet)
-    if difference := joining.difference(place, program.script):
-        screen.say(difference)
-    screen.say(f"{place.config.name}: joining as {'peers' if count > 1 else 'peer'} {', '.join(map(str, newcomers))}")
-    os.chdir(program.folder)  # as the others, who may name their data by where it is from there
-    outcome = runs.train(place.config, program.command, screen, newcomers)
-    conclude(place.folder, outcome, screen, as_json)
-
-
 @app.command()
 def demo(
     peers: Peers = None,
@@ -251,6 +224,7 @@ def demo(
 
 
 app.command()(simulate)
+app.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False})(join)
 for command in tend.COMMANDS:
     app.command()(command)
 app.command()(keygen.keygen)

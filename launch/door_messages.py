@@ -122,7 +122,7 @@ class Here:
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """To ``Knock``: ids with the incarnations that lives begin with, and all that a run's folder needs. ``config``: JSON."""
+    """To ``Knock``: ids, the incarnations that their lives begin with, and all that a run's folder needs. ``config``: JSON."""
 
     run: bytes
     ids: tuple[tuple[int, int], ...]

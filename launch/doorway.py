@@ -41,7 +41,8 @@ class Doorway:
         await self.door.open()
         self._run.record("door", None, address=self.door.address)
         if self._config.room > self._config.peers:
-            self._run.screen.say(f"room for {self._config.room - self._config.peers} more: {self.invitation()}")
+            more = "others join with" if self._run.joins else f"room for {self._config.room - self._config.peers} more"
+            self._run.screen.say(f"{more}: {self.invitation()}")
 
     async def close(self) -> None:
         if self._probe is not None:

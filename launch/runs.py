@@ -19,6 +19,7 @@ from gossip.telemetry import write_json
 from gossip.transport.curve import KeyPair, new_pair
 
 from . import feasible, launchers, summary
+from .entrance import Entrance
 from .outcome import Outcome
 from .run_state import RUNS
 from .screens import Screen
@@ -62,15 +63,22 @@ def begin(resolved: Resolved, argv: Sequence[str], code: Path | None, key: KeyPa
     return folder
 
 
-def train(config: RunConfig, command: Sequence[str], screen: Screen, newcomers: Mapping[int, int] | None = None) -> Outcome:
-    """Starts the peers in a folder that ``begin`` made, and returns when they are gone. ``newcomers``: see ``Supervisor``.
+def train(
+    config: RunConfig,
+    command: Sequence[str],
+    screen: Screen,
+    newcomers: Mapping[int, int] | None = None,
+    entrance: Entrance | None = None,
+) -> Outcome:
+    """Starts the peers in a folder that ``begin`` made, and returns when they are gone. ``newcomers``, ``entrance``: see
+    ``Supervisor``.
 
     What they run is written down: whoever joins later runs the same, unless told otherwise.
     """
     if newcomers is None:
         write_json(Path(config.run_dir) / COMMAND, {"command": list(command), "folder": os.getcwd()})
     with launchers.present(Path(config.run_dir), range(config.peers) if newcomers is None else newcomers):
-        return asyncio.run(Supervisor(config, command, screen, newcomers=newcomers).run())
+        return asyncio.run(Supervisor(config, command, screen, newcomers=newcomers, entrance=entrance).run())
 
 
 def conclude(folder: Path, outcome: Outcome) -> dict[str, Any]:
