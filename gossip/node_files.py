@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 from gossip.core.events import Committed
 
+from .flood import Flood
 from .telemetry import SCHEMAS
 
 THROTTLE_S = 0.1
@@ -22,6 +23,8 @@ UNWRITTEN_S = 5.0
 OTHERS_KEPT = 1024  # commits; five seconds of the fastest rounds
 AWAY = ("skip", "dead")
 """Events after which a peer may have no time to write any more."""
+ABOUT = ("from", "subject", "to")
+"""In which field an event says which peer it is about: one that can bring such events about at will."""
 STATUS_BACKLOG_BYTES = 2**20
 """A launcher that has stopped reading may owe us this much; lines after that it finds in the file only."""
 
@@ -53,20 +56,32 @@ class Journal:
         self._unsent_lines = 0
         self._next_flush = 0.0
         self._throttle: dict[object, float] = {}
+        self._flood = Flood()
         self._last_round: tuple[object, ...] = ()
 
     def event(self, name: str, **fields: Any) -> None:
-        """One line. ``round`` lines come at most every ``THROTTLE_S``, unless they tell of more than progress."""
+        """One line. ``round`` lines come at most every ``THROTTLE_S``, unless they tell of more than progress; of what another
+        peer can bring about, no more than ``Flood`` lets through, and a count of the rest."""
         now = time.monotonic()
         if name == "round" and not self._worth_telling(fields, now):
             return
-        line = dump({"t": now, "wall": time.time(), "peer": self._peer, "event": name, **fields})
-        self._events.append(line)
-        self._tell(line)
+        whom = next((fields[key] for key in ABOUT if isinstance(fields.get(key), int)), None)
+        if whom is None or self._flood.lets(name, whom, now):
+            self._write_event(name, fields, now)
         if name in AWAY:
             self._write_for(fields["subject"], now)
         elif name in ("unskip", "alive_again"):
             self._away.discard(fields["subject"])
+
+    def _write_event(self, name: str, fields: dict[str, Any], now: float) -> None:
+        line = dump({"t": now, "wall": time.time(), "peer": self._peer, "event": name, **fields})
+        self._events.append(line)
+        self._tell(line)
+
+    def _write_held(self, all_of_them: bool = False) -> None:
+        now = time.monotonic()
+        for kind, whom, count in self._flood.held(now, all_of_them):
+            self._write_event("and_more", {"of": kind, "about": whom, "count": count, "message": f"and {count:,} more"}, now)
 
     def commit(self, committed: Committed) -> None:
         """A commit that was applied here. Its maker writes it down, when there is time for it; the others only when that one is
@@ -163,6 +178,7 @@ class Journal:
     def flush(self, wait_s: float = 0.0) -> None:
         """Writes all there is; the launcher's share as far as it takes it within ``wait_s``."""
         self._next_flush = time.monotonic() + FLUSH_S
+        self._write_held()
         due, self._to_write = self._to_write, []
         for t, wall, committed in due:
             self._write_commit(t, wall, committed)
@@ -172,6 +188,7 @@ class Journal:
             self._push(wait_s)
 
     def close(self, wait_s: float = 0.5) -> None:
+        self._write_held(all_of_them=True)
         self.flush(wait_s)
         for file in (self._events, self._commits, self._metrics):
             file.close()

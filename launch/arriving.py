@@ -29,9 +29,9 @@ from .advertise import own_address
 from .door_calls import Unanswered, ask, join, source_towards, split
 from .doorkeeper import DOOR_ID_BYTES
 from .entrance import Entrance
+from .peer_setup import script_command
 from .run_state import RUNS
 from .runs import COMMAND
-from .supervisor import script_command
 
 ASK_S = 5.0
 AGAIN_S = 0.5

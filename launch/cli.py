@@ -145,8 +145,8 @@ def run(
     from gossip.config import resolve
 
     from . import feasible, runs
+    from .peer_setup import script_command
     from .screens import PlainScreen
-    from .supervisor import script_command
 
     flags = _flags(peers, topology, aggregator, byzantine, fault, faults, rounds, seed, run_dir, name, quorum)
     flags.update(room=room, sender=sender, on_minority=on_minority, batch_policy=batch_policy, slices=slices)

@@ -19,8 +19,8 @@ from gossip.telemetry import read_json, write_json
 
 from . import runs
 from .outcome import Outcome
+from .peer_setup import script_command
 from .screens import LiveScreen, PlainScreen, Screen, is_terminal
-from .supervisor import script_command
 
 PEERS = 8
 ROUNDS = 400

@@ -12,9 +12,9 @@ from gossip.rendezvous import announce_end, answers, claim, peers_in, read_seed
 from gossip.telemetry import code_version, read_json
 
 from . import feasible
+from .peer_setup import script_command
 from .run_state import find
 from .runs import COMMAND
-from .supervisor import script_command
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ import contextlib
 import os
 import secrets
 import signal
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -22,9 +21,9 @@ from .doorway import Doorway
 from .drilling import DrillDesk
 from .entrance import Entrance
 from .failures import explain
-from .guardian import TOKEN_VARIABLE
 from .outcome import Outcome, Stop
 from .peer_process import Guardian, Life, PeerProcess
+from .peer_setup import peer_environment
 from .screens import Screen
 from .sleepers import Sleepers
 from .view import EXIT_ASKED, RunView
@@ -73,7 +72,7 @@ class Supervisor:
         self.peers = dict(given) if given is not None else dict.fromkeys(range(config.peers), 0)
         self.view = RunView(self.peers, self.plan)
         self.outcome = Outcome(config, self.view)
-        self._environment = _peer_environment(self.folder, os.environ if environment is None else environment)
+        self._environment = peer_environment(self.folder, os.environ if environment is None else environment)
         self.token = secrets.token_hex(16)
         self._processes: dict[int, PeerProcess] = {}
         self._sleepers = Sleepers(self._on_woken)
@@ -437,22 +436,6 @@ class Supervisor:
         self.screen.say(text)
         if text[:1] in "x+?-*=":
             self._logbook.note(text)
-
-
-def script_command(script: Path, arguments: Sequence[str]) -> list[str]:
-    """How a peer runs a script: unbuffered, so that its lines come when it writes them."""
-    return [sys.executable, "-u", str(script), *arguments]
-
-
-def _peer_environment(folder: Path, inherited: Mapping[str, str]) -> dict[str, str]:
-    return {
-        # More threads than cores are a hundred times slower than one each: only the user may say otherwise.
-        "OMP_NUM_THREADS": "1",
-        "OMP_WAIT_POLICY": "PASSIVE",
-        **{key: value for key, value in inherited.items() if key != TOKEN_VARIABLE},
-        "GOSSIP_RUN_DIR": str(folder),
-        "GOSSIP_CONFIG": str(folder / "config.json"),
-    }
 
 
 def waiting(

@@ -210,6 +210,9 @@ class RunView:
                 return [f"! {row.peer}: {event.get('message')}"]
             case "notice":
                 return [f"! {row.peer}: {event.get('message')} ({event.get('hint')})"]
+            case "and_more" if self._fresh("and_more", int(event.get("about") or 0), t):
+                what = f"{event.get('of')} about {event.get('about')}"
+                return [f"! events.jsonl has only some of the events {what}, and counts the others"]
             case "halted":
                 self.halted[row.peer] = dict(event)
                 # The node of a trainer that was killed says so after the trainer's end.

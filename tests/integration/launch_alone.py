@@ -7,8 +7,8 @@ from pathlib import Path
 
 from gossip.config import RunConfig
 from gossip.launch import runs
+from gossip.launch.peer_setup import script_command
 from gossip.launch.screens import PlainScreen
-from gossip.launch.supervisor import script_command
 from gossip.launch.view import RunView
 
 ALL_THERE = "all peers are there"

@@ -16,7 +16,8 @@ from gossip.keys import make_pair
 from gossip.launch import supervisor as supervisors
 from gossip.launch.doorkeeper import LET_IN, Entry
 from gossip.launch.entrance import Entrance
-from gossip.launch.supervisor import Supervisor, script_command
+from gossip.launch.peer_setup import script_command
+from gossip.launch.supervisor import Supervisor
 from gossip.launch.view import RunView
 from gossip.rendezvous import SeedFolder
 

@@ -13,7 +13,8 @@ import pytest
 
 from gossip.config import resolve
 from gossip.launch.outcome import Outcome
-from gossip.launch.supervisor import Supervisor, script_command
+from gossip.launch.peer_setup import script_command
+from gossip.launch.supervisor import Supervisor
 from gossip.launch.view import RunView
 from gossip.rendezvous import SeedFolder
 from gossip.telemetry import read_lines

@@ -231,3 +231,10 @@ def test_the_last_round_is_known_though_its_event_was_throttled() -> None:
     view = RunView(2)
     told(view, event("round", 0, 1.0, round=5, loss=0.5), event("halted", 0, 2.0, round=9, exit_code=0))
     assert (view.round, view.rows[0].round) == (9, 9)
+
+
+def test_a_flood_about_a_peer_is_told_once() -> None:
+    view = RunView(4)
+    flood = {"of": "bad_commit", "about": 3, "count": 1203, "message": "and 1,203 more"}
+    lines = told(view, *(event("and_more", peer, 10.0 + at, **flood) for at in range(5) for peer in (0, 1)))
+    assert lines == ["! events.jsonl has only some of the events bad_commit about 3, and counts the others"]
