@@ -56,6 +56,15 @@ class Doorway:
         only = "   (on this machine; for others: gossip run --advertise ADDRESS)" if is_loopback(host) else ""
         return f"gossip join{key} {self.door.address} -- {shlex.join(self._run.command[2:])}{only}"
 
+    async def another_id(self, peer: int) -> tuple[int, int] | None:
+        """For a newcomer that has lost its own, with the incarnation that its life begins with. None: there is no room."""
+        new = await self.door.claim_own()
+        if new is None:
+            self._run.screen.say(f"x there is no room for peer {peer} under another id")
+        else:
+            self._run.view.expect(new[0])
+        return new
+
     def _let_in(self) -> set[int]:
         return {peer for peer in self._run.peers if self._run.view.rows[peer].state == "training"}
 

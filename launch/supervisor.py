@@ -22,9 +22,8 @@ from .doorway import Doorway
 from .drilling import DrillDesk
 from .entrance import Entrance
 from .failures import explain
-from .guardian import TOKEN_VARIABLE
 from .outcome import Outcome, Stop
-from .peer_process import Guardian, Life, PeerProcess
+from .peer_process import Guardian, Life, PeerProcess, peer_environment
 from .screens import Screen
 from .sleepers import Sleepers
 from .view import EXIT_ASKED, RunView
@@ -73,7 +72,7 @@ class Supervisor:
         self.peers = dict(given) if given is not None else dict.fromkeys(range(config.peers), 0)
         self.view = RunView(self.peers, self.plan)
         self.outcome = Outcome(config, self.view)
-        self._environment = _peer_environment(self.folder, os.environ if environment is None else environment)
+        self._environment = peer_environment(self.folder, os.environ if environment is None else environment)
         self.token = secrets.token_hex(16)
         self._processes: dict[int, PeerProcess] = {}
         self._sleepers = Sleepers(self._on_woken)
@@ -172,13 +171,10 @@ class Supervisor:
     async def _begin_anew(self, peer: int) -> None:
         """A newcomer that has lost its id comes again."""
         self._ended.add(peer)
-        new = await self.doorway.door.claim_own() if self.doorway is not None and not self._stop.is_set() else None
-        if new is None:
-            self._say(f"x there is no room for peer {peer} under another id")
-            return
-        self.peers[new[0]] = new[1]
-        self.view.expect(new[0])
-        await self._life_of(*new)
+        new = await self.doorway.another_id(peer) if self.doorway is not None and not self._stop.is_set() else None
+        if new is not None:
+            self.peers[new[0]] = new[1]
+            await self._life_of(*new)
 
     def _dismiss_latecomers(self) -> None:
         """Stops peers that were started again and came too late: all others are done, and nobody is left to take them in."""
@@ -442,17 +438,6 @@ class Supervisor:
 def script_command(script: Path, arguments: Sequence[str]) -> list[str]:
     """How a peer runs a script: unbuffered, so that its lines come when it writes them."""
     return [sys.executable, "-u", str(script), *arguments]
-
-
-def _peer_environment(folder: Path, inherited: Mapping[str, str]) -> dict[str, str]:
-    return {
-        # More threads than cores are a hundred times slower than one each: only the user may say otherwise.
-        "OMP_NUM_THREADS": "1",
-        "OMP_WAIT_POLICY": "PASSIVE",
-        **{key: value for key, value in inherited.items() if key != TOKEN_VARIABLE},
-        "GOSSIP_RUN_DIR": str(folder),
-        "GOSSIP_CONFIG": str(folder / "config.json"),
-    }
 
 
 def waiting(
