@@ -6,8 +6,10 @@ import asyncio
 import shlex
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from gossip.keys import SWARM_KEY
 from gossip.rendezvous import read_seed
 from gossip.transport.addresses import is_loopback
 
@@ -31,6 +33,8 @@ class Doorway:
         from .door import Door
 
         self._run, self._config = run, run.config
+        if entrance.key is None and (run.folder / SWARM_KEY).is_file():
+            entrance = replace(entrance, key=run.folder / SWARM_KEY)
         self.door = Door(run.config, run.folder, run.peers, entrance, let_in=self._let_in, lost=run.lose, say=run.screen.say)
         self._unmet: tuple[set[int], float] = (set(), 0.0)
         self._unreached: dict[int, str] = {}
