@@ -107,8 +107,8 @@ def announce_end(folder: Path, peer: int, incarnation: int = 0) -> None:
 
 def write_seed(folder: Path, seed: Seed) -> None:
     """Says in ``folder``, which exists, what is known of a peer that runs elsewhere."""
-    where = {"ended": True} if seed.ended else {"control": seed.control, "bulk": seed.bulk}
-    _write(folder, seed.peer, {**where, "incarnation": seed.incarnation})
+    where: dict[str, Any] = {"ended": True} if seed.ended else {"control": seed.control, "bulk": seed.bulk}
+    _write(folder, seed.peer, {**where, "incarnation": seed.incarnation, **({"key": seed.key} if seed.key else {})})
 
 
 def peers_in(folder: Path) -> list[int]:

@@ -6,7 +6,6 @@ import asyncio
 import itertools
 import re
 import secrets
-import shutil
 import socket
 import time
 from collections.abc import Callable, Sequence
@@ -18,7 +17,7 @@ from pydantic import ValidationError
 
 from gossip.config import RunConfig
 from gossip.errors import ConfigError, NobodyAnswers, Refused
-from gossip.keys import SWARM_KEY, fingerprint, read_pair
+from gossip.keys import SWARM_KEY, fingerprint, read_pair, write_pair
 from gossip.rendezvous import write_seed
 from gossip.telemetry import environment, write_json
 from gossip.transport.addresses import is_loopback
@@ -108,7 +107,7 @@ class _Newcomer:
         config = self._settled(welcome, host, here.name)
         others = [door.address for door in welcome.doors if not door.ended and door.door != self._door]
         self._furnish(config, welcome, command, where, argv)
-        entrance = Entrance(tuple(dict.fromkeys([at, *others])), host, self._ticket.port, self._door, self._ticket.key)
+        entrance = Entrance(tuple(dict.fromkeys([at, *others])), host, self._ticket.port, self._door)
         return Arrival(config, dict(welcome.ids), entrance, command, where)
 
     # --- doors ------------------------------------------------------------------------------------------------------------
@@ -213,7 +212,7 @@ class _Newcomer:
         try:
             given = RunConfig.model_validate_json(welcome.config)
             if given.insecure and not (self._ticket.insecure or is_loopback(host)):
-                raise ConfigError(f"the run {given.name} has no keys", "--insecure, where everybody on the network may take part")
+                raise ConfigError(f"the run {given.name} has no keys", "--insecure, if everybody on the network may take part")
             return RunConfig.model_validate({**given.model_dump(), "host": host, "run_dir": str(folder.resolve())})
         except ValidationError as error:
             first = error.errors()[0]["msg"]
@@ -230,8 +229,8 @@ class _Newcomer:
         config.dump(folder / "config.json")
         write_json(folder / COMMAND, {"command": list(command), "folder": str(where)})
         write_json(folder / "environment.json", {**environment(argv, where), "run": config.run})
-        if self._ticket.key is not None:
-            shutil.copyfile(self._ticket.key, _private(folder / SWARM_KEY))
+        if self._key is not None:
+            write_pair(folder / SWARM_KEY, self._key)
         (folder / "seeds").mkdir()
         for entry in welcome.entries:
             if entry.owner != self._door and (seed := entry.seed) is not None:
@@ -243,9 +242,3 @@ def _free(folder: Path, name: str) -> Path:
     plain = re.sub(r"[^\w.-]", "_", name, flags=re.ASCII).lstrip(".") or "run"
     tails = itertools.chain([""], (f"-{number}" for number in itertools.count(2)))
     return next(path for tail in tails if not (path := folder / f"{plain}{tail}").exists())
-
-
-def _private(path: Path) -> Path:
-    """An empty file that nobody else can read."""
-    path.touch(mode=0o600, exist_ok=False)
-    return path

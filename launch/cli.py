@@ -13,7 +13,7 @@ from gossip.errors import ConfigError, GossipError
 
 from . import bench, drill, keygen, tend
 from .join import join
-from .options import Json, Quiet
+from .options import Advertise, Json, Port, Quiet
 from .simulate import simulate
 
 if TYPE_CHECKING:
@@ -135,6 +135,8 @@ def run(
     keys: Keys = None,
     key: SwarmKey = None,
     insecure: Insecure = False,
+    advertise: Advertise = "",
+    port: Port = 0,
     config: Config = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -145,6 +147,8 @@ def run(
     from gossip.config import resolve
 
     from . import feasible, runs
+    from .advertise import own_address
+    from .entrance import Entrance
     from .peer_setup import script_command
     from .screens import PlainScreen
 
@@ -152,6 +156,7 @@ def run(
     flags.update(room=room, sender=sender, on_minority=on_minority, batch_policy=batch_policy, slices=slices)
     flags.update(start_timeout_s=start_timeout, round_timeout_s=round_timeout, record=record or None, drills=drills or None)
     flags.update(keys=keys if key is None else keys is not False, insecure=insecure or None)
+    flags.update(host=own_address(advertise) if advertise else None)
     resolved = resolve(flags, config)
     if show:
         fitting.check_names(resolved.config.topology, resolved.config.aggregator)
@@ -166,7 +171,8 @@ def run(
     screen.say(f"{settled.name}: {settled.peers} peers, {settled.topology}, {settled.aggregator} (f={settled.f}), in {folder}")
     if settled.room > settled.peers:
         screen.say(f"room for {settled.room - settled.peers} more: gossip join {folder}")
-    outcome = runs.train(settled, script_command(script, arguments or []), screen)
+    entrance = Entrance(port=port) if port else None
+    outcome = runs.train(settled, script_command(script, arguments or []), screen, entrance=entrance)
     conclude(folder, outcome, screen, as_json)
 
 

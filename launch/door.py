@@ -260,7 +260,9 @@ class Door:
             message = f"the run {config.name} has room for {config.peers_max} peers at a time: {knock.count} were to join, "
             hint = "who leaves or is killed makes room; whose launcher was killed does not"
             return says.TurnedAway("full", f"{message}and there is room for {free}", hint)
-        given = config.model_copy(update={"run_dir": "", "host": "127.0.0.1"})
+        # Where this launcher's peers listen decides about keys when nobody has; theirs listen elsewhere.
+        keys = None if config.insecure else config.keyed
+        given = config.model_copy(update={"run_dir": "", "host": "127.0.0.1", "keys": keys})
         return says.Welcome(
             config.run_id,
             tuple(sorted(ids.items())),

@@ -57,7 +57,9 @@ class Entry:
         """As the file for the peers of a host says it; None: there is no address yet."""
         if self.ended:
             return Seed(self.peer, "", "", self.incarnation, ended=True)
-        return Seed(self.peer, self.control, self.bulk, self.incarnation) if self.progress > CLAIMED else None
+        if self.progress == CLAIMED:
+            return None
+        return Seed(self.peer, self.control, self.bulk, self.incarnation, key=self.key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +163,8 @@ class Doorkeeper:
         if known is not None and same and known.progress > progress:
             progress = known.progress
         owner = self.local.door if own else b""
-        news = self.merge([Entry(seed.peer, seed.incarnation, progress, owner, seed.ended, seed.control, seed.bulk)])
+        where = (seed.control, seed.bulk, seed.key)
+        news = self.merge([Entry(seed.peer, seed.incarnation, progress, owner, seed.ended, *where)])
         if seed.ended:
             self.own.discard(seed.peer)
         return news

@@ -6,8 +6,10 @@ import asyncio
 import shlex
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from gossip.keys import SWARM_KEY
 from gossip.rendezvous import read_seed
 from gossip.transport.addresses import is_loopback
 
@@ -31,6 +33,8 @@ class Doorway:
         from .door import Door
 
         self._run, self._config = run, run.config
+        if entrance.key is None and (run.folder / SWARM_KEY).is_file():
+            entrance = replace(entrance, key=run.folder / SWARM_KEY)
         self.door = Door(run.config, run.folder, run.peers, entrance, let_in=self._let_in, lost=run.lose, say=run.screen.say)
         self._unmet: tuple[set[int], float] = (set(), 0.0)
         self._unreached: dict[int, str] = {}
@@ -55,6 +59,15 @@ class Doorway:
         key = f" --key {shlex.quote(str(self.door.key_file))}" if self.door.key_file is not None else ""
         only = "   (on this machine; for others: gossip run --advertise ADDRESS)" if is_loopback(host) else ""
         return f"gossip join{key} {self.door.address} -- {shlex.join(self._run.command[2:])}{only}"
+
+    async def another_id(self, peer: int) -> tuple[int, int] | None:
+        """For a newcomer that has lost its own, with the incarnation that its life begins with. None: there is no room."""
+        new = await self.door.claim_own()
+        if new is None:
+            self._run.screen.say(f"x there is no room for peer {peer} under another id")
+        else:
+            self._run.view.expect(new[0])
+        return new
 
     def _let_in(self) -> set[int]:
         return {peer for peer in self._run.peers if self._run.view.rows[peer].state == "training"}

@@ -15,7 +15,7 @@ class Entrance:
         host: To listen on; "": the address that the peers here listen on.
         port: 0: any that is free.
         door: Its number, where others know it already; b"": drawn.
-        key: File of the run's swarm key, by which doors know each other; None: there is none.
+        key: File of the run's swarm key, by which doors know each other; None: the one in the run's folder, if there is one.
     """
 
     seeds: tuple[str, ...] = ()

@@ -12,7 +12,7 @@ import typer
 
 from gossip.errors import ConfigError
 
-from .options import Json, Quiet
+from .options import Advertise, Json, Port, Quiet
 
 if TYPE_CHECKING:
     from .screens import Screen
@@ -28,10 +28,8 @@ def join(
     ] = None,
     key: Annotated[Path | None, typer.Option(help="The run's swarm key: runs/NAME/swarm.key.", show_default=False)] = None,
     insecure: Annotated[bool, typer.Option("--insecure", help="Join a run that has no keys.")] = False,
-    advertise: Annotated[
-        str, typer.Option(help="Own address that the others reach: a number, an interface or a network.", show_default=False)
-    ] = "",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the own door; 0: any that is free.")] = 0,
+    advertise: Advertise = "",
+    port: Port = 0,
     timeout: Annotated[float, typer.Option(min=0, help="Seconds to knock before giving up.")] = 10.0,
     run_dir: Annotated[Path | None, typer.Option(help="Folder to make when joining by an address.", show_default=False)] = None,
     as_json: Json = False,

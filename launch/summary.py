@@ -65,14 +65,17 @@ def build(folder: Path, exit_code: int, wall_s: float) -> dict[str, Any]:
     # A side that was given up may have been ahead.
     last = max([*done, *(() if past.given_up else (view.round,))], default=-1)
     # With commits a round that has none was lost; topologies without commits report what they lose.
-    lost = set(view.lost_rounds) | ({number for number in range(last + 1) if number not in done} if done else set())
+    # Who makes a commit writes it down, in the folder of its own launcher.
+    elsewhere = sorted({*range(config.peers)} - came) if came else []
+    missing = {number for number in range(last + 1) if number not in done} if done and not elsewhere else set()
+    lost = set(view.lost_rounds) | missing
     if exit_code == 0 and lost and last + 1 == len(lost):
         exit_code = 1  # all peers came to their end, and nothing was ever learnt: a rule that always fails, say
     finished = [peer for peer, row in view.rows.items() if row.state == "done"]
     present = finished or [peer for peer, row in view.rows.items() if row.state != "gone"]
     survivors = [peer for peer in present if peer not in plan.liars]
     evaluation = read_json(folder / "evaluation.json") or {}
-    counted = epochs(commits)
+    counted = epochs(commits) if not elsewhere else _told(view)
     return {
         "schema": SCHEMA,
         "status": STATUS.get(exit_code, "failed"),
@@ -117,6 +120,7 @@ def build(folder: Path, exit_code: int, wall_s: float) -> dict[str, Any]:
             for rejoin in view.rejoins
         ],
         "joins": joins(view, commits),
+        "elsewhere": elsewhere,
         "left": [{"peer": peer, "round": round_id} for peer, round_id in sorted(view.leaves.items())],
         "partitions": partitions(view, past),
         "suspected": sorted(view.suspicions),
@@ -208,6 +212,12 @@ def epochs(commits: Iterable[Mapping[str, Any]]) -> list[dict[str, int]] | None:
         counts = {"once": once, "twice": len(count) - once - never, "never": never}
         counted.append({"epoch": epoch, **counts, "rounds": len(rounds[epoch])})
     return counted
+
+
+def _told(view: RunView) -> list[dict[str, int]] | None:
+    """The same as the peers tell it, of the epochs whose end they saw."""
+    names = ("epoch", "once", "twice", "never", "rounds")
+    return [{name: int(row.get(name) or 0) for name in names} for _, row in sorted(view.epochs.items())] or None
 
 
 def samples(counted: list[dict[str, int]] | None) -> dict[str, int] | None:

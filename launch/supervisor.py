@@ -171,13 +171,10 @@ class Supervisor:
     async def _begin_anew(self, peer: int) -> None:
         """A newcomer that has lost its id comes again."""
         self._ended.add(peer)
-        new = await self.doorway.door.claim_own() if self.doorway is not None and not self._stop.is_set() else None
-        if new is None:
-            self._say(f"x there is no room for peer {peer} under another id")
-            return
-        self.peers[new[0]] = new[1]
-        self.view.expect(new[0])
-        await self._life_of(*new)
+        new = await self.doorway.another_id(peer) if self.doorway is not None and not self._stop.is_set() else None
+        if new is not None:
+            self.peers[new[0]] = new[1]
+            await self._life_of(*new)
 
     def _dismiss_latecomers(self) -> None:
         """Stops peers that were started again and came too late: all others are done, and nobody is left to take them in."""
