@@ -13,6 +13,7 @@ import typer
 from gossip.errors import ConfigError, GossipError
 
 from . import bench, drill, tend
+from .doctor import doctor
 from .simulate import simulate
 
 if TYPE_CHECKING:
@@ -229,7 +230,7 @@ def demo(
 
 
 app.command()(simulate)
-for command in tend.COMMANDS:
+for command in (doctor, *tend.COMMANDS):
     app.command()(command)
 app.add_typer(bench.app, name="bench")
 app.add_typer(drill.app, name="drill")
