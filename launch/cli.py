@@ -12,6 +12,7 @@ import typer
 from gossip.errors import ConfigError, GossipError
 
 from . import bench, drill, keygen, tend
+from .doctor import doctor
 from .join import join
 from .options import Advertise, Json, Port, Quiet
 from .simulate import simulate
@@ -231,9 +232,8 @@ def demo(
 
 app.command()(simulate)
 app.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False})(join)
-for command in tend.COMMANDS:
+for command in (doctor, keygen.keygen, *tend.COMMANDS):
     app.command()(command)
-app.command()(keygen.keygen)
 app.add_typer(bench.app, name="bench")
 app.add_typer(drill.app, name="drill")
 
