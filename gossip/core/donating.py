@@ -171,7 +171,7 @@ class Donor:
 
     def on_snapshot(self, event: SnapshotTaken, now: float) -> list[Effect]:
         round_id = event.round_id
-        beside = self._beside.pop(self._taking[0]) if self._taking else None
+        beside = self._beside.pop(self._taking[0], None) if self._taking else None
         asked_at = self._taking.popleft() if self._taking else -1
         kept = beside if asked_at == round_id else self.source.snapshot(round_id)
         whole = kept is not None and event.payload.nbytes > 0
