@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from gossip.core.events import Committed
+from gossip.core.messages import Charge
 
 from .flood import Flood
 from .telemetry import SCHEMAS
@@ -123,7 +124,7 @@ class Journal:
                 for c in commit.contributors
             ],
             "rejected": [{"peer": r.peer, "reason": r.reason} for r in commit.rejected],
-            "charges": [{"peer": c.peer, "round": c.round_id, "silent": c.silent} for c in commit.charges],
+            "charges": [_charge(charge) for charge in commit.charges],
             "roster": commit.roster,
             "loss": commit.loss,
             "rates": commit.rates,
@@ -296,3 +297,11 @@ def write_error(folder: Path | None, peer: int, incarnation: int, error: BaseExc
         "traceback": traceback.format_exception(error),
     }
     (folder / "node_error.json").write_text(json.dumps(fields, indent=2, default=str))
+
+
+def _charge(charge: Charge) -> dict[str, Any]:
+    """Of a refused result, without what is said of others only."""
+    said: dict[str, Any] = {"peer": charge.peer, "round": charge.round_id}
+    if charge.turn:
+        return {**said, "turn": charge.turn.hex(), "content": charge.content.hex()}
+    return {**said, "silent": True} if charge.silent else said

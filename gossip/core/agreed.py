@@ -14,8 +14,9 @@ from .data_cursor import DataCursor, Ranges
 from .events import Apply, Committed, Effect, Payload, Report, Slice
 from .foresight import AHEAD_MAX, Foresight
 from .lineage import Lineage
-from .messages import CHARGES_MAX, Commit, PeerId
+from .messages import CHARGES_MAX, DIGEST_BYTES, Commit, PeerId
 from .rates import are_sound
+from .receipts import Receipts
 from .settings import CoreSettings
 from .silences import Silences
 from .trust import TrustTable
@@ -32,6 +33,7 @@ class Agreed:
         self.lineage = Lineage(settings.run, settings.lineage)
         self.trust = TrustTable(settings.trust, settings.f)
         self.silences = Silences(settings.trust, settings.f)
+        self.receipts = Receipts(settings.f)
         batches = len(settings.peers) if settings.batch_policy == "fixed_global" else 0
         self.cursor = DataCursor(at_least=settings.updates_min, batches=batches, paced=settings.slices == "speed")
         self.foresight = Foresight()
@@ -47,7 +49,8 @@ class Agreed:
         round_id, locked = self.lineage.next_round, self.trust.quarantined()
         self._sharers = self._next_sharers(locked)
         self._slices = self.cursor.assign(self._sharers)
-        self._snapshots[round_id] = (self.roster.peers, self.trust.pack(), self.cursor.pack(), self.silences.pack())
+        tables = self.trust.pack(), self.cursor.pack(), self.silences.pack(), self.receipts.pack()
+        self._snapshots[round_id] = (self.roster.peers, *tables)
         while len(self._snapshots) > SNAPSHOTS_KEPT:
             self._snapshots.popitem(last=False)
         return locked
@@ -109,7 +112,7 @@ class Agreed:
         used = set() if lost else set.intersection(*[{c.peer for c in commit.contributors} for commit in commits])
         effects: list[Effect] = [
             Report(t.change, {"subject": t.peer, "trust": round(t.trust, 3), "reasons": list(t.reasons), "round": t.round_id})
-            for t in self.trust.observe_round(commits)
+            for t in self.trust.observe_round(commits, self.receipts.observe_round(commits))
         ]
         turns = self.silences.observe_round(commits, self.trust.quarantined())
         effects += [Report(turn, {"subject": peer, "round": round_id}) for peer, turn in turns]
@@ -167,8 +170,10 @@ class Agreed:
 
     def _may_charge(self, commit: Commit) -> bool:
         """Whether its charges are of members of the run and of rounds so far, each once, ascending, and few."""
-        named = [(charge.peer, charge.round_id, charge.silent) for charge in commit.charges]
-        known = all(self.settings.may_be(peer) and at <= commit.round_id for peer, at, _ in named)
+        named = [(charge.peer, charge.round_id, charge.silent, charge.turn, charge.content) for charge in commit.charges]
+        known = all(self.settings.may_be(peer) and at <= commit.round_id for peer, at, *_ in named)
+        sizes = (0, 0), (DIGEST_BYTES, DIGEST_BYTES)
+        known = known and all((len(c.turn), len(c.content)) in sizes and not (c.silent and c.turn) for c in commit.charges)
         return known and len(named) <= CHARGES_MAX and named == sorted(set(named))
 
     def adopt(self, round_id: int, chain: bytes, snapshot: tuple[Any, ...]) -> None:
@@ -176,14 +181,17 @@ class Agreed:
 
         Raises: ValueError: the snapshot is not one; then roster and chain have not changed.
         """
-        if len(snapshot) != 4 or not isinstance(snapshot[0], list | tuple):
-            raise ValueError("a snapshot holds a roster, the trust table, the data cursor and who keeps silent")
-        peers, trust, cursor, silences = tuple(snapshot[0]), *snapshot[1:]
+        if len(snapshot) != 5 or not isinstance(snapshot[0], list | tuple):
+            raise ValueError(
+                "a snapshot holds a roster, the trust table, the data cursor, who keeps silent, and who says what of whom"
+            )
+        peers, trust, cursor, silences, receipts = tuple(snapshot[0]), *snapshot[1:]
         if not self.is_roster(peers):
             raise ValueError(f"{peers} is not a roster of {self.settings.everybody}")
         self.cursor.unpack(cursor)
         self.trust.unpack(trust)
         self.silences.unpack(silences)
+        self.receipts.unpack(receipts)
         self.roster, self.rates = Roster(peers, self.settings.lineage), ()
         self.lineage.restart(round_id, chain)
 

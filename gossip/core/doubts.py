@@ -12,9 +12,10 @@ from typing import TypeAlias
 from .agreed import Agreed, whence
 from .astray import Astray
 from .claims import Claims, Doubt
-from .events import Contributed, Effect, Likeness, Payload, Report
+from .events import Contributed, Effect, Likeness, Payload, Received, Report
 from .joint import Advance
 from .messages import CHARGES_MAX, Charge, Commit, Message, PeerId
+from .receipts import Witness
 from .serving import Server
 from .shard import ShardRound
 from .view import View
@@ -34,11 +35,11 @@ class Doubts:
 
     def __init__(self, agreed: Agreed, astray: Astray, server: Server, view: View, advance: Advance) -> None:
         self.local, self.server, self.advance, self.trust = server.local, server, advance, agreed.trust
-        self.f, self.settings = agreed.settings.f, agreed.settings.results
+        self.f, self.settings, self.agreed = agreed.settings.f, agreed.settings.results, agreed
         self.claims = Claims(agreed, astray, server, view)
         self._lengths: dict[int, Lengths] = {}
         self._refused: OrderedDict[tuple[PeerId, int], None] = OrderedDict()  # whose results of which rounds
-        self.silences = agreed.silences
+        self.silences, self.witness = agreed.silences, Witness(server.local, agreed.receipts)
         self._waited: OrderedDict[tuple[PeerId, int], None] = OrderedDict()  # likewise, for what did not come
 
     def charges(self) -> tuple[Charge, ...]:
@@ -46,7 +47,18 @@ class Doubts:
         here = self.server.round_id
         told = [(*charge, True) for charge in self._waited if self.silences.lacks(self.local, *charge, here)]
         told += [(*charge, False) for charge in self._refused if self.trust.lacks(self.local, *charge, here)]
-        return tuple([Charge(*charge) for charge in sorted(told[-CHARGES_MAX:])])
+        charges = [*self.witness.statements(), *[Charge(*charge) for charge in told]][-CHARGES_MAX:]
+        return tuple(sorted(charges, key=lambda c: (c.peer, c.round_id, c.silent, c.turn, c.content)))
+
+    def saw(self, event: Received, shards: int) -> None:
+        """A message has come, whether it is of use or not."""
+        commit = event.message
+        if not self.f or not isinstance(commit, Commit):
+            return
+        # Nobody can make up so many turns that what it said in a true one is forgotten.
+        true = commit.shard < shards and commit.made_at < 2 * len(self.server.roster)
+        if true and commit.parent and commit.parent == self.agreed.lineage.before(commit.round_id):
+            self.witness.saw(event.sender, event.incarnation, commit)
 
     def give_up(self, shard: ShardRound, now: float) -> list[Effect]:
         """The server of the present attempt has had its time, and is there: else it would have been skipped before."""

@@ -64,7 +64,8 @@ def header_bytes(commit: Commit) -> bytes:
         parts += [_blob(digest) for digest in commit.measured]
     if commit.charges:
         parts.append(_COUNT.pack(-len(commit.charges)))  # below zero: no weights of a decision
-        parts += [_CHARGE.pack(c.peer, -1 - c.round_id if c.silent else c.round_id) for c in commit.charges]
+        for c in commit.charges:
+            parts += [_CHARGE.pack(c.peer, -1 - c.round_id if c.silent else c.round_id), _blob(c.turn), _blob(c.content)]
     return b"".join(parts)
 
 

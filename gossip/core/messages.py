@@ -142,11 +142,13 @@ class Rejection:
 @record
 class Charge:
     """The server of a commit says in its own name: what ``peer`` has sent it as the result of round ``round_id`` was refused, or
-    (``silent``) did not come in time though ``peer`` was there."""
+    (``silent``) did not come in time though ``peer`` was there; or, where there is a ``turn``, was of this ``content``."""
 
     peer: PeerId
     round_id: int
     silent: bool = False
+    turn: bytes = b""
+    content: bytes = b""
 
 
 @record

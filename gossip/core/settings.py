@@ -61,6 +61,7 @@ class TrustSettings:
     outlying: float = 3.0  # so many times farther out than the median, as a rule and this time: that is evidence
     # Honest results are refused now and then, in a swarm near its optimum 1 of 200 a server; lies nearly each time.
     served_memory: float = 0.75  # what is left of the trust in a server when more than f peers have refused a result of it
+    twice_memory: float = 0.3  # likewise, once it is proven to have told different peers different results of one turn
     served_recovery: float = 0.04  # of what is lacking comes back with each result of it that is taken
     heard_memory: float = 0.5  # what is left of the hope to hear of a server when more than f peers have waited in vain
     suspect_below: float = 0.5

@@ -57,6 +57,7 @@ class _Standing:
     phase: Literal["normal", "quarantined", "parole"] = "normal"
     recent: tuple[tuple[str, float], ...] = ()  # evidence ("" for none) and outlyingness, oldest first
     refused: int = 0  # results that more than f have refused, since it was locked up last
+    twice: int = 0  # turns in which it is proven to have told two results, likewise
     charges: tuple[tuple[int, tuple[PeerId, ...]], ...] = ()  # round of a result -> who refused it; (): enough
 
     @property
@@ -126,6 +127,8 @@ class TrustTable:
         if standing.refused:
             results = f"{standing.refused} of its results were" if standing.refused > 1 else "a result of it was"
             found.append(f"{results} refused by more than {self.f} peers")
+        if standing.twice:
+            found.append(f"it told different peers different results in {standing.twice} of its turns")
         return tuple(found)
 
     def lacks(self, accuser: PeerId, peer: PeerId, of_round: int, round_id: int) -> bool:
@@ -137,8 +140,9 @@ class TrustTable:
 
     # --- what it learns ---------------------------------------------------------------------------------------------------
 
-    def observe_round(self, commits: Sequence[Commit]) -> list[Transition]:
-        """Learns from the commits of one round, one a shard. A peer that stands out in one shard stands out."""
+    def observe_round(self, commits: Sequence[Commit], proven: Sequence[PeerId] = ()) -> list[Transition]:
+        """Learns from the commits of one round, one a shard. A peer that stands out in one shard stands out. ``proven``: who has
+        told different peers different results in one turn, as it is certain with this round."""
         assert commits, "a round has at least one shard"
         contributors: dict[PeerId, Contribution] = {}
         rejected: dict[PeerId, Rejection] = {}
@@ -150,7 +154,11 @@ class TrustTable:
             for rejection in commit.rejected:
                 if rejection.peer not in rejected or rejection.reason in WORDS:
                     rejected[rejection.peer] = rejection
-        accused = self._serve(commits)
+        accused = *self._serve(commits), *proven
+        for peer in proven:
+            standing = self._standings.setdefault(peer, _Standing())
+            standing.served *= self.settings.twice_memory
+            standing.twice = min(standing.twice + 1, RECENT)
         return self.observe_commit(
             commits[0].round_id, contributors.values(), rejected.values(), roster=commits[0].roster or None, accused=accused
         )
@@ -165,7 +173,7 @@ class TrustTable:
                 changed.append(commit.server)
         for commit in commits:
             for charge in commit.charges:
-                accused = not charge.silent and charge.peer != commit.server
+                accused = not (charge.silent or charge.turn) and charge.peer != commit.server
                 if accused and self.lacks(commit.server, charge.peer, charge.round_id, commit.round_id):
                     self._charge(self._standings.setdefault(charge.peer, _Standing()), commit, charge.round_id)
                     changed.append(charge.peer)
@@ -251,7 +259,7 @@ class TrustTable:
                 standing.served = max(standing.served, self._parole_score)
                 standing.rounds_left = self.settings.parole_rounds
                 # Otherwise the old offences would be told as the reason for what happens from now on.
-                standing.recent, standing.refused = (), 0
+                standing.recent, standing.refused, standing.twice = (), 0, 0
                 changes.append(self._transition(peer, "parole", round_id))
             else:
                 standing.phase, standing.score = "normal", self.settings.suspect_below
@@ -299,7 +307,10 @@ class TrustTable:
         """The whole table as plain tuples, for a peer that takes over our state."""
         table = sorted(self._standings.items())
         return tuple(
-            [(p, s.score, s.suspected, s.phase, s.rounds_left, s.recent, s.served, s.refused, s.charges) for p, s in table]
+            [
+                (p, s.score, s.suspected, s.phase, s.rounds_left, s.recent, s.served, s.refused, s.twice, s.charges)
+                for p, s in table
+            ]
         )
 
     def unpack(self, packed: Any) -> None:
@@ -321,10 +332,10 @@ def _standings_of(packed: Any) -> dict[PeerId, _Standing]:
         raise ValueError("trust: not a table of peers")
     standings = {}
     for row in packed:
-        if not isinstance(row, tuple | list) or len(row) != 9:
-            raise ValueError("trust: a row has 9 fields")
-        peer, score, suspected, phase, rounds_left, recent, served, refused, charges = row
-        if not _are_counts((peer, rounds_left, refused)):
+        if not isinstance(row, tuple | list) or len(row) != 10:
+            raise ValueError("trust: a row has 10 fields")
+        peer, score, suspected, phase, rounds_left, recent, served, refused, twice, charges = row
+        if not _are_counts((peer, rounds_left, refused, twice)):
             raise ValueError("trust: peers and rounds are whole numbers")
         for value in (score, served):
             if not isinstance(value, int | float) or not 0.0 <= value <= 1.0 or not isinstance(suspected, bool):
@@ -339,7 +350,7 @@ def _standings_of(packed: Any) -> dict[PeerId, _Standing]:
             if not isinstance(item[1], int | float):
                 raise ValueError("trust: evidence without a number")
         memory, known = tuple([(str(name), float(far)) for name, far in recent]), _charges_of(charges)
-        standings[peer] = _Standing(float(score), float(served), suspected, rounds_left, phase, memory, refused, known)
+        standings[peer] = _Standing(float(score), float(served), suspected, rounds_left, phase, memory, refused, twice, known)
     return standings
 
 

@@ -80,9 +80,9 @@ def test_junk_from_a_donor_is_refused_and_changes_nothing(junk: Any) -> None:
 
 def test_a_row_with_one_wrong_field_is_refused() -> None:
     table = TrustTable(SHORT, 2)
-    good = (3, 0.5, True, "normal", 0, (("outlying", 4.0),), 1.0, 0, ((7, (1, 2)),))
+    good = (3, 0.5, True, "normal", 0, (("outlying", 4.0),), 1.0, 0, 0, ((7, (1, 2)),))
     table.unpack((good,))
-    wrong = (-1, 1.5, "yes", "jailed", -1, (("bribed", 1.0),), 1.5, -1, ((7, (-1,)),))
+    wrong = (-1, 1.5, "yes", "jailed", -1, (("bribed", 1.0),), 1.5, -1, -1, ((7, (-1,)),))
     for place, value in enumerate(wrong):
         with pytest.raises(ValueError, match="trust"):
             table.unpack(((*good[:place], value, *good[place + 1 :]),))

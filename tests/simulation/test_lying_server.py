@@ -26,11 +26,13 @@ class Verdicts(Observer):
         self.locked: set[PeerId] = set()
         self.by: set[PeerId] = set()
         self.charged: dict[PeerId, set[PeerId]] = {}
+        self.reasons: set[str] = set()
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
         if isinstance(effect, Report) and effect.event == "quarantined":
             self.locked.add(effect.fields["subject"])
             self.by.add(peer)
+            self.reasons.update(effect.fields["reasons"])
         elif isinstance(effect, Committed):
             for charge in effect.commit.charges:
                 self.charged.setdefault(charge.peer, set()).add(effect.commit.server)
@@ -99,3 +101,13 @@ def test_a_server_that_keeps_its_results_is_passed_over_and_costs_few_timeouts()
     assert outcome.reports["passed_over"] >= 4
     assert seen.locked == set()
     assert "suspected" not in outcome.reports
+
+
+@pytest.mark.parametrize(("peers", "liar"), [(6, 0), (8, 6)])
+def test_a_server_that_tells_peers_different_results_is_locked_up_by_what_they_say_it_handed_them(peers: int, liar: int) -> None:
+    seen = Verdicts()
+    schedule = Schedule(7, peers=peers, active_s=2.0, duration_s=2.0, compute_s=(0.02, 0.04), aggregator="suspicion")
+    outcome = run(replace(schedule, faults=(NodeLie("two_results", (liar,)),), round_timeout_s=0.5), [seen])
+    assert outcome.violation is None, outcome.violation
+    assert seen.locked == {liar}
+    assert any("different results" in reason for reason in seen.reasons)

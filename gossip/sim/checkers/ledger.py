@@ -41,6 +41,8 @@ class Ledger:
     f: int
     records: dict[PeerId, Record] = field(default_factory=dict)
     charges: dict[tuple[PeerId, int], frozenset[PeerId]] = field(default_factory=dict)  # peer and round -> who has refused it
+    receipts: dict[tuple[PeerId, int, bytes], dict[bytes, frozenset[PeerId]]] = field(default_factory=dict)
+    """Peer, round and turn -> content of its result -> who was handed it, as they say."""
     wrong: tuple[PeerId, str] | None = None
 
     def locked(self) -> tuple[PeerId, ...]:
@@ -64,6 +66,7 @@ class Ledger:
         changes: Iterable[tuple[PeerId, str]],
         members: Collection[PeerId],
         charged: Iterable[tuple[PeerId, PeerId, int]] = (),
+        stated: Iterable[tuple[PeerId, PeerId, int, bytes, bytes]] = (),
     ) -> Ledger:
         """What one more round makes of it.
 
@@ -71,6 +74,7 @@ class Ledger:
             judged: Whom the rule has seen, or who is proven faulty, and whether it stood out.
             changes: What trust says: ``(peer, "quarantined" or "parole")``.
             charged: Who says that it has refused whose result of which round.
+            stated: Who says that whose result of which round and turn was what.
         """
         records, wrong = {peer: _a_round_on(record) for peer, record in self.records.items()}, None
         for peer, stood_out in judged:
@@ -85,6 +89,15 @@ class Ledger:
             if len(before) <= self.f < len(by):
                 record = records.get(peer, NOTHING)
                 records[peer] = replace(record, refused=record.refused + 1)
+        receipts = dict(self.receipts)
+        for witness, peer, of_round, turn, content in stated:
+            said = receipts[peer, of_round, turn] = dict(receipts.get((peer, of_round, turn), {}))
+            twice = sum(len(by) > self.f for by in said.values()) > 1
+            said[content] = said.get(content, frozenset()) | {witness}
+            if not twice and sum(len(by) > self.f for by in said.values()) > 1:
+                record = records.get(peer, NOTHING)
+                worth = ceil(log(self.settings.twice_memory) / log(self.settings.served_memory))
+                records[peer] = replace(record, refused=record.refused + worth)
         for peer, change in changes:
             record = records.get(peer, NOTHING)
             if change == "quarantined":
@@ -102,7 +115,8 @@ class Ledger:
                     lasted = f"was locked up for {record.locked_for} rounds" if record.locked_for >= 0 else "was not locked up"
                     wrong = peer, f"is released with round {round_id}, and {lasted}"
                 records[peer] = Record(released_for=0)
-        return replace(self, records=records, charges=charges, wrong=wrong or self._lacks(round_id, records, members))
+        wrong = wrong or self._lacks(round_id, records, members)
+        return replace(self, records=records, charges=charges, receipts=receipts, wrong=wrong)
 
     def _lacks(self, round_id: int, records: dict[PeerId, Record], members: Collection[PeerId]) -> tuple[PeerId, str] | None:
         # Only who stands out as a rule is accused: what a peer sent before may clear it for as long as that is remembered.

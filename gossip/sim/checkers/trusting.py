@@ -3,10 +3,12 @@ each rule is told how many liars it has to bear. Nobody charges another with wha
 
 from __future__ import annotations
 
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 from gossip.core.events import Aggregate, Aggregated, Apply, Committed, Effect, Event, Received, Report
-from gossip.core.messages import Commit, PeerId, Push
+from gossip.core.lineage import header_bytes
+from gossip.core.messages import DIGEST_BYTES, Commit, PeerId, Push
 from gossip.core.peer import Peer
 
 from .base import Checker, Circumstances, peer_core
@@ -66,11 +68,11 @@ class TrustFollowsTheCommits(Checker):
             return  # it took over a state of which nobody has seen the history
         for commit in commits:
             self._judge_commit(swarm, peer, core, before, commit)
-        charged = [
-            (commit.server, charge.peer, charge.round_id) for commit in commits for charge in commit.charges if not charge.silent
-        ]
+        told = [(commit.server, charge) for commit in commits for charge in commit.charges if not charge.silent]
+        charged = [(by, charge.peer, charge.round_id) for by, charge in told if not charge.turn]
+        stated = [(by, c.peer, c.round_id, c.turn, c.content) for by, c in told if c.turn and by != c.peer]
         judged = _judged(commits, core.settings.trust.outlying)
-        ledger = before.after(commits[0].round_id, judged, changes, commits[0].roster, charged)
+        ledger = before.after(commits[0].round_id, judged, changes, commits[0].roster, charged, stated)
         self.judged += 1
         if ledger.wrong is not None:
             raise self.violated(swarm, peer, f"peer {ledger.wrong[0]} {ledger.wrong[1]}")
@@ -199,19 +201,26 @@ class TrustFollowsExperience(Checker):
 
 class ChargesByExperience(Checker):
     """S14, of rolling rounds: a commit charges others with nothing but results of their own making, which they have themselves
-    handed to the peer that made the commit, and which that has refused; or for which that has waited in vain. What others say
-    that they have made is hearsay."""
+    handed to the peer that made the commit, and which that has refused; or for which that has waited in vain; or it states what
+    that was handed. What others say that they have made is hearsay."""
 
     invariant = "S14"
+    events = (Commit,)
     effects = (Report, Committed)
 
     def __init__(self, circumstances: Circumstances | None = None) -> None:
         super().__init__(circumstances)
+        self._handed: dict[PeerId, dict[tuple[PeerId, int], set[bytes]]] = {}  # whose results of which rounds, as hashes
         self._refused: dict[PeerId, set[tuple[PeerId, int]]] = {}  # whose results of which rounds
         self._waited: dict[PeerId, set[tuple[PeerId, int]]] = {}  # likewise, in vain
 
     def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
-        self._refused[peer], self._waited[peer] = set(), set()
+        self._refused[peer], self._waited[peer], self._handed[peer] = set(), set(), {}
+
+    def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+        if isinstance(event, Received) and isinstance(event.message, Commit) and event.sender == event.message.server:
+            content = blake2b(header_bytes(event.message), digest_size=DIGEST_BYTES).digest()
+            self._handed[peer].setdefault((event.sender, event.message.round_id), set()).add(content)
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
         if isinstance(effect, Report):
@@ -222,10 +231,15 @@ class ChargesByExperience(Checker):
                 self._refused[peer].add((effect.fields["from"], effect.fields["round"]))
         elif isinstance(effect, Committed) and effect.made:
             for charge in effect.commit.charges:
+                whose = charge.peer, charge.round_id
+                if charge.turn:
+                    text = f"states what peer {charge.peer} has handed it in round {charge.round_id}, and was not handed that"
+                    self.demand(charge.content in self._handed[peer].get(whose, ()), swarm, peer, text)
+                    continue
                 what = "waited for none" if charge.silent else "refused none by it"
                 text = f"charges peer {charge.peer} with a result of round {charge.round_id}, of which it has {what}"
                 known = self._waited if charge.silent else self._refused
-                self.demand((charge.peer, charge.round_id) in known[peer], swarm, peer, text)
+                self.demand(whose in known[peer], swarm, peer, text)
 
 
 __all__ = ["ChargesByExperience", "TrustFollowsExperience", "TrustFollowsTheCommits"]

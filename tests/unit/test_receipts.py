@@ -1,0 +1,130 @@
+"""Who tells different peers different results in one turn is proven to, by more than f of each; nobody else ever is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gossip.core.messages import Charge, Commit, PeerId
+from gossip.core.receipts import STATED_MAX, TURNS_KEPT, Receipts, Witness
+from gossip.core.settings import TrustSettings
+from gossip.core.trust import TrustTable
+
+LIAR = 7
+TRUE = Commit(b"l", 5, 0, 0, 0, LIAR, b"p" * 16, b"d" * 16, (), (), tuple(range(8)), None, "")
+FALSE = replace(TRUE, digest=b"e" * 16)
+
+
+def stated(by: PeerId, *charges: Charge) -> Commit:
+    return replace(TRUE, round_id=9, server=by, charges=charges)
+
+
+def receipt(content: bytes, round_id: int = 5, turn: bytes = b"t" * 16) -> Charge:
+    return Charge(LIAR, round_id, turn=turn, content=content * 16)
+
+
+def test_two_contents_with_more_than_f_voices_each_are_proof_once() -> None:
+    table = Receipts(f=1)
+    said = [(0, b"a"), (1, b"b"), (2, b"a"), (2, b"b"), (3, b"b"), (4, b"b"), (5, b"a")]
+    assert [table.observe_round([stated(by, receipt(content))]) for by, content in said] == [[], [], [], [], [LIAR], [], []]
+    assert not table.wants(6, receipt(b"a"))
+
+
+def test_f_liars_prove_nothing_whatever_they_state() -> None:
+    table = Receipts(f=2)
+    for by in range(5):
+        assert table.observe_round([stated(by, receipt(b"a"))]) == []
+    for by in (5, 6, 5, 6):
+        assert table.observe_round([stated(by, receipt(b"b"))]) == []
+    assert table.observe_round([stated(LIAR, receipt(b"b"))]) == [], "of itself it says nothing"
+
+
+def test_other_turns_are_no_contradiction() -> None:
+    table = Receipts(f=0)
+    assert table.observe_round([stated(0, receipt(b"a")), stated(1, receipt(b"b", turn=b"u" * 16))]) == []
+    assert table.observe_round([stated(2, receipt(b"b", round_id=6))]) == []
+
+
+def test_no_peer_can_push_out_what_others_state() -> None:
+    table = Receipts(f=1)
+    table.observe_round([stated(0, receipt(b"a")), stated(1, receipt(b"a")), stated(2, receipt(b"b"))])
+    for round_id in range(6, 60):
+        table.observe_round([stated(3, receipt(b"c", round_id))])
+    assert len(table.pack()[0]) == 3 + STATED_MAX
+    assert not table.wants(3, receipt(b"c", 2))
+    assert table.observe_round([stated(4, receipt(b"b"))]) == [LIAR]
+
+
+def test_a_witness_states_what_it_was_handed_itself_once_it_hears_of_another() -> None:
+    table = Receipts(f=1)
+    witness = Witness(0, table)
+    witness.saw(3, 0, FALSE)
+    assert witness.statements() == [], "hearsay"
+    witness.saw(LIAR, 0, TRUE)
+    [charge] = witness.statements()
+    assert (charge.peer, charge.round_id) == (LIAR, 5)
+    table.observe_round([stated(0, charge)])
+    assert witness.statements() == [], "it is known"
+
+
+def test_a_witness_states_it_too_when_it_reads_of_another() -> None:
+    table = Receipts(f=1)
+    witness, other = Witness(0, table), Witness(1, table)
+    witness.saw(LIAR, 0, TRUE)
+    other.saw(LIAR, 0, FALSE)
+    assert (witness.statements(), other.statements()) == ([], [])
+    other.saw(3, 0, TRUE)
+    table.observe_round([stated(1, *other.statements())])
+    [charge] = witness.statements()
+    assert charge.turn.hex() == table.pack()[0][0][3]
+
+
+def test_another_life_attempt_shard_or_history_is_another_turn() -> None:
+    turns = set()
+    for incarnation, commit in (
+        (0, TRUE),
+        (1, TRUE),
+        (0, replace(TRUE, made_at=8)),
+        (0, replace(TRUE, shard=1)),
+        (0, replace(TRUE, parent=b"q" * 16)),
+    ):
+        witness = Witness(0, Receipts(f=1))
+        witness.saw(LIAR, incarnation, commit)
+        witness.saw(3, 0, replace(commit, digest=b"x" * 16))
+        turns.update(charge.turn for charge in witness.statements())
+    assert len(turns) == 5
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    witness = Witness(0, Receipts(f=1))
+    for round_id in range(2 * TURNS_KEPT):
+        witness.saw(LIAR, 0, replace(TRUE, round_id=round_id))
+        for number in range(9):
+            witness.saw(3, 0, replace(TRUE, round_id=round_id, digest=bytes([number]) * 16))
+    assert len(witness.statements()) == TURNS_KEPT
+    assert max(map(len, witness._heard.values())) <= 4
+
+
+def test_two_proofs_are_enough_for_quarantine_and_the_reason_is_told() -> None:
+    trust = TrustTable(TrustSettings(), f=2)
+    commit = replace(TRUE, server=0)
+    assert [c.change for c in trust.observe_round([commit], [LIAR])] == ["suspected"]
+    [change] = trust.observe_round([replace(commit, round_id=6)], [LIAR])
+    assert (change.peer, change.change) == (LIAR, "quarantined")
+    assert change.reasons == ("it told different peers different results in 2 of its turns",)
+
+
+def test_it_travels_with_the_state_and_what_is_none_is_refused() -> None:
+    table, other = Receipts(f=1), Receipts(f=1)
+    for by, content in ((0, b"a"), (1, b"a"), (2, b"b"), (3, b"b")):
+        table.observe_round([stated(by, receipt(content))])
+    other.unpack(table.pack())
+    assert other.pack() == table.pack()
+    row = (LIAR, 0, 5, "0a" * 16, "0b" * 16)
+    for junk in (3, ((), 3), (((1, 2),), ()), (((*row[:4], "0x" * 16),), ()), ((), ((LIAR, -1, row[3]),))):
+        with pytest.raises(ValueError, match="receipts"):
+            other.unpack(junk)
+    with pytest.raises(ValueError, match="states too much"):
+        other.unpack((tuple((*row[:2], at, *row[3:]) for at in range(STATED_MAX + 1)), ()))
+    assert other.pack() == table.pack()
