@@ -8,6 +8,7 @@ import json
 import os
 import select
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,20 +23,25 @@ class Rows:
     """The rows of a file of JSON lines, read as it grows: every line once, and none before it is whole."""
 
     def __init__(self, path: Path) -> None:
-        self._path, self._read, self._rows = path, 0, list[dict[str, Any]]()
+        self._path, self._read = path, 0
+        self._rows, self._by_event = list[dict[str, Any]](), defaultdict[str, list[dict[str, Any]]](list)
 
-    def so_far(self) -> list[dict[str, Any]]:
+    def so_far(self, *events: str) -> list[dict[str, Any]]:
         with contextlib.suppress(FileNotFoundError), self._path.open("rb") as file:
             file.seek(self._read)
             whole, newline, _ = file.read().rpartition(b"\n")
             self._read += len(whole) + len(newline)
-            found = map(json.loads, whole.splitlines())
-            self._rows += [row for row in found if "schema" not in row]
-        return self._rows
+            for row in map(json.loads, whole.splitlines()):
+                if "schema" not in row:
+                    self._rows.append(row)
+                    self._by_event[row.get("event", "")].append(row)
+        if len(events) == 1:
+            return self._by_event[events[0]]
+        return [row for row in self._rows if row.get("event") in events] if events else self._rows
 
 
 class Following:
-    """A folder that processes write into, with what is in it."""
+    """Files in a folder that processes write into. A file is followed from when somebody first asks for it."""
 
     def __init__(self, root: Path) -> None:
         self._root, self._files, self._watched = root, dict[Path, Rows](), set[Path]()
@@ -45,8 +51,7 @@ class Following:
 
     def rows(self, name: str, *events: str) -> list[dict[str, Any]]:
         """Of a file in the folder; with ``events`` those of that kind only."""
-        rows = self._files.setdefault(self._root / name, Rows(self._root / name)).so_far()
-        return [row for row in rows if not events or row.get("event") in events]
+        return self._files.setdefault(self._root / name, Rows(self._root / name)).so_far(*events)
 
     def until(
         self, what: Callable[[], T], about: str, within_s: float, writer: int | None = None, story: Callable[[], str] = str
@@ -61,11 +66,11 @@ class Following:
         ends = time.monotonic() + within_s
         with _open(writer) as gone:
             while True:
-                while self._watch_new():
-                    pass  # until there is nothing new: what came before its folder was watched told us nothing
                 hopeless = gone is not None and bool(select.select([gone], [], [], 0)[0])
                 if found := what():
                     return found
+                if self._watch_new():
+                    continue  # what came before its folder was watched told us nothing
                 left_s = ends - time.monotonic()
                 if hopeless or left_s <= 0:
                     pytest.fail(f"{about} never came{' and its writer has ended' if hopeless else ''}\n{story()}")
@@ -77,11 +82,10 @@ class Following:
         os.close(self._fd)
 
     def _watch_new(self) -> bool:
-        """Watches folders that have come; whether there were any."""
-        root = self._root
-        while not root.is_dir():
-            root = root.parent
-        folders = {root, *(path for path in root.iterdir() if path.is_dir())} if root == self._root else {root}
+        """Watches the folders of the files, or where those are to come. Whether there were any that it did not watch before."""
+        folders = set()
+        for path in self._files:
+            folders.add(next(folder for folder in path.parents if folder.is_dir()))
         new = folders - self._watched
         for folder in new:
             added = self._libc.inotify_add_watch(self._fd, os.fsencode(folder), MODIFY | MOVED_TO | CREATE)

@@ -7,12 +7,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from following import following
 
 SCRIPT = """
 import time
@@ -40,12 +40,8 @@ def live(tmp_path: Path) -> Iterator[Path]:
     command = [*CLI, "run", "--drills", "-n", "3", "--aggregator", "mean", "--run-dir", "runs/out", "--quiet", "train.py"]
     process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True)
     try:
-        metrics = tmp_path / "runs" / "out" / "peer-1" / "metrics.jsonl"
-        until = time.monotonic() + 100
-        while not (metrics.exists() and metrics.stat().st_size > 1000):
-            assert process.poll() is None, "the run has ended"
-            assert time.monotonic() < until, "it did not start to train"
-            time.sleep(0.05)
+        with following(tmp_path / "runs" / "out" / "peer-1") as written:
+            written.until(lambda: len(written.rows("metrics.jsonl")) > 10, "some rounds", 100, process.pid)
         yield tmp_path
         os.kill(process.pid, signal.SIGINT)
         assert process.wait(60) == 130

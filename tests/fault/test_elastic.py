@@ -7,13 +7,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from effort import effort
+from following import Following
 
 from gossip.keys import read_pair
 
@@ -55,6 +55,7 @@ class Run:
     def __init__(self, folder: Path) -> None:
         self.folder, self.out = folder, folder / "runs" / "out"
         self.launchers: list[subprocess.Popen[bytes]] = []
+        self._written = Following(self.out)
         (folder / "train.py").write_text(SCRIPT)
 
     def begin(self, *words: str) -> None:
@@ -68,24 +69,16 @@ class Run:
             self.launchers.append(subprocess.Popen([*CLI, *words], cwd=self.folder, stdout=log, stderr=log))
 
     def rows(self, event: str) -> list[dict[str, Any]]:
-        try:
-            lines = (self.out / "events.jsonl").read_text().splitlines()
-        except FileNotFoundError:
-            return []
-        found = (json.loads(line) for line in lines if line.endswith("}"))
-        return [row for row in found if row.get("event") == event]
+        return self._written.rows("events.jsonl", event)
 
     def train(self, count: int, more: int = 3) -> None:
         """Waits until a round has just so many peers, and some more are over."""
-        self.wait(lambda: bool(rows := self.rows("round")) and len(rows[-1]["contributors"]) == count)
+        self.wait(lambda: bool(rows := self.rows("round")) and len(rows[-1]["contributors"]) == count, f"a round of {count}")
         until = self.rows("round")[-1]["round"] + more
-        self.wait(lambda: self.rows("round")[-1]["round"] > until)
+        self.wait(lambda: self.rows("round")[-1]["round"] > until, f"round {until + 1}")
 
-    def wait(self, done: Callable[[], bool]) -> None:
-        until = time.monotonic() + PATIENCE_S
-        while not done():
-            assert time.monotonic() < until, (self.folder / "log").read_text()
-            time.sleep(0.05)
+    def wait(self, done: Callable[[], bool], about: str) -> None:
+        self._written.until(done, about, PATIENCE_S, self.launchers[0].pid, (self.folder / "log").read_text)
 
     def end(self) -> dict[str, Any]:
         """The end of the training for whoever is there. Returns the summary."""
@@ -95,14 +88,18 @@ class Run:
         found: dict[str, Any] = json.loads((self.out / "summary.json").read_text())
         return found
 
+    def close(self) -> None:
+        for launcher in self.launchers:
+            launcher.kill()
+            launcher.wait()
+        self._written.close()
+
 
 @pytest.fixture
 def run(tmp_path: Path) -> Iterator[Run]:
     run = Run(tmp_path)
     yield run
-    for launcher in run.launchers:
-        launcher.kill()
-        launcher.wait()
+    run.close()
 
 
 def data_exact(summary: dict[str, Any]) -> bool:
@@ -135,9 +132,9 @@ def test_the_last_one_goes_on_and_a_fresh_swarm_grows_from_it(run: Run) -> None:
     n, fresh = effort((3, 1), (8, 7))
     run.begin("-n", str(n), "--room", str(n + fresh), "--quorum", "available")
     run.train(n)
-    for row in run.rows("spawned")[: n - 1]:
+    for left, row in zip(range(n - 1, 0, -1), run.rows("spawned")[: n - 1], strict=True):
         os.killpg(row["pid"], signal.SIGKILL)
-    run.train(1)
+        run.train(left)
     run.join(fresh)
     run.train(1 + fresh)
     summary = run.end()

@@ -6,13 +6,13 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from effort import effort
+from following import Following
 from hosts import MOVE_IN, Hosts, hosts, why_no_hosts
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.skipif(bool(why := why_no_hosts()), reason=why)]
@@ -56,6 +56,7 @@ class Run:
 
     def __init__(self, folder: Path, pair: Hosts, n: int, first: int, *words: str) -> None:
         self.folder = folder / "out"
+        self.written = Following(self.folder)
         (folder / "train.py").write_text(SCRIPT)
         command = [
             sys.executable,
@@ -80,23 +81,18 @@ class Run:
         self.n = n
 
     def events(self, *names: str) -> list[dict[str, Any]]:
-        path = self.folder / "events.jsonl"
-        text = path.read_text() if path.exists() else ""
-        rows = [json.loads(line) for line in text.splitlines(keepends=True)[1:] if line.endswith("\n")]
-        return [row for row in rows if row["event"] in names]
+        return self.written.rows("events.jsonl", *names)
 
     def now(self, peer: int) -> int:
         return max([row["round"] for row in self.events("round") if row["peer"] == peer], default=0)
 
     def wait(self, what: Callable[[], Any], about: str) -> Any:
-        until = time.monotonic() + WAIT_S
-        while not (found := what()):
-            if time.monotonic() > until or self.launcher.poll() is not None:
-                self.launcher.terminate()
-                _, err = self.launcher.communicate(timeout=60)
-                pytest.fail(f"{about} never came\n{err[-3000:]}")
-            time.sleep(0.1)  # between two looks, not instead of one
-        return found
+        return self.written.until(what, about, WAIT_S, self.launcher.pid, self.last_words)
+
+    def last_words(self) -> str:
+        self.launcher.terminate()
+        _, err = self.launcher.communicate(timeout=60)
+        return err[-3000:]
 
     def wait_for_rounds(self, more: int, peers: range) -> None:
         until = max(self.now(peer) for peer in peers) + more
@@ -116,11 +112,12 @@ class Run:
         if self.launcher.poll() is None:
             self.launcher.kill()  # its peers see it go, and leave
             self.launcher.communicate()
+        self.written.close()
 
 
 @pytest.mark.parametrize("policy", effort(["pause"], list(POLICIES)))
 def test_after_a_cable_was_pulled_there_is_one_lineage_and_nothing_is_counted_twice(policy: str, tmp_path: Path) -> None:
-    n, first = effort(5, 8), effort(3, 5)
+    n, first = effort((3, 2), (8, 5))
     larger, smaller = range(first), range(first, n)
     with hosts(2) as pair:
         run = Run(tmp_path, pair, n, first, *POLICIES[policy])

@@ -154,7 +154,7 @@ class Swarm:
 
     def now(self) -> int:
         """The latest round that anybody told of."""
-        return max([event["round"] for peer in range(self.n) for event in self.events(peer, "round")], default=0)
+        return max([event["round"] for peer in range(self.n) for event in self.events(peer, "round")[-1:]], default=0)
 
     def finish(self, *peers: int) -> dict[int, str]:
         """Ends the training some rounds ahead, waits until the peers have ended well. Returns the last line that each printed."""

@@ -7,11 +7,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from effort import effort
+from following import following
 
 SCRIPT = """
 import sys
@@ -88,11 +88,8 @@ def test_a_script_that_raises_everywhere_exits_with_1_and_says_where(folder: Pat
 def test_a_run_that_is_asked_to_stop_stops_and_leaves_a_summary(folder: Path, number: int, code: int) -> None:
     process = subprocess.Popen(command("--quiet", "train.py", "1000000000"), cwd=folder, stdout=subprocess.PIPE, text=True)
     try:
-        metrics = folder / "out" / "peer-1" / "metrics.jsonl"
-        until = time.monotonic() + 100
-        while not (metrics.exists() and metrics.stat().st_size > 1000):
-            assert time.monotonic() < until, "it did not start to train"
-            time.sleep(0.05)
+        with following(folder / "out" / "peer-1") as written:
+            written.until(lambda: len(written.rows("metrics.jsonl")) > 10, "some rounds", 100, process.pid)
         os.kill(process.pid, number)
         assert process.wait(60) == code
     finally:
