@@ -22,11 +22,12 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
+from hashlib import blake2b
 from typing import Any, Literal, Protocol, TypeAlias
 
 from .donating import AHEAD_MAX, NO_STATE, CopyExpires, Donor, Source, parts_of, vouched_digest
 from .events import Effect, Payload, Received, Report, Restore, Restored, Send, Token
-from .messages import PeerId, StateOffer, StateRequest, Voucher
+from .messages import DIGEST_BYTES, PeerId, StateOffer, StateRequest, Voucher
 from .pieces import Gathering, Outline
 from .record import record
 from .rests import Rests
@@ -145,11 +146,11 @@ class Recovery:
         """The most that the payload of an offer may measure; -1 when none may come."""
         if not offer.digest:
             return 0
-        if self.stage != "asking":
+        if self.stage != "asking" or offer.nonce != self._nonce:
             return -1
         if self.pieces is not None:
             return self.pieces.length(sender, offer.piece)
-        return self._state_bytes_max
+        return self._state_bytes_max if sender == self.donor else -1
 
     @property
     def _state_bytes_max(self) -> int:
@@ -275,13 +276,16 @@ class Recovery:
         return []
 
     def _largest(self, strict: bool) -> list[PeerId]:
-        """Most of those who say the same; of equally many, those with the lower hash of history. ``strict``: the same of what
-        scripts set, too."""
+        """Most of those who say the same; of equally many, those whom a lot drawn from the run's seed prefers: the same for every
+        taker, and nothing that a liar could choose. ``strict``: the same of what scripts set, too."""
         groups: dict[tuple[bytes, bytes, int, bytes], list[PeerId]] = defaultdict(list)
         for peer, voucher in self._votes.items():
             if voucher.digest:
                 groups[voucher.chain, voucher.digest, voucher.round_id, voucher.settings if strict else b""].append(peer)
-        return min(groups.items(), key=lambda group: (-len(group[1]), group[0]), default=(None, []))[1]
+        return min(groups.values(), key=lambda peers: (-len(peers), min(map(self._lot, peers))), default=[])
+
+    def _lot(self, peer: PeerId) -> bytes:
+        return blake2b(f"{self.settings.seed}/{peer}".encode(), digest_size=DIGEST_BYTES).digest()
 
     def _conclude(self, now: float) -> list[Effect]:
         """All have answered, or had their time, and too few say the same."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -306,6 +307,32 @@ def test_those_who_are_too_few_to_outvote_the_liars_are_followed_after_a_while_a
     else:
         pytest.fail("it waits for a third one for ever")
     assert "unvouched_state" in bench.told()
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3, 4])
+def test_of_as_many_voices_no_liar_can_make_its_own_weigh_more(seed: int) -> None:
+    chosen = set()
+    for chain in (bytes(16), b"\xff" * 16):
+        bench = Bench()
+        bench.core.settings = replace(bench.settings, seed=seed)
+        bench.others.gone = {3, 4, 5}
+        bench.begin()
+        bench.vouch(1, 9, LIE, chain)
+        bench.vouch(2, 9)
+        chosen.update(bench.asked("state"))
+    assert len(chosen) == 1
+
+
+def test_there_is_room_for_the_state_of_who_was_asked_for_it_alone() -> None:
+    bench = Bench()
+    bench.begin()
+    for peer in (1, 2, 3):
+        bench.vouch(peer, 9)
+    (donor,) = bench.asked("state")
+    offer = StateOffer(LINEAGE, bench.core._nonce, 9, CHAIN, TRUE.digest, TRUE.nbytes, CORE, "", SIZES)
+    assert bench.core.payload_bytes(donor, offer) > 0
+    assert bench.core.payload_bytes(4, offer) == -1
+    assert bench.core.payload_bytes(donor, replace(offer, nonce=offer.nonce - 1)) == -1
 
 
 def test_one_with_a_state_of_its_own_goes_back_to_it_when_nobody_vouches() -> None:
