@@ -18,13 +18,11 @@ def own_address(wanted: str) -> str:
     if wanted in addresses:
         return _only(wanted, addresses[wanted], addresses)
     try:
-        if "/" in wanted:
-            network = ipaddress.ip_network(wanted, strict=False)
-            return _only(wanted, [number for number in everything if ipaddress.ip_address(number) in network], addresses)
-        number = str(ipaddress.ip_address(wanted.strip("[]")))
+        # The number of one host is a network of one.
+        network = ipaddress.ip_network(wanted.strip("[]"), strict=False)
     except ValueError:
         raise ConfigError(f"{wanted!r} is no interface, address or network", _have(addresses)) from None
-    return _only(wanted, [number] if number in everything else [], addresses)
+    return _only(wanted, [number for number in everything if ipaddress.ip_address(number) in network], addresses)
 
 
 def own_addresses() -> dict[str, list[str]]:

@@ -257,7 +257,7 @@ def test_no_test_is_skipped_where_a_package_is_missing() -> None:
         for line in path.read_text().splitlines()
         if skips.search(line)
     ]
-    assert found == ["tests/fault/test_hosts.py", "tests/integration/test_zeromq_peers.py"]
+    assert found == ["tests/fault/test_hosts.py", "tests/fault/test_hosts_join.py", "tests/integration/test_zeromq_peers.py"]
 
 
 def test_the_three_linked_folders_are_relative_links() -> None:

@@ -1,0 +1,115 @@
+"""A second machine joins by an address, with keys; the first is cut off and lost, and the second goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hosts import Hosts, hosts, why_no_hosts
+from test_elastic import SCRIPT
+
+pytestmark = [pytest.mark.timeout(400), pytest.mark.skipif(bool(why := why_no_hosts()), reason=why)]
+
+PATIENCE_S = 150.0
+ANSI = re.compile(r"\x1b\[[0-9;]*m")
+
+
+class Machine:
+    """A host with a folder of its own, in which a launcher runs."""
+
+    def __init__(self, pair: Hosts, number: int, folder: Path) -> None:
+        self.host, self.folder, self.number = pair.names[number], folder, number
+        folder.mkdir()
+        (folder / "train.py").write_text(SCRIPT)
+        self.launcher: subprocess.Popen[bytes] | None = None
+
+    def gossip(self, *words: str) -> None:
+        command = ["ip", "netns", "exec", self.host, sys.executable, "-m", "gossip.launch.cli", *words]
+        with (self.folder / "log").open("ab") as log:
+            self.launcher = subprocess.Popen(
+                command, cwd=self.folder, stdout=log, stderr=log, env={**os.environ, "COLUMNS": "400"}
+            )
+
+    @property
+    def log(self) -> str:
+        return ANSI.sub("", (self.folder / "log").read_text())
+
+    @property
+    def run(self) -> Path:
+        (run,) = (self.folder / "runs").iterdir()
+        return run
+
+    def rows(self, event: str) -> list[dict[str, Any]]:
+        try:
+            lines = (self.run / "events.jsonl").read_text().splitlines()
+        except (FileNotFoundError, ValueError):
+            return []
+        found = (json.loads(line) for line in lines if line.endswith("}"))
+        return [row for row in found if row.get("event") == event]
+
+    def wait(self, done: Callable[[], object], what: str) -> None:
+        until = time.monotonic() + PATIENCE_S
+        while not done():
+            assert time.monotonic() < until, f"{what} never came\n{self.log}"
+            time.sleep(0.05)  # between two looks, not instead of one
+
+    def wait_for_rounds(self, contributors: set[int], more: int = 5) -> None:
+        """Waits until a round has just these peers, and some more are over."""
+
+        def last() -> Any:
+            return (self.rows("round") or [{"round": -1, "contributors": []}])[-1]
+
+        self.wait(lambda: set(last()["contributors"]) == contributors, f"a round of {contributors}")
+        until = last()["round"] + more
+        self.wait(lambda: last()["round"] > until, f"round {until}")
+
+    def close(self) -> None:
+        if self.launcher is not None and self.launcher.poll() is None:
+            self.launcher.kill()
+            self.launcher.wait()
+
+
+@pytest.fixture
+def pair() -> Iterator[Hosts]:
+    with hosts(2) as made:
+        yield made
+
+
+def test_a_machine_joins_by_an_address_and_goes_on_when_the_first_is_lost(pair: Hosts, tmp_path: Path) -> None:
+    first, second = Machine(pair, 0, tmp_path / "first"), Machine(pair, 1, tmp_path / "second")
+    try:
+        begin = ("-n", "3", "--room", "5", "--quorum", "available", "--aggregator", "mean", "--name", "t")
+        first.gossip("run", "--advertise", "10.77.0.0/24", *begin, "train.py")
+        first.wait_for_rounds({0, 1, 2})
+        line = re.search(r"room for 2 more: gossip join --key (\S+) (10\.77\.0\.1:\d+) -- train.py\s", first.log)
+        assert line, first.log
+        key, address = line.groups()
+        shutil.copy(key, second.folder / "swarm.key")  # the copy that its user makes
+        second.gossip("join", "--key", "swarm.key", address, "--", "train.py")
+        second.wait_for_rounds({0, 1, 2, 3})
+        assert [join["peer"] for join in second.rows("spawned")] == [3]
+        assert "tcp://10.77.0.2:" in (first.run / "seeds" / "3.addr").read_text()
+        pair.cut(0)
+        second.wait_for_rounds({3})
+        first.close()  # it is gone for good: what it learnt meanwhile alone is nobody's concern
+        (second.run / "end").write_text(str(second.rows("round")[-1]["round"] + 40))
+        assert second.launcher is not None
+        assert second.launcher.wait(PATIENCE_S) == 0, second.log
+    finally:
+        first.close()
+        second.close()
+    summary = json.loads((second.run / "summary.json").read_text())
+    assert (summary["status"], summary["finished"], summary["elsewhere"]) == ("finished", [3], [0, 1, 2])
+    assert (summary["rounds_lost"], summary["samples"]["twice"], summary["samples"]["never"]) == (0, 0, 0)
+    (join,) = summary["joins"]
+    assert join["peer"] == 3
+    assert join["round"] > 0

@@ -1,0 +1,187 @@
+"""What a newcomer is told at a door that it knocks at, and the folder that it makes when it is let in."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import stat
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gossip.config import RunConfig, resolve
+from gossip.errors import ConfigError, NobodyAnswers, Refused
+from gossip.keys import make_pair
+from gossip.launch import arriving
+from gossip.launch.arriving import Arrival, Ticket, _Newcomer
+from gossip.launch.door import Door
+from gossip.launch.entrance import Entrance
+from gossip.rendezvous import SeedFolder, announce_end, peers_in
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder that the newcomer is in."""
+    folder = tmp_path / "here"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@asynccontextmanager
+async def run_in(folder: Path, key: Path | None = None, **options: Any) -> AsyncIterator[Door]:
+    """A run of one peer with an open door, and room for two more."""
+    given = {"peers": 1, "room": 3, "name": "t", **options}
+    config = resolve(given).with_values("drawn", run="00000000000000aa", f=0).config
+    folder.mkdir()
+    (folder / "command.json").write_text(json.dumps({"command": ["python", "-u", "train.py", "--lr", "1"], "folder": "/nowhere"}))
+    SeedFolder(folder / "seeds", 0, 9).announce("tcp://127.0.0.1:1", "tcp://127.0.0.1:2", 0, "k" * 40)
+    door = Door(config, folder, {0: 0}, Entrance(key=key))
+    await door.open()
+    try:
+        yield door
+    finally:
+        await door.close()
+
+
+async def arrive(*doors: str, script: Path | None = None, **ticket: Any) -> tuple[Arrival, list[str]]:
+    said: list[str] = []
+    newcomer = _Newcomer(Ticket(doors, **{"patience_s": 1.0, **ticket}), said.append)
+    return await asyncio.wait_for(newcomer.arrive(script, ["--lr", "2"], ["gossip", "join"]), 60), said
+
+
+async def test_a_newcomer_makes_a_folder_of_its_own_and_runs_what_the_others_do(tmp_path: Path, here: Path) -> None:
+    (here / "train.py").touch()
+    key = tmp_path / "swarm.key"
+    make_pair(key)
+    async with run_in(tmp_path / "run", key, keys=True) as door:
+        arrival, said = await arrive(door.address, key=key)
+        assert said == []
+        run = here / "runs" / "t"
+        config = RunConfig.load(run / "config.json")
+        assert config == arrival.config
+        assert (config.run, config.host, config.run_dir, config.keyed) == ("00000000000000aa", "127.0.0.1", str(run), True)
+        assert arrival.newcomers == {1: 0}
+        assert arrival.command == (sys.executable, "-u", str(here / "train.py"), "--lr", "1")
+        assert arrival.entrance.seeds == (door.address,)
+        assert door.keeper.entries[1].owner == arrival.entrance.door
+        assert json.loads((run / "seeds" / "0.addr").read_text())["key"] == "k" * 40
+        assert peers_in(run / "seeds") == [0], "its own peers write theirs"
+        assert stat.S_IMODE((run / "swarm.key").stat().st_mode) == 0o600
+        again, _ = await arrive(door.address, key=key)
+        assert (Path(again.config.run_dir).name, again.newcomers) == ("t-2", {2: 0})
+
+
+async def test_a_script_of_its_own_may_have_its_own_arguments(tmp_path: Path, here: Path) -> None:
+    (here / "mine.py").touch()
+    async with run_in(tmp_path / "run") as door:
+        arrival, _ = await arrive(door.address, script=Path("mine.py"))
+        assert arrival.command == (sys.executable, "-u", "mine.py", "--lr", "2")
+
+
+async def test_who_lacks_the_script_is_told_where_it_was_looked_for_and_takes_no_id(tmp_path: Path, here: Path) -> None:
+    async with run_in(tmp_path / "run") as door:
+        with pytest.raises(ConfigError) as raised:
+            await arrive(door.address)
+        assert str(raised.value) == (
+            f"the peers of t run train.py, which this machine does not have (looked for {here}/train.py, /nowhere/train.py)"
+        )
+        assert raised.value.hint == f"copy it here, or name yours: gossip join {door.address} -- train.py"
+        assert list(door.keeper.entries) == [0]
+        assert not (here / "runs").exists()
+
+
+async def test_any_door_that_answers_will_do(tmp_path: Path, here: Path) -> None:
+    (here / "train.py").touch()
+    async with run_in(tmp_path / "run") as door:
+        arrival, _ = await arrive("127.0.0.1:9", door.address)
+        assert arrival.newcomers == {1: 0}
+
+
+async def test_when_nobody_answers_each_address_is_named_with_what_came_back(here: Path) -> None:
+    with pytest.raises(NobodyAnswers) as raised:
+        await arrive("127.0.0.1:9", "127.0.0.1:10")
+    first, *tried = str(raised.value).splitlines()
+    assert first.startswith("nobody answered at 127.0.0.1:9, 127.0.0.1:10 in ")
+    assert [line.rpartition(" (x")[0] for line in tried] == [
+        f"  tried 127.0.0.1:{port} from 127.0.0.1: connection refused: nothing listens there" for port in (9, 10)
+    ]
+    assert raised.value.exit_code == 4
+
+
+async def test_who_has_no_key_or_another_is_told_so_at_once(tmp_path: Path) -> None:
+    key, wrong = tmp_path / "swarm.key", tmp_path / "wrong.key"
+    make_pair(key)
+    make_pair(wrong)
+    async with run_in(tmp_path / "run", key, keys=True) as door:
+        began = time.monotonic()
+        with pytest.raises(Refused, match=r"wrong swarm key \(yours is "):
+            await arrive(door.address, key=wrong, patience_s=50.0)
+        with pytest.raises(Refused, match=r"it wants a key, .* copy runs/NAME/swarm.key"):
+            await arrive(door.address, patience_s=50.0)
+        assert time.monotonic() - began < 40
+        assert Refused.exit_code == 6
+
+
+async def test_elsewhere_than_on_loopback_nobody_joins_without_a_key() -> None:
+    with pytest.raises(ConfigError, match=r"refused to join at 10.0.0.5:7421 without a key"):
+        await arrive("10.0.0.5:7421")
+
+
+async def test_what_is_no_address_is_told_from_a_name_that_nobody_has() -> None:
+    with pytest.raises(ConfigError, match="stands in brackets"):
+        await arrive("fe80::1:7421")
+    with pytest.raises(ConfigError, match=r"'10.0.0.5:0' is no HOST:PORT"):
+        await arrive("10.0.0.5:0")
+
+
+async def test_a_full_run_and_one_that_is_over_say_so(tmp_path: Path, here: Path) -> None:
+    (here / "train.py").touch()
+    async with run_in(tmp_path / "run") as door:
+        with pytest.raises(ConfigError, match="room for 3 peers at a time: 3 were to join, and there is room for 2"):
+            await arrive(door.address, count=3)
+        announce_end(tmp_path / "run" / "seeds", 0, 0)
+        door._look()
+        with pytest.raises(ConfigError, match="the run t is over"):
+            await arrive(door.address)
+
+
+async def test_other_versions_are_refused_with_both(tmp_path: Path, here: Path) -> None:
+    (here / "train.py").touch()
+    async with run_in(tmp_path / "run") as door:
+        door._versions = dataclasses.replace(door._versions, torch="9.9.9")
+        with pytest.raises(Refused, match=r"torch 9.9.9 here, .* there"):
+            await arrive(door.address)
+
+
+async def test_an_address_that_the_others_cannot_reach_is_refused(
+    tmp_path: Path, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arriving, "own_address", {"eth0": "10.9.9.9"}.__getitem__)
+    (here / "train.py").touch()
+    async with run_in(tmp_path / "run") as door:
+        with pytest.raises(ConfigError, match=r"this machine's peers would be at 10.9.9.9: the others could not reach them"):
+            await arrive(door.address, advertise="eth0")
+
+
+async def test_what_the_door_saw_is_compared_with_the_own_address(tmp_path: Path, here: Path) -> None:
+    (here / "train.py").touch()
+    async with run_in(tmp_path / "run") as door:
+        said: list[str] = []
+        newcomer = _Newcomer(Ticket((door.address,)), said.append)
+        assert newcomer._own_host("127.0.0.1:1", "127.0.0.9") == "127.0.0.1"
+        assert said == [
+            "! this machine's address is 127.0.0.1, and the door at 127.0.0.1:1 saw 127.0.0.9: something in between translates "
+            "addresses. The others connect to 127.0.0.1"
+        ]
+
+
+@pytest.mark.parametrize(("name", "folder"), [("../../etc", "_.._etc"), ("", "run"), ("/a b", "_a_b"), ("t.1-x_y", "t.1-x_y")])
+def test_the_name_of_a_strangers_run_leads_nowhere_else(name: str, folder: str, here: Path) -> None:
+    assert arriving._free(Path("runs"), name) == Path("runs") / folder
