@@ -5,7 +5,7 @@
 
 Two processes hold a pair of transports each way: unix sockets (one host without keys), TCP without keys (several hosts, insecure)
 and TCP with keys. The ways take turns, in the other order every other time, so that whatever else the machine does meets all of
-them. Printed are medians, and the median of the ratios within a turn: that one stands still where the machine's own speed does not.
+them. Printed are medians, and the median of the ratios within a turn: that one stands still where the machine's speed does not.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ from gossip.transport.addresses import is_loopback, is_one_host
 
 PEERS_MAX = 1024  # what a list in a message has room for
 NEVER = -1.0  # a trust score is never below this
-NOT_OPTIONS = ("peer", "incarnation", "config", "status_fd", "node_fd", "launcher", "listen", "test_data", "debug")
+NOT_OPTIONS = ("peer", "incarnation", "config", "status_fd", "node_fd", "launcher", "listen", "key", "test_data", "debug")
 """Names of GOSSIP_* variables that are no options of a run."""
 
 Seconds = Annotated[float, Field(gt=0, le=86400 * 30)]
@@ -82,6 +82,9 @@ class RunConfig(BaseModel):
     keys: bool | None = Field(
         default=None,
         description="who takes part is known by a key, and all is encrypted; on by default but for loopback addresses",
+    )
+    allowed: str = Field(
+        default="", description="file of public keys, which alone take part: one a line, read again whenever it changes"
     )
     host: str = Field(default="127.0.0.1", description="address that the peers listen on; a peer's GOSSIP_LISTEN comes first")
     warm: bool = Field(default=True, description="fork peers from a process that has imported torch, which takes milliseconds")

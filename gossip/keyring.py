@@ -9,12 +9,11 @@ from pathlib import Path
 from gossip.core.messages import PeerId
 from gossip.transport.curve import KeyPair, is_key, new_pair
 
-from .keys import read_pair
+from .keys import AllowList, read_pair
 from .rendezvous import SeedFolder
 
-PEER_KEY = "peer.key"
-"""In a peer's own folder, when somebody has put one there: the pair that it has in all its lives."""
 LOOK_S = 0.05  # strangers may knock as often as they like
+ALLOWED_S = 0.5
 
 
 class Keyring:
@@ -22,27 +21,45 @@ class Keyring:
 
     A file that comes lets its peer in, one that says that its peer has ended, or that is deleted, puts it out, and a restarted
     peer's has another key.
+
+    Args:
+        allowed: The keys that alone may be in seed files; None: any.
     """
 
-    def __init__(self, pair: KeyPair, folder: SeedFolder, clock: Callable[[], float] = time.monotonic) -> None:
-        self.pair, self._folder, self._clock = pair, folder, clock
+    def __init__(
+        self,
+        pair: KeyPair,
+        folder: SeedFolder,
+        allowed: AllowList | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.pair, self._folder, self._allowed, self._clock = pair, folder, allowed, clock
         self._looked_at = float("-inf")
+        self._names = {} if allowed is None else allowed.keys()
+        self._names_read_at, self._changes = clock(), 0
         self._by_key: dict[str, PeerId] = {}
         self._version = -1
 
     @property
     def version(self) -> int:
-        return self._folder.version
+        if self._allowed is not None and (now := self._clock()) - self._names_read_at >= ALLOWED_S:
+            self._names_read_at = now
+            if (names := self._allowed.keys()) != self._names:
+                self._names, self._changes = names, self._changes + 1
+        return self._folder.version + self._changes
 
     def key_of(self, peer: PeerId) -> str | None:
         key = self._folder.keys.get(peer)
-        return key if is_key(key) else None
+        return key if is_key(key) and self._may_be(key) else None
 
     def peer_of(self, key: str) -> PeerId | None:
-        if self._version != self._folder.version:
-            self._version = self._folder.version
-            self._by_key = {known: peer for peer, known in self._folder.keys.items()}
+        if self._version != (version := self.version):
+            self._version = version
+            self._by_key = {known: peer for peer, known in self._folder.keys.items() if self._may_be(known)}
         return self._by_key.get(key)
+
+    def _may_be(self, key: str | None) -> bool:
+        return self._allowed is None or key in self._names
 
     def look(self) -> None:
         now = self._clock()
@@ -51,10 +68,18 @@ class Keyring:
             self._folder.read()
 
 
-def own_pair(folder: Path | None) -> KeyPair:
-    """The pair that lies in the peer's folder, or else a new one, which is kept in memory only.
+def own_pair(file: str, peer: PeerId) -> KeyPair:
+    """The pair in a file, in whose name ``{peer}`` stands for the id; "": a new one, which is kept in memory only.
 
-    Raises: ConfigError: The file there is no key, or others can read it.
+    Raises: ConfigError: The file holds no key, or others can read it.
     """
-    path = None if folder is None else folder / PEER_KEY
-    return read_pair(path) if path is not None and path.exists() else new_pair()
+    return read_pair(Path(file.replace("{peer}", str(peer)))) if file else new_pair()
+
+
+def allow_list(file: str) -> AllowList | None:
+    """Raises: ConfigError: Something in the file is no key, or there is no such file."""
+    if not file:
+        return None
+    found = AllowList(file)
+    found.check()
+    return found

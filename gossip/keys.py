@@ -6,28 +6,17 @@ import os
 import secrets
 import stat
 import tomllib
-from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 
 from gossip.errors import ConfigError
-from gossip.transport.curve import KEY_CHARS, KeyPair, Knock, is_key, new_pair, public_of
+from gossip.transport.curve import KEY_CHARS, KeyPair, is_key, new_pair, public_of
 
 SWARM_KEY = "swarm.key"
 """In a run's folder: who has it may talk to the doors of the run, and so be let in."""
-ALLOWED_KEYS = "allowed.keys"
-"""In a run's folder, where somebody has made it: whose own keys do as well."""
 FILE_BYTES_MAX = 4096
 MAKE_ONE = "make one with: gossip keygen FILE"
 LIST_BYTES_MAX = 2**20
-
-
-@dataclass(frozen=True, slots=True)
-class Pass:
-    """What somebody needs to talk to the doors of a swarm: a pair, and the public key that they must have."""
-
-    pair: KeyPair
-    swarm: str
 
 
 def fingerprint(public: str) -> str:
@@ -36,24 +25,21 @@ def fingerprint(public: str) -> str:
     return "-".join(digest[at : at + 4] for at in range(0, len(digest), 4))
 
 
-def make_pair(path: Path | str, swarm: str = "") -> KeyPair:
+def make_pair(path: Path | str) -> KeyPair:
     """A new pair, in a new file. Raises: ConfigError: as ``write_pair``."""
     pair = new_pair()
-    write_pair(path, pair, swarm)
+    write_pair(path, pair)
     return pair
 
 
-def write_pair(path: Path | str, pair: KeyPair, swarm: str = "") -> None:
+def write_pair(path: Path | str, pair: KeyPair) -> None:
     """Into a new file that only its owner can read, whole or not at all.
-
-    Args:
-        swarm: The public key of a swarm that this pair is to be let in by; "": the pair is a swarm's own.
 
     Raises: ConfigError: There is such a file already, it cannot be written, or others can read what is written there.
     """
     path = Path(path)
     scratch = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
-    text = f"# a key of gossip: keep it to yourself\n{dump_pair(pair, swarm).decode('ascii')}"
+    text = f"# a key of gossip: keep it to yourself\n{dump_pair(pair).decode('ascii')}"
     try:
         with open(os.open(scratch, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600), "w", encoding="ascii") as file:
             os.fchmod(file.fileno(), 0o600)
@@ -82,11 +68,6 @@ def read_pair(path: Path | str) -> KeyPair:
     return parse_pair(_read(path), str(path))
 
 
-def read_pass(path: Path | str) -> Pass:
-    """Raises: ConfigError: as ``read_pair``."""
-    return parse_pass(_read(path), str(path))
-
-
 def _read(path: Path | str) -> bytes:
     try:
         with open(path, "rb") as file:
@@ -102,11 +83,6 @@ def _read(path: Path | str) -> bytes:
 
 
 def parse_pair(data: bytes, source: str) -> KeyPair:
-    """The pair in what ``parse_pass`` reads. Raises: ConfigError: as that."""
-    return parse_pass(data, source).pair
-
-
-def parse_pass(data: bytes, source: str) -> Pass:
     """What a key file holds, for keys that come by a descriptor or on stdin.
 
     Args:
@@ -120,23 +96,20 @@ def parse_pass(data: bytes, source: str) -> Pass:
     except (UnicodeDecodeError, tomllib.TOMLDecodeError):
         raise ConfigError(f"{source} is no key of gossip", MAKE_ONE) from None  # the cause would show what is in it
     public, secret = fields.get("public"), fields.get("secret")
-    swarm = fields.get("swarm", public)
-    for name, value in (("public", public), ("secret", secret), ("swarm", swarm)):
+    for name, value in (("public", public), ("secret", secret)):
         if not is_key(value):
             what = f"no {name} = ..." if value is None else f"no {name} key of 40 characters"
             raise ConfigError(f"{source} is no key of gossip: it has {what}", MAKE_ONE)
     assert isinstance(public, str), "a key is text"
     assert isinstance(secret, str), "a key is text"
-    assert isinstance(swarm, str), "a key is text"
     if public_of(secret) != public:
         raise ConfigError(f"{source} is no key of gossip: its two halves do not belong together", MAKE_ONE)
-    return Pass(KeyPair(public, secret), swarm)
+    return KeyPair(public, secret)
 
 
-def dump_pair(pair: KeyPair, swarm: str = "") -> bytes:
-    """What ``parse_pass`` reads, for a descriptor or stdin of another process: never for its arguments or environment."""
-    lines = [f'public = "{pair.public}"', f'secret = "{pair.secret}"', *([f'swarm = "{swarm}"'] if swarm else [])]
-    return ("\n".join(lines) + "\n").encode("ascii")
+def dump_pair(pair: KeyPair) -> bytes:
+    """What ``parse_pair`` reads, for a descriptor or stdin of another process: never for its arguments or environment."""
+    return f'public = "{pair.public}"\nsecret = "{pair.secret}"\n'.encode("ascii")
 
 
 def _repair(path: Path | str, excess: int) -> str:
@@ -163,6 +136,13 @@ class AllowList:
         self._look()
         return self._names.get(key)
 
+    def check(self) -> None:
+        """Raises: ConfigError: There is no such file, or something in it is no key. Later that only lets nobody in."""
+        self._look()
+        if self.wrong or not self.path.is_file():
+            what = self.wrong[0] if self.wrong else f"there is no file {self.path}"
+            raise ConfigError(what, "each line holds a public key (gossip keygen --show FILE), and perhaps a name")
+
     def keys(self) -> dict[str, str]:
         """Every key that is let in, and its name."""
         self._look()
@@ -184,25 +164,6 @@ class AllowList:
             return
         self._names, self.wrong = parse_list(text, str(self.path))
         self._stamp = stamp
-
-
-class Holders:
-    """Who may talk to the doors of a run: whoever has its swarm key, and those on the list in its folder, as it is now.
-
-    Raises: ConfigError: as ``read_pair``, of the run's ``swarm.key``.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.pair = read_pair(folder / SWARM_KEY)
-        self.allowed = AllowList(folder / ALLOWED_KEYS)
-
-    def admit(self, knock: Knock) -> bool:
-        """For an ``Authenticator``."""
-        return self.has(knock.key)
-
-    def has(self, key: str) -> bool:
-        """For every message, by its ``User-Id``: who has been struck off is still connected."""
-        return key == self.pair.public or self.allowed.name_of(key) is not None
 
 
 def parse_list(text: str, source: str) -> tuple[dict[str, str], list[str]]:

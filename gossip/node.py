@@ -32,7 +32,7 @@ from gossip.training.layout import shard_sizes
 from gossip.transport.memory import Hub
 
 from .drills import DrillBook
-from .keyring import Keyring, own_pair
+from .keyring import Keyring, allow_list, own_pair
 from .node_clock import Alarms, Oversleep
 from .node_faults import Saboteur
 from .node_files import Journal, write_error
@@ -132,7 +132,7 @@ class Node:
             folder = SeedFolder(self.spec.run_dir / "seeds", self.spec.peer, config.peers_max)
             self.spec = dataclasses.replace(self.spec, incarnation=folder.next_incarnation(self.spec.incarnation))
             if config.keyed:
-                self.spec = dataclasses.replace(self.spec, keys=Keyring(own_pair(self._folder), folder))
+                self.spec = dataclasses.replace(self.spec, keys=self._find_keys(folder))
         spec, self._seed_folder = self.spec, folder
         rule, topology = aggregators.load(config.aggregator), Foresight(topologies.load(config.topology))
         settings = config.settings()
@@ -184,6 +184,9 @@ class Node:
         self._opened = True
         self._handle(events.Started(), now)
         self._settle(now)
+
+    def _find_keys(self, folder: SeedFolder) -> Keyring:
+        return Keyring(own_pair(self.spec.key_file, self.spec.peer), folder, allow_list(self.spec.config.allowed))
 
     def _leave(self, halt: events.Halt) -> int:
         """The end that the core has asked for."""

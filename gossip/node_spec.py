@@ -28,6 +28,7 @@ class NodeSpec:
         run_dir: Where the run leaves its files, and where its peers find each other; None: nowhere.
         status_fd: A connected stream socket to the launcher, or None. It is duplicated, not taken over.
         listen: Address of this machine that the others reach it at; "": the run's ``host``.
+        key_file: Where its own key lies, in a run with keys; "": it makes one.
         keys: Its own and the others', in a run with keys; the node finds them when it starts.
     """
 
@@ -37,6 +38,7 @@ class NodeSpec:
     run_dir: Path | None = None
     status_fd: int | None = None
     listen: str = ""
+    key_file: str = ""
     keys: Keys | None = None
 
 
@@ -50,6 +52,7 @@ def spec_from(given: Mapping[str, str]) -> NodeSpec:
         Path(run_dir) if run_dir else None,
         int(status_fd) if status_fd else None,
         given.get("GOSSIP_LISTEN", ""),
+        given.get("GOSSIP_KEY", ""),
     )
 
 

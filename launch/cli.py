@@ -86,6 +86,10 @@ SwarmKey = Annotated[
     Path | None,
     typer.Option(help="Whoever has this key may join: a file of gossip keygen; by default a new one.", show_default=False),
 ]
+Allowed = Annotated[
+    Path | None,
+    typer.Option(help="Only peers whose public keys are in this file take part; it may change at any time.", show_default=False),
+]
 Insecure = Annotated[
     bool, typer.Option("--insecure", help="Listen beyond loopback without keys: whoever reaches it takes part, reads and lies.")
 ]
@@ -135,6 +139,7 @@ def run(
     drills: Drills = False,
     keys: Keys = None,
     key: SwarmKey = None,
+    allowed: Allowed = None,
     insecure: Insecure = False,
     advertise: Advertise = "",
     port: Port = 0,
@@ -156,7 +161,7 @@ def run(
     flags = _flags(peers, topology, aggregator, byzantine, fault, faults, rounds, seed, run_dir, name, quorum)
     flags.update(room=room, sender=sender, on_minority=on_minority, batch_policy=batch_policy, slices=slices)
     flags.update(start_timeout_s=start_timeout, round_timeout_s=round_timeout, record=record or None, drills=drills or None)
-    flags.update(keys=keys if key is None else keys is not False, insecure=insecure or None)
+    flags.update(keygen.flags(keys, key, allowed), insecure=insecure or None)
     flags.update(host=own_address(advertise) if advertise else None)
     resolved = resolve(flags, config)
     if show:

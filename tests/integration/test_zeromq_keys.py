@@ -174,10 +174,10 @@ def test_when_nobody_answers_for_the_keys_nobody_is_let_in(peer, known: Known):
 
 
 def test_an_open_door_is_found_before_anything_starts(known: Known, monkeypatch):
-    """The self-test: as if as_server were forgotten, and as if everybody were admitted."""
+    """The self-test, as if everybody were admitted."""
     monkeypatch.setattr(guard.Guard, "_admit", lambda self, knock: True)
     with pytest.raises(LocalError, match="lets anybody in when an unknown key knocks"):
-        transport(keys=known.of(1))
+        transport(keys=known.of(1)).close()
 
 
 @pytest.mark.parametrize("keys", [False, True])

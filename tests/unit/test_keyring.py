@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gossip.errors import ConfigError
-from gossip.keyring import LOOK_S, PEER_KEY, Keyring, own_pair
+from gossip.keyring import ALLOWED_S, LOOK_S, Keyring, allow_list, own_pair
 from gossip.keys import make_pair
 from gossip.rendezvous import SeedFolder, announce_end
 from gossip.transport.curve import new_pair
@@ -25,7 +25,7 @@ class Clock:
 
 @pytest.fixture
 def ring(tmp_path: Path) -> Keyring:
-    return Keyring(OTHER, SeedFolder(tmp_path, 1, 4), Clock())
+    return Keyring(OTHER, SeedFolder(tmp_path, 1, 4), clock=Clock())
 
 
 def announce(tmp_path: Path, key: str, peer: int = 0, incarnation: int = 0) -> None:
@@ -46,7 +46,7 @@ def test_what_a_look_finds_is_told_to_the_node_too(tmp_path: Path):
     folder = SeedFolder(tmp_path, 1, 4)
     folder.look(0.0, True)
     announce(tmp_path, ONE.public)
-    Keyring(OTHER, folder, Clock()).look()
+    Keyring(OTHER, folder, clock=Clock()).look()
     assert [seed.peer for seed in folder.look(0.1, True)] == [0], "it is not the time for a look, but there is news"
     assert folder.look(0.2, True) == []
 
@@ -88,7 +88,7 @@ def test_what_is_no_key_is_never_given_to_zeromq(ring: Keyring, tmp_path: Path, 
 
 def test_strangers_cannot_make_us_read_the_folder_all_the_time(tmp_path: Path):
     folder = SeedFolder(tmp_path, 1, 4)
-    ring = Keyring(OTHER, folder, lambda: 7.0)
+    ring = Keyring(OTHER, folder, clock=lambda: 7.0)
     ring.look()
     announce(tmp_path, ONE.public)
     ring.look()
@@ -96,10 +96,38 @@ def test_strangers_cannot_make_us_read_the_folder_all_the_time(tmp_path: Path):
 
 
 def test_a_peers_key_is_new_in_every_life_unless_there_is_a_file(tmp_path: Path):
-    assert own_pair(tmp_path) != own_pair(tmp_path)
-    assert own_pair(None) != own_pair(None)
-    pair = make_pair(tmp_path / PEER_KEY)
-    assert own_pair(tmp_path) == own_pair(tmp_path) == pair
-    (tmp_path / PEER_KEY).chmod(0o644)
+    assert own_pair("", 3) != own_pair("", 3)
+    pair = make_pair(tmp_path / "3.key")
+    assert own_pair(f"{tmp_path}/{{peer}}.key", 3) == own_pair(f"{tmp_path}/3.key", 3) == pair
+    (tmp_path / "3.key").chmod(0o644)
     with pytest.raises(ConfigError, match="others can read"):
-        own_pair(tmp_path)
+        own_pair(f"{tmp_path}/3.key", 3)
+
+
+def test_with_a_list_of_who_is_allowed_a_seed_file_is_not_enough(tmp_path: Path):
+    path = tmp_path / "allowed"
+    path.write_text(f"{OTHER.public} somebody else\n")
+    clock = Clock()
+    ring = Keyring(OTHER, SeedFolder(tmp_path, 1, 4), allow_list(str(path)), clock)
+    announce(tmp_path, ONE.public)
+    ring.look()
+    assert (ring.peer_of(ONE.public), ring.key_of(0)) == (None, None)
+    before = ring.version
+    path.write_text(f"{OTHER.public} somebody else\n{ONE.public} alice\n")
+    clock.now += ALLOWED_S
+    assert ring.version != before
+    assert (ring.peer_of(ONE.public), ring.key_of(0)) == (0, ONE.public)
+    path.unlink()
+    before = ring.version
+    clock.now += ALLOWED_S
+    assert ring.version != before
+    assert (ring.peer_of(ONE.public), ring.key_of(0)) == (None, None)
+
+
+def test_a_list_that_is_none_is_found_at_the_start(tmp_path: Path):
+    assert allow_list("") is None
+    with pytest.raises(ConfigError, match="there is no file"):
+        allow_list(str(tmp_path / "allowed"))
+    (tmp_path / "allowed").write_text("alice\n")
+    with pytest.raises(ConfigError, match="allowed:1: 'alice'"):
+        allow_list(str(tmp_path / "allowed"))

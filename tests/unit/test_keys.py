@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from gossip.errors import ConfigError
-from gossip.keys import AllowList, Holders, Pass, dump_pair, fingerprint, make_pair, parse_pair, parse_pass, read_pair, write_pair
-from gossip.transport.curve import Knock, is_key, new_pair
+from gossip.keys import AllowList, dump_pair, fingerprint, make_pair, parse_pair, read_pair, write_pair
+from gossip.transport.curve import is_key, new_pair
 
 
 def test_a_key_file_is_read_back_and_nobody_else_can_read_it(tmp_path: Path):
@@ -83,18 +83,6 @@ def test_a_pair_never_shows_its_secret():
 
 def test_a_pair_goes_through_a_pipe():
     assert parse_pair(dump_pair(PAIR), "stdin") == PAIR
-    assert parse_pass(dump_pair(PAIR), "stdin") == Pass(PAIR, PAIR.public)
-    assert parse_pass(dump_pair(PAIR, OTHER.public), "stdin") == Pass(PAIR, OTHER.public)
-
-
-def test_whoever_has_the_swarm_key_or_is_on_the_list_may_talk_to_doors(tmp_path: Path):
-    swarm, friend = make_pair(tmp_path / "swarm.key"), new_pair()
-    holders = Holders(tmp_path)
-    assert [holders.has(key) for key in (swarm.public, friend.public)] == [True, False]
-    (tmp_path / "allowed.keys").write_text(f"{friend.public} bob\n")
-    assert [holders.admit(Knock("gossip", "10.0.0.7", key)) for key in (swarm.public, friend.public)] == [True, True]
-    (tmp_path / "allowed.keys").write_text(f"# {friend.public} bob\n")
-    assert not holders.has(friend.public)
 
 
 def test_fingerprints_differ_and_are_short():
