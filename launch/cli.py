@@ -12,6 +12,7 @@ import typer
 from gossip.errors import ConfigError, GossipError
 
 from . import bench, drill, keygen, tend
+from .doctor import doctor
 from .join import join
 from .options import Json, Quiet
 from .simulate import simulate
@@ -225,7 +226,7 @@ def demo(
 
 app.command()(simulate)
 app.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False})(join)
-for command in tend.COMMANDS:
+for command in (doctor, *tend.COMMANDS):
     app.command()(command)
 app.command()(keygen.keygen)
 app.add_typer(bench.app, name="bench")
