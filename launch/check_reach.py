@@ -6,15 +6,18 @@ import asyncio
 import errno
 import socket
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
+
+import zmq.asyncio
 
 from gossip.errors import ConfigError
+from gossip.keys import fingerprint, read_pair
 from gossip.transport.addresses import is_loopback
+from gossip.transport.curve import KeyPair
 
+from . import door_messages as says
+from .door_calls import Unanswered, ask, join, source_towards, split
 from .findings import Finding
-
-if TYPE_CHECKING:
-    from .door_messages import Here
 
 CONNECT_S = 2.0
 GREETING_S = 0.5
@@ -22,9 +25,13 @@ TRIES = 5
 SIGNATURE = b"\xff\0\0\0\0\0\0\0\x01\x7f\x03"  # how ZeroMQ begins, and its version: 3
 
 
-def reach(address: str) -> list[Finding]:
-    """What there is at ``HOST:PORT``. Raises: ConfigError: That is no address."""
-    host, port = _split(address)
+def reach(address: str, key: Path | None = None) -> list[Finding]:
+    """What there is at ``HOST:PORT``, for whoever has the swarm key of that file. Raises: ConfigError: Address or key is none."""
+    try:
+        host, port = split(address)
+    except ValueError as error:
+        raise ConfigError(str(error), "for example gossip doctor --to 10.0.0.7:7421, or [fd00::1]:7421") from None
+    pair = read_pair(key) if key is not None else None
     try:
         number = str(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4][0])
     except OSError as error:
@@ -34,21 +41,13 @@ def reach(address: str) -> list[Finding]:
         times, source, greeting = _knock(number, port)
     except OSError as error:
         return [_closed(number, port, error)]
-    where = f"{number}:{port}"
+    where = join(number, port)
     facts = {"address": where, "source": source, "connect_ms": [round(1000 * took, 3) for took in times]}
     said = f"something listens at {where}, {1000 * min(times):.2f} ms away; we come from {source}"
     found = [Finding("ok", "connection", said, facts=facts)]
     if is_loopback(source) and not is_loopback(number):
         found.append(Finding("warn", "source", f"{number} is this machine itself", "give the address of the other one"))
-    return [*found, *_what(number, port, greeting)]
-
-
-def _split(address: str) -> tuple[str, int]:
-    host, colon, port = address.removeprefix("tcp://").rpartition(":")
-    bare = host.removeprefix("[").removesuffix("]")
-    if not colon or not bare or not (port.isascii() and port.isdecimal() and 0 < int(port) < 65536):
-        raise ConfigError(f"{address!r} is no HOST:PORT", "for example gossip doctor --to 10.0.0.7:7421, or [fe80::1]:7421")
-    return bare, int(port)
+    return [*found, *_what(where, greeting, pair)]
 
 
 def _knock(host: str, port: int) -> tuple[list[float], str, bytes]:
@@ -80,7 +79,7 @@ def _greeting(end: socket.socket) -> bytes:
 
 
 def _closed(host: str, port: int, error: OSError) -> Finding:
-    where, source = f"{host}:{port}", _source(host)
+    where, source = join(host, port), source_towards(host)
     facts = {"address": where, "error": error.strerror or str(error), "source": source}
     came = f" (from {source})" if source else ""
     match error.errno:
@@ -98,59 +97,53 @@ def _closed(host: str, port: int, error: OSError) -> Finding:
     return Finding("fail", "connection", said, do, facts)
 
 
-def _source(host: str) -> str:
-    from .checks import source_towards
-
-    return source_towards(host)
-
-
-def _what(host: str, port: int, greeting: bytes) -> list[Finding]:
-    """What listens there, by how it greets."""
+def _what(where: str, greeting: bytes, key: KeyPair | None) -> list[Finding]:
+    """What listens there, by how it greets, and by what it answers to a question for a door."""
     if greeting[:1] != b"\xff" or greeting[9:10] != b"\x7f":
         words = greeting.split(b"\r")[0].split(b"\n")[0].decode("ascii", "replace")
-        shown = f": it says {words!r}" if words.isprintable() and words else " that says nothing"
+        shown = f": it says {words!r}" if words and words.isprintable() else " that says nothing"
         do = "compare the address with the one that the run printed"
         return [Finding("fail", "protocol", f"another program listens there{shown}, which is not gossip", do)]
-    mechanism = greeting[12:32].rstrip(b"\0").decode("ascii", "replace")
-    zeromq = {"mechanism": mechanism}
-    if mechanism == "CURVE":
-        said = "ZeroMQ with keys (CURVE): who has none is told nothing, so what it is cannot be said from here"
-        return [Finding("ok", "protocol", said, "gossip join with the key of the run tells more", zeromq)]
-    here, why = _ask_door(host, port)
-    if here is None:
-        said = f"ZeroMQ without keys, and no door of gossip ({why})"
-        do = "a peer's own port is no door: give the address that the run printed for gossip join"
-        return [Finding("warn", "protocol", said, do, zeromq)]
-    return _door(here)
+    has_keys = greeting[12:32].rstrip(b"\0") == b"CURVE"
+    facts = {"keys": has_keys, "key": fingerprint(key.public) if key is not None else None}
+    if has_keys and key is None:
+        said = "ZeroMQ with keys (CURVE): who has none is told nothing, so what it is cannot be said"
+        return [Finding("ok", "protocol", said, "the same with --key runs/NAME/swarm.key, which is that of the run", facts)]
+    if not has_keys and key is not None:
+        do = "leave --key out; and do not train there unless you know why it has none"
+        return [Finding("fail", "protocol", "ZeroMQ without keys, and a key was given", do, facts)]
+    answer = _ask_door(where, key)
+    if isinstance(answer, says.Here):
+        return _door(answer)
+    if has_keys:
+        said = f"no door that takes this key ({facts['key']}): {answer}"
+        return [Finding("fail", "protocol", said, "copy swarm.key from the folder of that run: it is made anew for each", facts)]
+    do = "a peer's own port is no door: give the address that the run printed for gossip join"
+    return [Finding("warn", "protocol", f"ZeroMQ without keys, and no door of gossip: {answer}", do, facts)]
 
 
-def _ask_door(host: str, port: int) -> tuple[Here | None, str]:
-    import zmq.asyncio
+def _ask_door(where: str, key: KeyPair | None) -> says.Said | str:
+    """Its answer, or why there is none."""
 
-    from . import door_messages as says
-    from .door_calls import Unanswered, ask
-
-    async def look() -> tuple[Here | None, str]:
+    async def look() -> says.Said | str:
         context = zmq.asyncio.Context()
         try:
-            answer = await ask(context, f"[{host}]:{port}" if ":" in host else f"{host}:{port}", says.Look(), CONNECT_S)
-            return (answer, "") if isinstance(answer, says.Here) else (None, f"it answered {type(answer).__name__}")
+            return await ask(context, where, says.Look(), CONNECT_S, key)
         except Unanswered as error:
-            return None, str(error)
+            return str(error)
         finally:
             context.destroy(0)
 
-    return asyncio.run(look())
+    answer = asyncio.run(look())
+    return f"{answer.message} ({answer.hint})" if isinstance(answer, says.TurnedAway) else answer
 
 
-def _door(here: Here) -> list[Finding]:
-    from .door_messages import Versions
-
+def _door(here: says.Here) -> list[Finding]:
     peers = f"{len(here.peers)} peers" if here.peers else "no peers yet"
     facts = {"run": here.run.hex(), "name": here.name, "state": here.state, "free": here.free, "seen": here.seen}
     said = f"a door of the run {here.name} ({here.state}, {peers}, room for {here.free} more); it sees us as {here.seen}"
     found = [Finding("ok", "protocol", said, facts=facts)]
-    if differences := Versions.here().differences(here.versions):
+    if differences := says.Versions.here().differences(here.versions):
         said = f"this machine could not join: {', '.join(differences)}"
         found.append(Finding("fail", "versions there", said, "install the same versions on both"))
     return found

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
-import ipaddress
 import os
 import platform
 import re
@@ -18,6 +17,7 @@ from pathlib import Path
 
 from gossip.transport.addresses import is_loopback
 
+from .door_calls import source_towards
 from .findings import Finding, Level, bytes_word
 
 OURS = "gossip-train"
@@ -92,15 +92,12 @@ def addresses() -> list[Finding]:
     """Interfaces, and which address other machines would be told."""
     import psutil
 
+    from .advertise import own_addresses
+
     states = psutil.net_if_stats()
-    up: dict[str, list[str]] = {}
-    for name, entries in psutil.net_if_addrs().items():
-        plain = [entry.address.partition("%")[0] for entry in entries if entry.family in (socket.AF_INET, socket.AF_INET6)]
-        usable = [number for number in plain if not ipaddress.ip_address(number).is_link_local]
-        if usable and (name not in states or states[name].isup):
-            up[name] = usable
-    shown = " | ".join(f"{name} {' '.join(numbers)}" for name, numbers in up.items()) or "none"
-    others = [number for numbers in up.values() for number in numbers if not is_loopback(number)]
+    up = {name: own for name, own in own_addresses().items() if name not in states or states[name].isup}
+    shown = " | ".join(f"{name} {' '.join(own)}" for name, own in up.items()) or "none"
+    others = [number for own in up.values() for number in own if not is_loopback(number)]
     told = source_towards(OUTSIDE) or source_towards(OUTSIDE_6)
     way = "the way to other networks"
     if told not in others:  # no way out, or one that leads through an address that is not ours alone
@@ -110,17 +107,6 @@ def addresses() -> list[Finding]:
         do = "nothing, if all peers are to be on this machine"
         return [Finding("warn", "addresses", f"{shown}: no other machine can reach this one", do, facts)]
     return [Finding("ok", "addresses", f"{shown}; others would be told {told} ({way})", facts=facts)]
-
-
-def source_towards(host: str) -> str:
-    """The own address that what goes to ``host`` would come from; "": there is no way to it. Sends nothing."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_DGRAM) as end:
-        try:
-            end.connect((host, 9))
-        except OSError:
-            return ""
-        return str(end.getsockname()[0])
 
 
 def hostname() -> list[Finding]:

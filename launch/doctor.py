@@ -20,13 +20,18 @@ def doctor(
     to: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="Examine the way to this address instead.", show_default=False)
     ] = None,
+    key: Annotated[Path | None, typer.Option(help="With --to: the swarm key of that run.", show_default=False)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print all as JSON, for a bug report.")] = False,
 ) -> None:
     """Examine this machine, or with --to the way to another: each line says ok, warn or fail, and what to do."""
+    from gossip.errors import ConfigError
+
     from . import findings
 
+    if key is not None and to is None:
+        raise ConfigError("a key says something about another machine only", "gossip doctor --to HOST:PORT --key FILE")
     began, found = time.monotonic(), []
-    for finding in examine_way(to) if to is not None else examine_machine(Path("runs")):
+    for finding in examine_way(to, key) if to is not None else examine_machine(Path("runs")):
         found.append(finding)
         if not as_json:
             print("\n".join(findings.lines(finding)), flush=True)
@@ -71,7 +76,7 @@ def examine_machine(runs: Path) -> Iterator[Finding]:
         threads.close()
 
 
-def examine_way(address: str) -> Iterator[Finding]:
+def examine_way(address: str, key: Path | None) -> Iterator[Finding]:
     from . import check_reach
 
-    yield from check_reach.reach(address)
+    yield from check_reach.reach(address, key)

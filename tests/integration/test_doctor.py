@@ -17,6 +17,7 @@ import pytest
 import zmq
 
 from gossip.config import resolve
+from gossip.keys import make_pair
 from gossip.launch import check_reach, check_speed, door_messages
 from gossip.launch.check_reach import reach
 from gossip.launch.door import Door, Entrance
@@ -114,16 +115,16 @@ def test_zeromq_without_a_door_is_told_apart_from_one_with_keys(monkeypatch: pyt
     assert ("ZeroMQ with keys" if curve else "no door of gossip") in found[1].said
 
 
-@pytest.fixture
-def door(tmp_path: Path) -> Iterator[str]:
-    """The address of a door that is open for as long as the test, in a loop of its own."""
+@contextlib.contextmanager
+def open_door(tmp_path: Path, key: Path | None = None) -> Iterator[str]:
+    """The address of a door that is open for as long as the body runs, in a loop of its own."""
     config = resolve({"peers": 2, "room": 6, "name": "digits"}).with_values("drawn", run="00000000000000aa", f=0).config
     opened, over = threading.Event(), asyncio.Event()
     address = []
     loops = []
 
     async def serve() -> None:
-        door = Door(config, tmp_path, {0: 0, 1: 0}, Entrance())
+        door = Door(config, tmp_path, {0: 0, 1: 0}, Entrance(key=key))
         await door.open()
         address.append(door.address)
         loops.append(asyncio.get_running_loop())
@@ -139,8 +140,14 @@ def door(tmp_path: Path) -> Iterator[str]:
     thread.join(30)
 
 
-def test_a_door_says_which_run_it_is_of(door: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(check_reach, "CONNECT_S", 20.0)
+@pytest.fixture
+def door(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setattr(check_reach, "CONNECT_S", 20.0)  # however slow the machine
+    with open_door(tmp_path) as address:
+        yield address
+
+
+def test_a_door_says_which_run_it_is_of(door: str) -> None:
     connection, protocol = reach(door)
     assert (connection.level, protocol.level) == ("ok", "ok")
     assert "a door of the run digits" in protocol.said
@@ -148,13 +155,32 @@ def test_a_door_says_which_run_it_is_of(door: str, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_door_of_other_versions_is_told_with_both(door: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(check_reach, "CONNECT_S", 20.0)
     here = door_messages.Versions.here()
     other = door_messages.Versions(here.protocol, here.gossip, here.python, "2.99.0")
     monkeypatch.setattr(door_messages.Versions, "here", classmethod(lambda cls: other))
     _, _, versions = reach(door)
     assert versions.level == "fail"
     assert versions.said == f"this machine could not join: torch 2.99.0 here, {here.torch} there"
+
+
+def test_a_key_where_there_are_none_is_an_error(door: str, tmp_path: Path) -> None:
+    make_pair(tmp_path / "own.key")
+    assert levels(reach(door, tmp_path / "own.key")) == [("connection", "ok"), ("protocol", "fail")]
+
+
+def test_a_door_with_keys_answers_who_has_the_right_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check_reach, "CONNECT_S", 20.0)
+    keys = [tmp_path / "swarm.key", tmp_path / "another.key"]
+    for path in keys:
+        make_pair(path)
+    with open_door(tmp_path, keys[0]) as address:
+        assert "a door of the run digits" in reach(address, keys[0])[1].said
+        wrong = reach(address, keys[1])[1]
+        without = reach(address)[1]
+    assert wrong.level == "fail"
+    assert "no door that takes this key" in wrong.said
+    assert "refused by key" in wrong.said
+    assert (without.level, "who has none is told nothing" in without.said) == ("ok", True)
 
 
 def test_two_processes_exchange_bytes() -> None:
