@@ -13,6 +13,7 @@ from typing import Any
 
 from gossip import fitting
 from gossip.config import Resolved, RunConfig
+from gossip.errors import GossipError
 from gossip.keys import SWARM_KEY, write_pair
 from gossip.tasks import write_settings
 from gossip.telemetry import write_json
@@ -84,6 +85,20 @@ def train(
 def conclude(folder: Path, outcome: Outcome) -> dict[str, Any]:
     """Writes ``commits.jsonl`` and ``summary.json``. Returns the summary."""
     return summary.write(folder, outcome.exit_code, outcome.wall_s)
+
+
+def finish(folder: Path, outcome: Outcome, screen: Screen, as_json: bool) -> int:
+    """The same, and says how it went. Returns the exit code that tells it. Raises: GossipError: All for nothing."""
+    summary = conclude(folder, outcome)
+    if as_json:
+        print(json.dumps(summary))
+    else:
+        screen.say(f"{summary['status']} after {summary['rounds']} rounds, {outcome.wall_s:.1f} s: {folder / 'summary.json'}")
+    if summary["exit_code"] != outcome.exit_code:
+        raise GossipError(
+            f"every one of {summary['rounds_lost']} rounds was lost: nothing was learnt; {folder}/events.jsonl says why"
+        )
+    return outcome.exit_code
 
 
 def show_config(resolved: Resolved, as_json: bool) -> None:
