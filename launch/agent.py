@@ -29,6 +29,7 @@ from gossip.telemetry import read_json, write_json
 from gossip.transport.addresses import is_loopback
 
 from . import feasible, frames, guardian, hostfacts, pairs, runs
+from .door import Door, Entrance
 from .frames import Frame
 from .outcome import Outcome
 from .supervisor import Supervisor, script_command
@@ -141,6 +142,10 @@ class _Supervisor(Supervisor):
     def _remind(self, text: str) -> None:
         pass
 
+    def training(self) -> list[int]:
+        """Peers of this host that train with the others."""
+        return [peer for peer in self.peers if self.view.rows[peer].state == "training"]
+
 
 class Agent:
     """One host's part of one run."""
@@ -152,6 +157,7 @@ class Agent:
         self._outcome: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._folder: Path | None = None
+        self._door: Door | None = None
         self._heard_at = time.monotonic()
 
     async def run(self, reader: asyncio.StreamReader) -> int:
@@ -208,10 +214,15 @@ class Agent:
                 self._supervisor.end(frame["why"])
             case "kill" if self._supervisor is not None:
                 self._supervisor.kill("stopping now")
+            case "doors" if self._door is not None:
+                self._door.meet(frame["addresses"])
             case "gone" if self._folder is not None:
                 announce_end(self._folder / "seeds", frame["peer"], frame["incarnation"])
             case "fetch" if self._folder is not None:
                 self._do(self._send_files(self._folder))
+
+    def _say(self, text: str) -> None:
+        self._outbox.send("say", text=text)
 
     def _do(self, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -259,11 +270,19 @@ class Agent:
         self._supervisor, self._folder = supervisor, folder
         events = folder / "events.jsonl"
         self._outbox.follow(events)
+        entrance = Entrance(tuple(order["doors"]), host=order["address"])
+        self._door = None if seeds else Door(given, folder, share, entrance, let_in=supervisor.training, say=self._say)
         self._outcome = asyncio.get_running_loop().create_task(self._supervise(supervisor, folder))
         self._outbox.send("started", peers=sorted(share), run_dir=str(folder))
 
     async def _supervise(self, supervisor: _Supervisor, folder: Path) -> None:
+        (folder / "seeds").mkdir(exist_ok=True)
+        if self._door is not None:
+            await self._door.open()
+            self._outbox.send("door", address=self._door.address)
         outcome: Outcome = await supervisor.run()
+        if self._door is not None:
+            await self._door.close()
         summary = await asyncio.to_thread(runs.conclude, folder, outcome)
         (folder / AGENT).unlink(missing_ok=True)
         await self._outbox.flushed()

@@ -10,7 +10,7 @@ import typer
 
 from gossip.errors import ConfigError, GossipError
 
-from . import bench, drill, keygen, tend
+from . import bench, drill, hosts_cli, keygen, tend
 from .doctor import doctor
 from .join import join
 from .options import (
@@ -181,6 +181,7 @@ def demo(
     raise typer.Exit(prepared.run())
 
 
+app.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False})(hosts_cli.hosts)
 app.command()(simulate)
 app.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False})(join)
 for command in (doctor, keygen.keygen, *tend.COMMANDS):

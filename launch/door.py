@@ -116,8 +116,7 @@ class Door:
         local = DoorEntry(self.door, self.address, self._folder.place())
         self.keeper = Doorkeeper(local, self._own, self._config.peers, self._config.peers_max)
         self._folder.announce(local)
-        for address in self._entrance.seeds:
-            self._visit(address)
+        self.meet(self._entrance.seeds)
         self._look()
         for task in (self._serve(), self._keep()):
             self._run(task)
@@ -348,6 +347,11 @@ class Door:
             self._lost(peer)
 
     # --- other doors --------------------------------------------------------------------------------------------------------
+
+    def meet(self, addresses: Iterable[str]) -> None:
+        """Visits these doors, too."""
+        for address in addresses:
+            self._visit(address)
 
     def _visit(self, address: str) -> None:
         if address != self.address and address not in self._neighbours and endpoint(f"tcp://{address}", self._insecure):

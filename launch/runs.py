@@ -29,15 +29,17 @@ from .supervisor import Supervisor
 COMMAND = "command.json"
 
 
-def settle(resolved: Resolved, kind: str) -> Resolved:
+def settle(resolved: Resolved, kind: str, here: int | None = None) -> Resolved:
     """Checks what can be checked before anything starts, and fills in what is drawn: run id, name, folder, f.
 
+    Args:
+        here: How many of the peers will run on this machine; None: all.
     Raises: ConfigError and its kin: A name, a number, a fault or the machine does not allow this run.
     """
     config = resolved.config
     fitting.check_names(config.topology, config.aggregator)
     _ = config.plan  # raises for faults that this run cannot have
-    feasible.check_memory(config.peers)
+    feasible.check_memory(config.peers if here is None else here)
     resolved = fitting.check_rule(resolved)
     run = secrets.token_hex(8)
     resolved = resolved.with_values("drawn", run=run)
