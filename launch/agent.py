@@ -28,8 +28,8 @@ from gossip.rendezvous import announce_end
 from gossip.telemetry import read_json, write_json
 from gossip.transport.addresses import is_loopback
 
-from . import feasible, frames, guardian, hostfacts, pairs, runs
-from .door import Door, Entrance
+from . import feasible, frames, guardian, hostfacts, launchers, pairs, runs
+from .entrance import Entrance
 from .frames import Frame
 from .outcome import Outcome
 from .supervisor import Supervisor, script_command
@@ -43,7 +43,7 @@ ROWS_AT_ONCE = 200
 FILE_BYTES_MAX = 64 * 2**20
 LOOK_S = 0.05
 FETCHED = ("*.log", "*.jsonl", "*.json", "*.toml", "*.md", "*.txt")
-NOT_FETCHED = ("seeds", "doors", "checkpoints")
+NOT_FETCHED = ("seeds", "doors", "launchers", "checkpoints")
 AGENT = "agent.json"
 
 
@@ -140,11 +140,8 @@ class _Supervisor(Supervisor):
         self.view.feed(row)
 
     def _remind(self, text: str) -> None:
-        pass
-
-    def training(self) -> list[int]:
-        """Peers of this host that train with the others."""
-        return [peer for peer in self.peers if self.view.rows[peer].state == "training"]
+        if text.startswith("!   "):  # what came back from peers and doors that were tried from here
+            self.screen.say(text)
 
 
 class Agent:
@@ -157,7 +154,6 @@ class Agent:
         self._outcome: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._folder: Path | None = None
-        self._door: Door | None = None
         self._heard_at = time.monotonic()
 
     async def run(self, reader: asyncio.StreamReader) -> int:
@@ -214,15 +210,12 @@ class Agent:
                 self._supervisor.end(frame["why"])
             case "kill" if self._supervisor is not None:
                 self._supervisor.kill("stopping now")
-            case "doors" if self._door is not None:
-                self._door.meet(frame["addresses"])
+            case "doors" if self._supervisor is not None and self._supervisor.doorway is not None:
+                self._supervisor.doorway.door.meet(frame["addresses"])
             case "gone" if self._folder is not None:
                 announce_end(self._folder / "seeds", frame["peer"], frame["incarnation"])
             case "fetch" if self._folder is not None:
                 self._do(self._send_files(self._folder))
-
-    def _say(self, text: str) -> None:
-        self._outbox.send("say", text=text)
 
     def _do(self, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -254,35 +247,26 @@ class Agent:
         else:
             feasible.make_run_folder(folder)
         given.dump(folder / "config.json")
-        seeds = order.get("seeds")
-        if seeds and not (folder / "seeds").exists():
-            (folder / "seeds").symlink_to(seeds)
         environment = {**os.environ, **order["environment"]}
         if not is_loopback(order["address"]):
             environment["GOSSIP_LISTEN"] = order["address"]
         command = script_command(Path(order["script"]), order["arguments"])
         write_json(folder / runs.COMMAND, {"command": command, "folder": os.getcwd()})
         share = {int(peer): int(incarnation) for peer, incarnation in order["peers"].items()}
-        supervisor = _Supervisor(given, command, _Screen(self._outbox), environment, share=share)
+        entrance = Entrance(tuple(order["doors"]), host=order["address"])
+        supervisor = _Supervisor(given, command, _Screen(self._outbox), environment, share=share, entrance=entrance)
         found = guardian.stat(os.getpid())
         assert found is not None
         write_json(folder / AGENT, {"pid": os.getpid(), "started": found.started, "token": supervisor.token})
         self._supervisor, self._folder = supervisor, folder
         events = folder / "events.jsonl"
         self._outbox.follow(events)
-        entrance = Entrance(tuple(order["doors"]), host=order["address"])
-        self._door = None if seeds else Door(given, folder, share, entrance, let_in=supervisor.training, say=self._say)
         self._outcome = asyncio.get_running_loop().create_task(self._supervise(supervisor, folder))
         self._outbox.send("started", peers=sorted(share), run_dir=str(folder))
 
     async def _supervise(self, supervisor: _Supervisor, folder: Path) -> None:
-        (folder / "seeds").mkdir(exist_ok=True)
-        if self._door is not None:
-            await self._door.open()
-            self._outbox.send("door", address=self._door.address)
-        outcome: Outcome = await supervisor.run()
-        if self._door is not None:
-            await self._door.close()
+        with launchers.present(folder, supervisor.peers):
+            outcome: Outcome = await supervisor.run()
         summary = await asyncio.to_thread(runs.conclude, folder, outcome)
         (folder / AGENT).unlink(missing_ok=True)
         await self._outbox.flushed()

@@ -384,7 +384,9 @@ class Door:
                 neighbour.news |= told
                 pause_s = min(BACK_OFF_MAX_S, VISIT_SOON_S * 2 ** min(neighbour.tries, 10))
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(neighbour.wake.wait(), pause_s)
+                # wait_for would not be cancelled any more once it is woken (bpo-37658), and the door never closed.
+                async with asyncio.timeout(pause_s):
+                    await neighbour.wake.wait()
 
     async def _talk(self, address: str, told: Collection[int]) -> None:
         """Tells a door what is new, or else asks whether it knows the same. Raises: Unanswered."""

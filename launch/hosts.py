@@ -83,11 +83,10 @@ class Launch:
 
     Args:
         config: Resolved; its peers are those of all hosts.
-        shared: A folder that is the same on all hosts, where peers find each other's addresses; "": doors tell them.
     """
 
-    def __init__(self, config: RunConfig, program: Program, screen: Screen, shared: str = "") -> None:
-        self.config, self.program, self.screen, self._shared = config, program, screen, shared
+    def __init__(self, config: RunConfig, program: Program, screen: Screen) -> None:
+        self.config, self.program, self.screen = config, program, screen
         self._wanted = Wanted(program.script, program.workdir, config.run_dir, config.run)
         self._token = secrets.token_hex(16)
         self.view = RunView(config.peers, config.plan)
@@ -175,7 +174,6 @@ class Launch:
             peers={str(peer): incarnation for peer, incarnation in incarnations.items()},
             address=found.address,
             doors=[other.door for other in self.places.values() if other.door and other is not found],
-            seeds=self._shared,
         )
 
     def _write_hosts(self) -> None:
@@ -273,11 +271,6 @@ class Launch:
                 self.screen.output(int(frame["peer"]), str(frame["text"]), bool(frame["err"]))
             case "say":
                 self._say_for(found, str(frame["text"]))
-            case "door":
-                found.door = str(frame["address"])
-                for other in self.places.values():
-                    if other is not found and other.remote is not remote:
-                        other.remote.send("doors", addresses=[found.door])
             case "ended":
                 found.ended = True
                 self.outcome.dismissed.update(frame["dismissed"])
@@ -297,6 +290,8 @@ class Launch:
 
     def _take_row(self, found: Place, row: dict[str, Any]) -> None:
         self._events.write({**row, "host": found.name})
+        if row.get("event") == "door":
+            self._introduce(found, str(row["address"]))
         if row.get("event") == "exited" and isinstance(row.get("peer"), int):
             t = float(row.get("t") or 0.0)
             life = Life(row["peer"], int(row.get("incarnation") or 0), row.get("code"), row.get("signal"), (), found.since, t)
@@ -306,6 +301,13 @@ class Launch:
             self.outcome.bytes_sent += int(traffic.get("sent_bytes") or 0)
         for line in self.view.feed(row):
             self._say(line)
+
+    def _introduce(self, found: Place, door: str) -> None:
+        """Tells the doors of the other hosts where the new one is; what doors say to each other is theirs."""
+        found.door = door
+        for other in self.places.values():
+            if other is not found:
+                other.remote.send("doors", addresses=[door])
 
     def _say_for(self, found: Place, text: str) -> None:
         """A line of an agent. The first failure is mostly the cause of the others: only that is explained."""

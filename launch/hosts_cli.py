@@ -134,7 +134,7 @@ def hosts(
 
 
 async def _hosts(resolved: Resolved, program: Program, check: bool, as_json: bool, quiet: bool) -> int:
-    from . import runs, survey
+    from . import launchers, runs, survey
     from .hosts import Launch
     from .screens import PlainScreen
 
@@ -154,7 +154,8 @@ async def _hosts(resolved: Resolved, program: Program, check: bool, as_json: boo
         folder = runs.begin(resolved, sys.argv, Path(program.workdir))
         screen.say(f"{config.name}: {config.peers} peers, {config.topology}, {config.aggregator} (f={config.f}), in {folder}")
         screen.say("start   " + " ".join(launch.peer_name(peer) for peer in range(config.peers)))
-        outcome = await launch.run(folder)
+        with launchers.present(folder, range(config.peers)):
+            outcome = await launch.run(folder)
     finally:
         await launch.close()
     return runs.finish(folder, outcome, screen, as_json)

@@ -80,7 +80,7 @@ class Remote:
         found = stat(self.pid)
         self.started_ticks = found.started if found is not None else 0
         self._guardian.watch(self)
-        self._tasks = [asyncio.create_task(work) for work in (self._read_errors(), self._read(), self._keep_pinging())]
+        self._tasks = [asyncio.create_task(work) for work in (self._read_errors(), self._read())]
         try:
             hello = await self._expect("hello", HELLO_S)
         except Lost:
@@ -90,6 +90,7 @@ class Remote:
         if hello.get("version") != VERSION:
             await self.close(now=True)
             raise ssh.Unreachable(self.host.target, "its gossip speaks another language", "install the same version on all hosts")
+        self._tasks.append(asyncio.create_task(self._keep_pinging()))
 
     @property
     def shift_s(self) -> float:
