@@ -18,7 +18,7 @@ import signal
 import sys
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -244,6 +244,8 @@ class Agent:
         given = RunConfig.model_validate({**order["config"], "run_dir": str(folder)})
         if hostfacts.is_of_run(folder, given.run):
             _end_former(folder)
+            if self._is_done(folder):
+                return
         else:
             feasible.make_run_folder(folder)
         given.dump(folder / "config.json")
@@ -264,13 +266,27 @@ class Agent:
         self._outcome = asyncio.get_running_loop().create_task(self._supervise(supervisor, folder))
         self._outbox.send("started", peers=sorted(share), run_dir=str(folder))
 
+    def _is_done(self, folder: Path) -> bool:
+        """Whether the peers here have finished while the launcher could not be told: it is told then."""
+        summary = read_json(folder / "summary.json") or {}
+        if not summary.get("finished"):
+            return False
+        self._folder = folder
+        self._outbox.follow(folder / "events.jsonl")
+        self._do(self._tell_end("", summary["exit_code"], ()))
+        return True
+
+    async def _tell_end(self, stopped: str, exit_code: int, dismissed: Iterable[int]) -> None:
+        """After all that happened before it."""
+        await self._outbox.flushed()
+        self._outbox.send("ended", stopped=stopped, exit_code=exit_code, dismissed=sorted(dismissed))
+
     async def _supervise(self, supervisor: _Supervisor, folder: Path) -> None:
         with launchers.present(folder, supervisor.peers):
             outcome: Outcome = await supervisor.run()
         summary = await asyncio.to_thread(runs.conclude, folder, outcome)
         (folder / AGENT).unlink(missing_ok=True)
-        await self._outbox.flushed()
-        self._outbox.send("ended", stopped=outcome.stopped, exit_code=summary["exit_code"], dismissed=sorted(outcome.dismissed))
+        await self._tell_end(outcome.stopped, summary["exit_code"], outcome.dismissed)
 
     async def _send_files(self, folder: Path) -> None:
         """What people read of a run, and no more. Of a file that is too long its end."""

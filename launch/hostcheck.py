@@ -22,12 +22,13 @@ Results: TypeAlias = Mapping[tuple[str, str], Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """``about``: a host or a pair of them. ``hint``: what to do."""
+    """``about``: a host or a pair of them. ``hint``: what to do. ``problem``: not so a host's first line, which sums up."""
 
     level: Level
     about: str
     text: str
     hint: str = ""
+    problem: bool = True
 
 
 @dataclass(slots=True)
@@ -41,7 +42,7 @@ class Report:
 
     @property
     def failed(self) -> list[Line]:
-        return [line for line in self.lines if line.level == "fail"]
+        return [line for line in self.lines if line.level == "fail" and line.problem]
 
     def as_text(self) -> list[str]:
         """For people: level, whom it is about, what was found; then, further in, what to do."""
@@ -70,7 +71,7 @@ def judge_hosts(report: Report, hosts: Sequence[Host], found: Mapping[str, Facts
         if host.name in found:
             problems = [*_problems(host, found[host.name], answered[0], script, digest)]
             worst: Level = "fail" if any(line.level == "fail" for line in problems) else "warn" if problems else "ok"
-            report.add(worst, host.name, _told(host, found[host.name]))
+            report.lines.append(Line(worst, host.name, _told(host, found[host.name]), problem=False))
             report.lines += problems
 
 
@@ -179,7 +180,7 @@ def judge_pairs(
             if "error" in said:
                 closed = True
                 report.add("fail", f"{source} -> {target}", *_closed(chosen, source, target, str(said["error"])))
-            elif said["seen"] != chosen[source] and not is_loopback(chosen[target]):
+            elif said["seen"] != chosen[source] and not is_loopback(chosen[source]):
                 seen = f"{target} sees {source} as {said['seen']}, not as {chosen[source]}"
                 report.add("warn", f"{source} -> {target}", f"{seen}: there is a NAT or another route between them")
         if not closed:

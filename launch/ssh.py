@@ -88,5 +88,5 @@ def explain(host: Host, code: int | None, said: Sequence[str]) -> Unreachable:
 
 def _plain(line: str, target: str) -> str:
     """Without the names that ssh puts before what it says."""
-    host = target.rpartition("@")[2]
-    return re.sub(rf"^(ssh: |{re.escape(target)}: |{re.escape(host)}: )+", "", line.strip()).rstrip(".\r")
+    host = re.escape(target.rpartition("@")[2])
+    return re.sub(rf"^(ssh: |([\w.+-]+@)?{host}: )+", "", line.strip()).rstrip(".\r")
