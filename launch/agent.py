@@ -24,15 +24,18 @@ from typing import Any
 
 from gossip.config import RunConfig
 from gossip.errors import GossipError, LocalError, Malformed
+from gossip.keys import SWARM_KEY, write_pair
 from gossip.rendezvous import announce_end
 from gossip.telemetry import read_json, write_json
 from gossip.transport.addresses import is_loopback
+from gossip.transport.curve import KeyPair
 
 from . import feasible, frames, guardian, hostfacts, launchers, pairs, runs
 from .entrance import Entrance
 from .frames import Frame
 from .outcome import Outcome
-from .supervisor import Supervisor, script_command
+from .peer_setup import script_command
+from .supervisor import Supervisor
 from .view import RunView
 
 VERSION = 1
@@ -255,7 +258,10 @@ class Agent:
         command = script_command(Path(order["script"]), order["arguments"])
         write_json(folder / runs.COMMAND, {"command": command, "folder": os.getcwd()})
         share = {int(peer): int(incarnation) for peer, incarnation in order["peers"].items()}
-        entrance = Entrance(tuple(order["doors"]), host=order["address"])
+        key = folder / SWARM_KEY if order["key"] is not None else None
+        if key is not None and not key.exists():
+            write_pair(key, KeyPair(**order["key"]))
+        entrance = Entrance(tuple(order["doors"]), host=order["address"], key=key)
         supervisor = _Supervisor(given, command, _Screen(self._outbox), environment, share=share, entrance=entrance)
         found = guardian.stat(os.getpid())
         assert found is not None

@@ -13,7 +13,9 @@ from typing import Any
 
 from gossip.config import RunConfig
 from gossip.errors import GossipError, Malformed
+from gossip.keys import SWARM_KEY, read_pair
 from gossip.telemetry import JsonLines, Logbook, write_json
+from gossip.transport.curve import KeyPair
 
 from . import collecting, ssh
 from .collecting import Collector
@@ -98,6 +100,7 @@ class Launch:
         self._stop = asyncio.Event()
         self._explained_by: str | None = None
         self._running = False
+        self._key: KeyPair | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     def _remote(self, host: Host) -> Remote:
@@ -126,9 +129,16 @@ class Launch:
 
     # --- the run ----------------------------------------------------------------------------------------------------------
 
-    async def run(self, folder: Path) -> Outcome:
-        """Starts the peers of all hosts, and returns when they are gone and what they leave is in ``folder``."""
+    async def run(self, folder: Path, config: RunConfig) -> Outcome:
+        """Starts the peers of all hosts, and returns when they are gone and what they leave is in ``folder``.
+
+        Args:
+            folder: Of the run, with its swarm key where it has one.
+            config: As it was given, and what the look at the hosts has added.
+        """
         began = time.monotonic()
+        self.config = self.outcome.config = config
+        self._key = read_pair(folder / SWARM_KEY) if config.keyed else None
         self._events = JsonLines(folder / "events.jsonl", "events")
         self._logbook = Logbook(folder / "logbook.md", self.config.name)
         self._folder, self._running = folder, True
@@ -173,6 +183,7 @@ class Launch:
             environment=dict(self.program.environment),
             peers={str(peer): incarnation for peer, incarnation in incarnations.items()},
             address=found.address,
+            key={"public": self._key.public, "secret": self._key.secret} if self._key is not None else None,
             doors=[other.door for other in self.places.values() if other.door and other is not found],
         )
 

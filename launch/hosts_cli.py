@@ -24,7 +24,9 @@ from .options import (
     Drills,
     Fault,
     Faults,
+    Insecure,
     Json,
+    Keys,
     Name,
     OnMinority,
     Quiet,
@@ -39,11 +41,13 @@ from .options import (
     ShowConfig,
     Slices,
     StartTimeout,
+    SwarmKey,
     Topology,
 )
 
 if TYPE_CHECKING:
     from gossip.config import Resolved, RunConfig
+    from gossip.transport.curve import KeyPair
 
     from .hosts import Program
     from .survey import Survey
@@ -60,9 +64,6 @@ Env = Annotated[
     typer.Option(help="Variable to send to the hosts: NAME, or NAME=VALUE. Repeatable; no others are sent.", show_default=False),
 ]
 Restarts = Annotated[int, typer.Option(min=0, help="How often in a row a host that was lost is started again.")]
-Insecure = Annotated[
-    bool, typer.Option("--insecure", help="Listen without keys: whoever reaches the peers can take part, read and lie.")
-]
 Check = Annotated[bool, typer.Option("--check", help="Look at all hosts and all pairs of them, and start nothing.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be started and sent, and connect to nobody.")]
 SECRETIVE = ("KEY", "TOKEN", "SECRET", "PASS", "CREDENTIAL", "AUTH")
@@ -77,7 +78,6 @@ def hosts(
     workdir: Workdir = "",
     env: Env = None,
     restarts: Restarts = 3,
-    insecure: Insecure = False,
     check: Check = False,
     dry_run: DryRun = False,
     room: Room = None,
@@ -99,6 +99,9 @@ def hosts(
     round_timeout: RoundTimeout = None,
     record: Record = False,
     drills: Drills = False,
+    keys: Keys = None,
+    key: SwarmKey = None,
+    insecure: Insecure = False,
     config: Config = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -107,9 +110,10 @@ def hosts(
     """Train SCRIPT on many machines over ssh: gossip hosts -H a,b:2 -- train.py --lr 0.1"""
     from dataclasses import replace
 
+    from gossip import fitting
     from gossip.config import resolve
 
-    from . import feasible, hostlist, runs
+    from . import hostlist, keygen, runs
     from . import ssh as ssh_
     from .hosts import Program
 
@@ -118,10 +122,10 @@ def hosts(
     flags = options.flags(peers, topology, aggregator, byzantine, fault, faults, rounds, seed, run_dir, name, quorum)
     flags.update(room=room, sender=sender, on_minority=on_minority, batch_policy=batch_policy, slices=slices)
     flags.update(start_timeout_s=start_timeout, round_timeout_s=round_timeout, record=record or None, drills=drills or None)
-    flags.update(insecure=insecure or None)
+    flags.update(keys=keys if key is None else keys is not False, insecure=insecure or None)
     resolved = resolve(flags, config)
     if show:
-        feasible.check_names(resolved.config.topology, resolved.config.aggregator)
+        fitting.check_names(resolved.config.topology, resolved.config.aggregator)
         runs.show_config(resolved, as_json)
         return
     resolved = runs.settle(resolved, script.stem, here=sum(host.slots for host in found if host.is_local))
@@ -130,32 +134,32 @@ def hosts(
     if dry_run:
         print("\n".join(plan(resolved.config, program)))
         return
-    raise typer.Exit(asyncio.run(_hosts(resolved, program, check, as_json, quiet)))
+    pair = keygen.own_key(key, resolved.config)
+    raise typer.Exit(asyncio.run(_hosts(resolved, program, pair, check, as_json, quiet)))
 
 
-async def _hosts(resolved: Resolved, program: Program, check: bool, as_json: bool, quiet: bool) -> int:
+async def _hosts(resolved: Resolved, program: Program, pair: KeyPair | None, check: bool, as_json: bool, quiet: bool) -> int:
     from . import launchers, runs, survey
     from .hosts import Launch
     from .screens import PlainScreen
 
     launch: Launch
     screen = PlainScreen(sys.stderr if as_json else None, every_s=10.0, quiet=quiet, name=lambda peer: launch.bracketed(peer))
-    config = resolved.config
-    launch = Launch(config, program, screen)
+    launch = Launch(resolved.config, program, screen)
     try:
         if not quiet:
             screen.say(f"looking at {len(program.hosts)} hosts: {', '.join(launch.places)}")
         found = await launch.look()
         _print_report(found, check, as_json, quiet)
         survey.refuse(found)
-        survey.refuse_insecure(found, config.insecure)
+        resolved = survey.with_keys(resolved, found)
         if check:
             return 0
-        folder = runs.begin(resolved, sys.argv, Path(program.workdir))
+        folder, config = runs.begin(resolved, sys.argv, Path(program.workdir), pair), resolved.config
         screen.say(f"{config.name}: {config.peers} peers, {config.topology}, {config.aggregator} (f={config.f}), in {folder}")
         screen.say("start   " + " ".join(launch.peer_name(peer) for peer in range(config.peers)))
         with launchers.present(folder, range(config.peers)):
-            outcome = await launch.run(folder)
+            outcome = await launch.run(folder, config)
     finally:
         await launch.close()
     return runs.finish(folder, outcome, screen, as_json)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gossip.config import Resolved
 from gossip.errors import ConfigError, GossipError
 from gossip.transport.addresses import is_loopback
 
@@ -131,13 +132,20 @@ def _measured_pairs(names: Sequence[str]) -> list[tuple[str, str]]:
     return list(zip(names, [*names[1:], names[0]], strict=True))
 
 
-def refuse_insecure(found: Survey, insecure: bool) -> None:
-    """Raises: ConfigError: Peers would have to listen on other addresses than loopback, and have no keys."""
-    if not insecure and any(not is_loopback(address) for address in found.addresses.values()):
+def with_keys(resolved: Resolved, found: Survey) -> Resolved:
+    """The config with what the addresses ask for: beyond loopback peers have keys.
+
+    Raises: ConfigError: Somebody has said that they should have none, and nothing else.
+    """
+    config = resolved.config
+    if config.insecure or config.keys or all(is_loopback(address) for address in found.addresses.values()):
+        return resolved
+    if config.keys is False:
         raise ConfigError(
-            "peers on several hosts have no keys yet: whoever reaches their addresses could take part, read gradients and lie",
-            "--insecure, on a network where everybody may do that",
+            "without keys whoever reaches the hosts could take part, read gradients and lie",
+            "leave out --no-keys, or say --insecure on a network where everybody may do that",
         )
+    return resolved.with_values("addresses beyond loopback", keys=True)
 
 
 class Unfit(ConfigError):

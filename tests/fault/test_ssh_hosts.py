@@ -65,7 +65,6 @@ class Run:
         listed.write_text("".join(rows[:hosts]))
         command = [sys.executable, "-m", "gossip.launch.cli", "hosts", "-H", str(listed), "--ssh", on.ssh, "--name", self.name]
         options = [
-            "--insecure",
             "--aggregator",
             "mean",
             "--start-timeout",
