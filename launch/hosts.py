@@ -124,7 +124,8 @@ class Launch:
 
     async def close(self) -> None:
         """Dismisses whoever is still there."""
-        await asyncio.gather(*(found.remote.close(now=found.silent) for found in self.places.values() if not found.remote.over))
+        there = [found.remote for found in self.places.values() if not found.remote.over]
+        await asyncio.gather(*(remote.close(now=remote.silent_s > SILENT_S) for remote in there))
         self._guardian.close()
 
     # --- the run ----------------------------------------------------------------------------------------------------------
@@ -406,7 +407,7 @@ class Launch:
 
     async def _fetch(self, found: Place) -> None:
         """Logs, metrics, commits and events of a host's peers. Of one that is lost there is what it had sent."""
-        if not found.ended or found.remote.over or found.silent:
+        if not found.ended or found.remote.over or found.remote.silent_s > SILENT_S:
             self._say(f"! the logs of {found.name} are there only: {self._wanted.host_folder(found.host)}")
             return
         found.collector = Collector(self._folder, found.name)
