@@ -28,7 +28,7 @@ SOURCES := gossip aggregators topologies launch tests examples benchmarks
 export OMP_NUM_THREADS ?= 1
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: help venv demo test test-long campaign simulate lint format types pyright membership bench robustness package clean mutants
+.PHONY: help venv demo test test-long test-hosts campaign simulate lint format types pyright membership bench robustness package clean mutants
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -63,6 +63,15 @@ endif
 test-long: $(INSTALLED)  ## the same tests with all their seeds, sizes and examples (ten minutes of four processors more)
 	TEST_LONG=1 $(BIN)/python -m pytest -q --durations=20 --numprocesses $(JOBS) --dist loadgroup $(PYTEST_ARGS) $(ALONE)
 	TEST_LONG=1 $(BIN)/python -m pytest -q --durations=20 --numprocesses $(SWARMS) $(PYTEST_ARGS) $(TOGETHER)
+
+# Only root may install packages, and only this target does.
+test-hosts: $(INSTALLED)  ## tests over real ssh between network namespaces (root); installs openssh-server and iproute2 where they are missing
+	@if [ -x /usr/sbin/sshd ] && command -v ssh >/dev/null && command -v ip >/dev/null && command -v nsenter >/dev/null; then :; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  echo "installing openssh-server, openssh-client, iproute2 and util-linux with apt-get"; \
+	  apt-get update -qq && apt-get install -y -qq --no-install-recommends openssh-server openssh-client iproute2 util-linux; \
+	else echo "these tests need sshd, ssh, ip and nsenter: install openssh-server, openssh-client, iproute2 and util-linux as root"; fi
+	$(BIN)/python -m pytest -q -m ssh $(PYTEST_ARGS) tests/fault
 
 campaign: lint types test-long simulate mutants  ## what a night is for: test-long, 2,000 schedules, every mutant (hours)
 

@@ -2,24 +2,51 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import Annotated
 
 import typer
 
 from gossip.errors import ConfigError, GossipError
 
-from . import bench, drill, keygen, tend
+from . import bench, drill, hosts_cli, keygen, tend
 from .doctor import doctor
 from .join import join
-from .options import Advertise, Json, Port, Quiet
+from .options import (
+    Advertise,
+    Aggregator,
+    Allowed,
+    BatchPolicy,
+    Byzantine,
+    Config,
+    Drills,
+    Fault,
+    Faults,
+    Insecure,
+    Json,
+    Keys,
+    Name,
+    OnMinority,
+    Peers,
+    Port,
+    Quiet,
+    Quorum,
+    Record,
+    Room,
+    Rounds,
+    RoundTimeout,
+    RunDir,
+    Seed,
+    Sender,
+    ShowConfig,
+    Slices,
+    StartTimeout,
+    SwarmKey,
+    Topology,
+)
+from .options import flags as given
 from .simulate import simulate
-
-if TYPE_CHECKING:
-    from .outcome import Outcome
-    from .screens import Screen
 
 app = typer.Typer(
     name="gossip",
@@ -29,72 +56,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Fault-tolerant training for PyTorch: no process is special, anything may crash, hang or lie.",
 )
-
-Peers = Annotated[int | None, typer.Option("-n", "--peers", help="How many peers to start.", show_default=False)]
-Room = Annotated[
-    int | None, typer.Option(help="Most peers at a time, with those that gossip join adds later.", show_default=False)
-]
-Topology = Annotated[
-    str | None, typer.Option(help="Who exchanges with whom: rolling, random-k:k=3, ring, full.", show_default=False)
-]
-Aggregator = Annotated[
-    str | None, typer.Option(help="How updates become one: a rule's name, or file.py:rule.", show_default=False)
-]
-Sender = Annotated[
-    str | None,
-    typer.Option(help="What peers make of their updates first: momentum:beta=0.9, clip:10, joined by +.", show_default=False),
-]
-Byzantine = Annotated[int | None, typer.Option("-f", "--byzantine", help="Lying peers to tolerate.", show_default=False)]
-Fault = Annotated[
-    list[str] | None, typer.Option(help="Inject a fault: crash:3@50, sign_flip:5,6*10. Repeatable.", show_default=False)
-]
-Faults = Annotated[Path | None, typer.Option(help="Inject the faults of a plan file (TOML).", show_default=False)]
-Rounds = Annotated[int | None, typer.Option(help="Rounds to train.", show_default=False)]
-Seed = Annotated[int | None, typer.Option(help="Of servers, data order and attacks.", show_default=False)]
-RunDir = Annotated[Path | None, typer.Option(help="Folder of the run; runs/NAME by default.", show_default=False)]
-Name = Annotated[str | None, typer.Option(help="Name of the run.", show_default=False)]
-Quorum = Annotated[str | None, typer.Option(help="majority, or available: any number of peers.", show_default=False)]
-OnMinority = Annotated[
-    str | None,
-    typer.Option(help="pause, or continue: a part without a quorum goes on when the rest is dead for it.", show_default=False),
-]
-BatchPolicy = Annotated[
-    str | None,
-    typer.Option(
-        help="When peers come and go stays: fixed_local, each peer's batch; fixed_global, all of a round.", show_default=False
-    ),
-]
-Slices = Annotated[
-    str | None,
-    typer.Option(help="speed: smaller batches for peers that are much slower than most; or equal.", show_default=False),
-]
-StartTimeout = Annotated[float | None, typer.Option(help="Seconds that peers wait for each other.", show_default=False)]
-RoundTimeout = Annotated[float | None, typer.Option(help="Seconds that a round may wait at most.", show_default=False)]
-Record = Annotated[
-    bool, typer.Option("--record", help="Write down every event of the protocol, for gossip simulate --recording.")
-]
-Drills = Annotated[bool, typer.Option("--drills", help="Let gossip drill kill, stop and cut off peers of this run.")]
-Keys = Annotated[
-    bool | None,
-    typer.Option(
-        "--keys/--no-keys",
-        help="Know peers by keys, and encrypt: on wherever others can reach them, off on a loopback address.",
-        show_default=False,
-    ),
-]
-SwarmKey = Annotated[
-    Path | None,
-    typer.Option(help="Whoever has this key may join: a file of gossip keygen; by default a new one.", show_default=False),
-]
-Allowed = Annotated[
-    Path | None,
-    typer.Option(help="Only peers whose public keys are in this file take part; it may change at any time.", show_default=False),
-]
-Insecure = Annotated[
-    bool, typer.Option("--insecure", help="Listen beyond loopback without keys: whoever reaches it takes part, reads and lies.")
-]
-Config = Annotated[Path | None, typer.Option(help="Options from a TOML file; flags and GOSSIP_* win.", show_default=False)]
-ShowConfig = Annotated[bool, typer.Option("--show-config", help="Print every option with its source, and start nothing.")]
 
 
 def _version(wanted: bool) -> None:
@@ -158,7 +119,7 @@ def run(
     from .peer_setup import script_command
     from .screens import PlainScreen
 
-    flags = _flags(peers, topology, aggregator, byzantine, fault, faults, rounds, seed, run_dir, name, quorum)
+    flags = given(peers, topology, aggregator, byzantine, fault, faults, rounds, seed, run_dir, name, quorum)
     flags.update(room=room, sender=sender, on_minority=on_minority, batch_policy=batch_policy, slices=slices)
     flags.update(start_timeout_s=start_timeout, round_timeout_s=round_timeout, record=record or None, drills=drills or None)
     flags.update(keygen.flags(keys, key, allowed), insecure=insecure or None)
@@ -179,23 +140,7 @@ def run(
         screen.say(f"room for {settled.room - settled.peers} more: gossip join {folder}")
     entrance = Entrance(port=port) if port else None
     outcome = runs.train(settled, script_command(script, arguments or []), screen, entrance=entrance)
-    conclude(folder, outcome, screen, as_json)
-
-
-def conclude(folder: Path, outcome: Outcome, screen: Screen, as_json: bool) -> NoReturn:
-    """Says how it went, and ends with the exit code that tells it."""
-    from . import runs
-
-    summary = runs.conclude(folder, outcome)
-    if as_json:
-        print(json.dumps(summary))
-    else:
-        screen.say(f"{summary['status']} after {summary['rounds']} rounds, {outcome.wall_s:.1f} s: {folder / 'summary.json'}")
-    if summary["exit_code"] != outcome.exit_code:
-        raise GossipError(
-            f"every one of {summary['rounds_lost']} rounds was lost: nothing was learnt; {folder}/events.jsonl says why"
-        )
-    raise typer.Exit(outcome.exit_code)
+    raise typer.Exit(runs.finish(folder, outcome, screen, as_json))
 
 
 @app.command()
@@ -226,7 +171,7 @@ def demo(
     """Eight peers learn the digits while two lie and the serving one is killed; then the same with plain averaging."""
     from .demo import Demo
 
-    flags = _flags(peers, topology, aggregator, byzantine, fault, faults, rounds, seed, run_dir, name, quorum)
+    flags = given(peers, topology, aggregator, byzantine, fault, faults, rounds, seed, run_dir, name, quorum)
     flags.update(sender=sender, batch_policy=batch_policy, slices=slices, keys=keys)
     prepared = Demo.prepare(flags, config, plot=plot, compare=not only, as_json=as_json)
     if show:
@@ -235,45 +180,13 @@ def demo(
     raise typer.Exit(prepared.run())
 
 
+app.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False})(hosts_cli.hosts)
 app.command()(simulate)
 app.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False})(join)
 for command in (doctor, keygen.keygen, *tend.COMMANDS):
     app.command()(command)
 app.add_typer(bench.app, name="bench")
 app.add_typer(drill.app, name="drill")
-
-
-def _flags(
-    peers: int | None,
-    topology: str | None,
-    aggregator: str | None,
-    byzantine: int | None,
-    fault: list[str] | None,
-    faults: Path | None,
-    rounds: int | None,
-    seed: int | None,
-    run_dir: Path | None,
-    name: str | None,
-    quorum: str | None,
-) -> dict[str, Any]:
-    """Options as ``gossip.config.resolve`` takes them; None where nothing was typed."""
-    specs: list[str] | None = None
-    if fault or faults is not None:
-        from gossip import faults as plans
-
-        specs = [*(plans.load(faults).specs if faults is not None else ()), *plans.parse(fault or ()).specs]
-    return {
-        "peers": peers,
-        "topology": topology,
-        "aggregator": aggregator,
-        "f": byzantine,
-        "faults": specs,
-        "rounds": rounds,
-        "seed": seed,
-        "run_dir": str(run_dir) if run_dir is not None else None,
-        "name": name,
-        "quorum": quorum,
-    }
 
 
 def print_error(error: GossipError) -> None:

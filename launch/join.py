@@ -36,7 +36,6 @@ def join(
     quiet: Quiet = False,
 ) -> None:
     """Add peers to a run that trains, if it has room: gossip join -n 2 runs/NAME, gossip join 10.0.0.5:7421 -- train.py"""
-    from .cli import conclude
     from .screens import PlainScreen
 
     script_path, own = _after_dashes(script, arguments or [])
@@ -54,12 +53,11 @@ def join(
     screen.say(f"{arrival.config.name}: joining as {_named(arrival.newcomers)}, in {arrival.config.run_dir}")
     os.chdir(arrival.where)
     outcome = runs.train(arrival.config, arrival.command, screen, arrival.newcomers, arrival.entrance)
-    conclude(Path(arrival.config.run_dir), outcome, screen, as_json)
+    raise typer.Exit(runs.finish(Path(arrival.config.run_dir), outcome, screen, as_json))
 
 
 def _by_folder(run: str, script: Path | None, arguments: Sequence[str], count: int, screen: Screen, as_json: bool) -> None:
     from . import feasible, joining, runs
-    from .cli import conclude
 
     place = joining.look(run)
     program = joining.program(place, script, arguments)
@@ -70,7 +68,7 @@ def _by_folder(run: str, script: Path | None, arguments: Sequence[str], count: i
     screen.say(f"{place.config.name}: joining as {_named(newcomers)}")
     os.chdir(program.folder)  # as the others, who may name their data by where it is from there
     outcome = runs.train(place.config, program.command, screen, newcomers)
-    conclude(place.folder, outcome, screen, as_json)
+    raise typer.Exit(runs.finish(place.folder, outcome, screen, as_json))
 
 
 def _named(newcomers: dict[int, int]) -> str:

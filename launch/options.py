@@ -1,8 +1,9 @@
-"""Options that several commands have."""
+"""Options that several commands share, as typer takes them: one name, one help text."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
@@ -12,3 +13,101 @@ Advertise = Annotated[
     str, typer.Option(help="Own address that other machines reach: a number, an interface or a network.", show_default=False)
 ]
 Port = Annotated[int, typer.Option(min=0, max=65535, help="Port of this launcher's door, where others join; 0: a free one.")]
+Peers = Annotated[int | None, typer.Option("-n", "--peers", help="How many peers to start.", show_default=False)]
+Room = Annotated[
+    int | None, typer.Option(help="Most peers at a time, with those that gossip join adds later.", show_default=False)
+]
+Topology = Annotated[
+    str | None, typer.Option(help="Who exchanges with whom: rolling, random-k:k=3, ring, full.", show_default=False)
+]
+Aggregator = Annotated[
+    str | None, typer.Option(help="How updates become one: a rule's name, or file.py:rule.", show_default=False)
+]
+Sender = Annotated[
+    str | None,
+    typer.Option(help="What peers make of their updates first: momentum:beta=0.9, clip:10, joined by +.", show_default=False),
+]
+Byzantine = Annotated[int | None, typer.Option("-f", "--byzantine", help="Lying peers to tolerate.", show_default=False)]
+Fault = Annotated[
+    list[str] | None, typer.Option(help="Inject a fault: crash:3@50, sign_flip:5,6*10. Repeatable.", show_default=False)
+]
+Faults = Annotated[Path | None, typer.Option(help="Inject the faults of a plan file (TOML).", show_default=False)]
+Rounds = Annotated[int | None, typer.Option(help="Rounds to train.", show_default=False)]
+Seed = Annotated[int | None, typer.Option(help="Of servers, data order and attacks.", show_default=False)]
+RunDir = Annotated[Path | None, typer.Option(help="Folder of the run; runs/NAME by default.", show_default=False)]
+Name = Annotated[str | None, typer.Option(help="Name of the run.", show_default=False)]
+Quorum = Annotated[str | None, typer.Option(help="majority, or available: any number of peers.", show_default=False)]
+OnMinority = Annotated[
+    str | None,
+    typer.Option(help="pause, or continue: a part without a quorum goes on when the rest is dead for it.", show_default=False),
+]
+BatchPolicy = Annotated[
+    str | None,
+    typer.Option(
+        help="When peers come and go stays: fixed_local, each peer's batch; fixed_global, all of a round.", show_default=False
+    ),
+]
+Slices = Annotated[
+    str | None,
+    typer.Option(help="speed: smaller batches for peers that are much slower than most; or equal.", show_default=False),
+]
+StartTimeout = Annotated[float | None, typer.Option(help="Seconds that peers wait for each other.", show_default=False)]
+RoundTimeout = Annotated[float | None, typer.Option(help="Seconds that a round may wait at most.", show_default=False)]
+Record = Annotated[
+    bool, typer.Option("--record", help="Write down every event of the protocol, for gossip simulate --recording.")
+]
+Drills = Annotated[bool, typer.Option("--drills", help="Let gossip drill kill, stop and cut off peers of this run.")]
+Keys = Annotated[
+    bool | None,
+    typer.Option(
+        "--keys/--no-keys",
+        help="Know peers by keys, and encrypt: on wherever others can reach them, off on a loopback address.",
+        show_default=False,
+    ),
+]
+SwarmKey = Annotated[
+    Path | None,
+    typer.Option(help="Whoever has this key may join: a file of gossip keygen; by default a new one.", show_default=False),
+]
+Allowed = Annotated[
+    Path | None,
+    typer.Option(help="Only peers whose public keys are in this file take part; it may change at any time.", show_default=False),
+]
+Insecure = Annotated[
+    bool, typer.Option("--insecure", help="Listen beyond loopback without keys: whoever reaches it takes part, reads and lies.")
+]
+Config = Annotated[Path | None, typer.Option(help="Options from a TOML file; flags and GOSSIP_* win.", show_default=False)]
+ShowConfig = Annotated[bool, typer.Option("--show-config", help="Print every option with its source, and start nothing.")]
+
+
+def flags(
+    peers: int | None,
+    topology: str | None,
+    aggregator: str | None,
+    byzantine: int | None,
+    fault: list[str] | None,
+    faults: Path | None,
+    rounds: int | None,
+    seed: int | None,
+    run_dir: Path | None,
+    name: str | None,
+    quorum: str | None,
+) -> dict[str, Any]:
+    """Options as ``gossip.config.resolve`` takes them; None where nothing was typed."""
+    specs: list[str] | None = None
+    if fault or faults is not None:
+        from gossip import faults as plans
+
+        specs = [*(plans.load(faults).specs if faults is not None else ()), *plans.parse(fault or ()).specs]
+    return {
+        "peers": peers,
+        "topology": topology,
+        "aggregator": aggregator,
+        "f": byzantine,
+        "faults": specs,
+        "rounds": rounds,
+        "seed": seed,
+        "run_dir": str(run_dir) if run_dir is not None else None,
+        "name": name,
+        "quorum": quorum,
+    }

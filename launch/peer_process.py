@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 
 from .guardian import TOKEN_VARIABLE, members, reap, signal_group, stat
 from .warm import Forked, WarmStart
@@ -230,6 +230,13 @@ class PeerProcess:
         self._on_line(text, err)
 
 
+class Watched(Protocol):
+    """The leader of a process group."""
+
+    pid: int
+    started_ticks: int
+
+
 class Guardian:
     """The launcher's end of ``guardian.py``; started again, with all it needs to know, should somebody kill it."""
 
@@ -259,11 +266,11 @@ class Guardian:
     def pid(self) -> int:
         return self._process.pid
 
-    def watch(self, process: PeerProcess) -> None:
+    def watch(self, process: Watched) -> None:
         self._groups[process.pid] = process.started_ticks
         self._say(f"watch {process.pid} {process.started_ticks}")
 
-    def forget(self, process: PeerProcess) -> None:
+    def forget(self, process: Watched) -> None:
         self._groups.pop(process.pid, None)
         self._say(f"forget {process.pid}")
 

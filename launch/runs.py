@@ -13,6 +13,7 @@ from typing import Any
 
 from gossip import fitting
 from gossip.config import Resolved, RunConfig
+from gossip.errors import GossipError
 from gossip.keys import SWARM_KEY, write_pair
 from gossip.tasks import write_settings
 from gossip.telemetry import write_json
@@ -28,15 +29,17 @@ from .supervisor import Supervisor
 COMMAND = "command.json"
 
 
-def settle(resolved: Resolved, kind: str) -> Resolved:
+def settle(resolved: Resolved, kind: str, here: int | None = None) -> Resolved:
     """Checks what can be checked before anything starts, and fills in what is drawn: run id, name, folder, f.
 
+    Args:
+        here: How many of the peers will run on this machine; None: all.
     Raises: ConfigError and its kin: A name, a number, a fault or the machine does not allow this run.
     """
     config = resolved.config
     fitting.check_names(config.topology, config.aggregator)
     _ = config.plan  # raises for faults that this run cannot have
-    feasible.check_memory(config.peers)
+    feasible.check_memory(config.peers if here is None else here)
     resolved = fitting.check_rule(resolved)
     run = secrets.token_hex(8)
     resolved = resolved.with_values("drawn", run=run)
@@ -84,6 +87,20 @@ def train(
 def conclude(folder: Path, outcome: Outcome) -> dict[str, Any]:
     """Writes ``commits.jsonl`` and ``summary.json``. Returns the summary."""
     return summary.write(folder, outcome.exit_code, outcome.wall_s)
+
+
+def finish(folder: Path, outcome: Outcome, screen: Screen, as_json: bool) -> int:
+    """The same, and says how it went. Returns the exit code that tells it. Raises: GossipError: All for nothing."""
+    summary = conclude(folder, outcome)
+    if as_json:
+        print(json.dumps(summary))
+    else:
+        screen.say(f"{summary['status']} after {summary['rounds']} rounds, {outcome.wall_s:.1f} s: {folder / 'summary.json'}")
+    if summary["exit_code"] != outcome.exit_code:
+        raise GossipError(
+            f"every one of {summary['rounds_lost']} rounds was lost: nothing was learnt; {folder}/events.jsonl says why"
+        )
+    return outcome.exit_code
 
 
 def show_config(resolved: Resolved, as_json: bool) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Callable
 from typing import Protocol, TextIO
 
 from rich.console import Console, Group
@@ -41,18 +42,25 @@ class PlainScreen:
         out: Where our lines and the peers' stdout go; their stderr goes to stderr.
         every_s: Seconds between two lines of progress.
         quiet: Only what a peer writes and what goes wrong.
+        name: What stands before the lines that a peer writes.
     """
 
-    def __init__(self, out: TextIO | None = None, every_s: float = 1.0, quiet: bool = False) -> None:
+    def __init__(
+        self,
+        out: TextIO | None = None,
+        every_s: float = 1.0,
+        quiet: bool = False,
+        name: Callable[[int], str] = lambda peer: f"{peer}|",
+    ) -> None:
         self._console = Console(file=out or sys.stdout, highlight=False, soft_wrap=True)
         self._errors = Console(file=sys.stderr, highlight=False, soft_wrap=True)
-        self._every_s, self._quiet = every_s, quiet
+        self._every_s, self._quiet, self._name = every_s, quiet, name
         self._began = time.monotonic()
         self._last = self._began
         self._last_round = -1
 
     def output(self, peer: int, text: str, err: bool) -> None:
-        line = Text.assemble((f"{peer}| ", COLOURS[peer % len(COLOURS)]), text)
+        line = Text.assemble((f"{self._name(peer)} ", COLOURS[peer % len(COLOURS)]), text)
         (self._errors if err else self._console).print(line)
 
     def say(self, text: str) -> None:

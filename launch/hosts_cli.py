@@ -1,0 +1,214 @@
+"""``gossip hosts``: one swarm on many machines, over the user's own ssh."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gossip.errors import ConfigError
+
+from . import options
+from .options import (
+    Aggregator,
+    BatchPolicy,
+    Byzantine,
+    Config,
+    Drills,
+    Fault,
+    Faults,
+    Insecure,
+    Json,
+    Keys,
+    Name,
+    OnMinority,
+    Quiet,
+    Quorum,
+    Record,
+    Room,
+    Rounds,
+    RoundTimeout,
+    RunDir,
+    Seed,
+    Sender,
+    ShowConfig,
+    Slices,
+    StartTimeout,
+    SwarmKey,
+    Topology,
+)
+
+if TYPE_CHECKING:
+    from gossip.config import Resolved, RunConfig
+    from gossip.transport.curve import KeyPair
+
+    from .hosts import Program
+    from .survey import Survey
+
+Hosts = Annotated[
+    str,
+    typer.Option("-H", "--hosts", help="Hosts and how many peers each gets, a,user@b:2; or a host file.", show_default=False),
+]
+Ssh = Annotated[str, typer.Option(help="Command that reaches a host, as in --ssh 'ssh -F my_config'.")]
+Python = Annotated[str, typer.Option(help="Interpreter on the hosts; the path of this one by default.", show_default=False)]
+Workdir = Annotated[str, typer.Option(help="Folder to run in on the hosts; the path of this one by default.", show_default=False)]
+Env = Annotated[
+    list[str] | None,
+    typer.Option(help="Variable to send to the hosts: NAME, or NAME=VALUE. Repeatable; no others are sent.", show_default=False),
+]
+Restarts = Annotated[int, typer.Option(min=0, help="How often in a row a host that was lost is started again.")]
+Check = Annotated[bool, typer.Option("--check", help="Look at all hosts and all pairs of them, and start nothing.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be started and sent, and connect to nobody.")]
+SECRETIVE = ("KEY", "TOKEN", "SECRET", "PASS", "CREDENTIAL", "AUTH")
+
+
+def hosts(
+    script: Annotated[Path, typer.Argument(help="Your training script, which is there on every host.", show_default=False)],
+    where: Hosts,
+    arguments: Annotated[list[str] | None, typer.Argument(metavar="ARGS", help="Its own arguments.")] = None,
+    ssh: Ssh = "ssh",
+    python: Python = "",
+    workdir: Workdir = "",
+    env: Env = None,
+    restarts: Restarts = 3,
+    check: Check = False,
+    dry_run: DryRun = False,
+    room: Room = None,
+    topology: Topology = None,
+    aggregator: Aggregator = None,
+    sender: Sender = None,
+    byzantine: Byzantine = None,
+    fault: Fault = None,
+    faults: Faults = None,
+    rounds: Rounds = None,
+    seed: Seed = None,
+    run_dir: RunDir = None,
+    name: Name = None,
+    quorum: Quorum = None,
+    on_minority: OnMinority = None,
+    batch_policy: BatchPolicy = None,
+    slices: Slices = None,
+    start_timeout: StartTimeout = None,
+    round_timeout: RoundTimeout = None,
+    record: Record = False,
+    drills: Drills = False,
+    keys: Keys = None,
+    key: SwarmKey = None,
+    insecure: Insecure = False,
+    config: Config = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    show: ShowConfig = False,
+) -> None:
+    """Train SCRIPT on many machines over ssh: gossip hosts -H a,b:2 -- train.py --lr 0.1"""
+    from dataclasses import replace
+
+    from gossip import fitting
+    from gossip.config import resolve
+
+    from . import hostlist, keygen, runs
+    from . import ssh as ssh_
+    from .hosts import Program
+
+    found = tuple(replace(host, python=host.python or python, workdir=host.workdir or workdir) for host in hostlist.load(where))
+    peers = sum(host.slots for host in found)
+    flags = options.flags(peers, topology, aggregator, byzantine, fault, faults, rounds, seed, run_dir, name, quorum)
+    flags.update(room=room, sender=sender, on_minority=on_minority, batch_policy=batch_policy, slices=slices)
+    flags.update(start_timeout_s=start_timeout, round_timeout_s=round_timeout, record=record or None, drills=drills or None)
+    flags.update(keys=keys if key is None else keys is not False, insecure=insecure or None)
+    resolved = resolve(flags, config)
+    if show:
+        fitting.check_names(resolved.config.topology, resolved.config.aggregator)
+        runs.show_config(resolved, as_json)
+        return
+    resolved = runs.settle(resolved, script.stem, here=sum(host.slots for host in found if host.is_local))
+    words = tuple(arguments or ())
+    program = Program(found, str(script), words, os.getcwd(), environment(env or (), os.environ), ssh_.parse(ssh), restarts)
+    if dry_run:
+        print("\n".join(plan(resolved.config, program)))
+        return
+    pair = keygen.own_key(key, resolved.config)
+    raise typer.Exit(asyncio.run(_hosts(resolved, program, pair, check, as_json, quiet)))
+
+
+async def _hosts(resolved: Resolved, program: Program, pair: KeyPair | None, check: bool, as_json: bool, quiet: bool) -> int:
+    from . import launchers, runs, survey
+    from .hosts import Launch
+    from .screens import PlainScreen
+
+    launch: Launch
+    screen = PlainScreen(sys.stderr if as_json else None, every_s=10.0, quiet=quiet, name=lambda peer: launch.bracketed(peer))
+    launch = Launch(resolved.config, program, screen)
+    try:
+        if not quiet:
+            screen.say(f"looking at {len(program.hosts)} hosts: {', '.join(launch.places)}")
+        found = await launch.look()
+        _print_report(found, check, as_json, quiet)
+        survey.refuse(found)
+        resolved = survey.with_keys(resolved, found)
+        if check:
+            return 0
+        folder, config = runs.begin(resolved, sys.argv, Path(program.workdir), pair), resolved.config
+        screen.say(f"{config.name}: {config.peers} peers, {config.topology}, {config.aggregator} (f={config.f}), in {folder}")
+        screen.say("start   " + " ".join(launch.peer_name(peer) for peer in range(config.peers)))
+        with launchers.present(folder, range(config.peers)):
+            outcome = await launch.run(folder, config)
+    finally:
+        await launch.close()
+    return runs.finish(folder, outcome, screen, as_json)
+
+
+def _print_report(found: Survey, check: bool, as_json: bool, quiet: bool) -> None:
+    if check and as_json:
+        print(json.dumps({"addresses": dict(found.addresses), "lines": found.report.as_json()}))
+        return
+    out = sys.stderr if as_json else sys.stdout
+    for line in found.report.as_text():
+        if not quiet or not line.startswith("ok"):
+            print(line, file=out, flush=True)
+
+
+def environment(asked: Sequence[str], inherited: Mapping[str, str]) -> dict[str, str]:
+    """What ``--env`` names. Raises: ConfigError: It is not set here, or is ours to set."""
+    found = {}
+    for word in asked:
+        name, equals, value = word.partition("=")
+        if not name.isidentifier():
+            raise ConfigError(f"--env {word}: {name!r} is no name of a variable", "--env NAME or --env NAME=VALUE")
+        if name.startswith("GOSSIP_"):
+            raise ConfigError(f"--env {name}: a run's settings are the same on all hosts", "set it here, or as an option")
+        if not equals and name not in inherited:
+            raise ConfigError(f"--env {name}: it is not set here", f"--env {name}=VALUE")
+        found[name] = value if equals else inherited[name]
+    return found
+
+
+def plan(config: RunConfig, program: Program) -> list[str]:
+    """What would be started and sent, for people; values that look like secrets are not shown."""
+    from . import ssh
+    from .hostlist import place
+    from .survey import Wanted
+
+    wanted = Wanted(program.script, program.workdir, config.run_dir, config.run)
+    lines = [f"run     {config.name}: {config.peers} peers, {config.topology}, {config.aggregator} (f={config.f})"]
+    for host in program.hosts:
+        peers = place(program.hosts)[host.name]
+        command = [ssh.python_of(host), "-u", program.script, *program.arguments]
+        lines += [
+            f"host    {host.name}: peers {' '.join(map(str, peers))}",
+            f"        {shlex.join(ssh.command(host, program.ssh, config.name))}",
+            f"        in {host.workdir or program.workdir}: {shlex.join(command)}",
+            f"        run folder {wanted.host_folder(host)}",
+        ]
+    for name, value in program.environment.items():
+        hidden = any(word in name.upper() for word in SECRETIVE)
+        lines.append(f"env     {name}={'(not shown)' if hidden else value}")
+    lines += [] if program.environment else ["env     nothing is sent but what --env names"]
+    return lines

@@ -1,0 +1,175 @@
+"""Looks at every host and every pair of hosts before anything starts: agents look, ``hostcheck`` judges."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gossip.config import Resolved
+from gossip.errors import ConfigError, GossipError
+from gossip.transport.addresses import is_loopback
+
+from . import hostcheck, ssh
+from .hostcheck import Report
+from .hostfacts import digest
+from .hostlist import Host
+from .pairs import WORD_BYTES
+from .remote import Lost, Remote
+
+MEASURED_MAX = 8
+"""Among so many hosts every pair is measured; of more each host with the next one only: a pair at a time takes half a second."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What hosts have to have.
+
+    Attributes:
+        script: As it was typed; from each host's ``workdir`` on, as all other paths.
+        run_dir: Of the run; each host has a folder of its own in it (``host_folder``).
+        run: Its id.
+    """
+
+    script: str
+    workdir: str
+    run_dir: str
+    run: str
+
+    def host_folder(self, host: Host) -> str:
+        return str(Path(self.run_dir) / "hosts" / host.name)
+
+    def on(self, host: Host) -> dict[str, Any]:
+        """What its agent is asked to look at."""
+        folders = {"workdir": host.workdir or self.workdir, "run_dir": self.host_folder(host)}
+        return {**folders, "script": self.script, "run": self.run, "address": host.address}
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """``addresses``: that the peers of each host listen on. ``unreachable``: hosts that no agent answers on."""
+
+    report: Report
+    addresses: Mapping[str, str]
+    unreachable: Sequence[GossipError]
+
+
+async def survey(remotes: Mapping[str, Remote], wanted: Wanted) -> Survey:
+    """Opens all remotes and has them look around."""
+    report = Report()
+    hosts = [remote.host for remote in remotes.values()]
+    answers = await asyncio.gather(*(_facts(remote, wanted) for remote in remotes.values()), return_exceptions=True)
+    facts: dict[str, dict[str, Any]] = {}
+    unreachable: list[GossipError] = []
+    for host, answer in zip(hosts, answers, strict=True):
+        if isinstance(answer, GossipError):
+            unreachable.append(answer)
+            report.add("fail", host.name, str(answer), answer.hint or "")
+        elif isinstance(answer, BaseException):
+            raise answer
+        else:
+            facts[host.name] = answer
+    script = Path(wanted.workdir, wanted.script)
+    hostcheck.judge_hosts(report, hosts, facts, wanted.script, digest(script) if script.is_file() else None)
+    able = {name: remotes[name] for name, found in facts.items() if found.get("addresses")}
+    addresses = await _look_at_pairs(report, able, facts) if able else {}
+    return Survey(report, addresses, unreachable)
+
+
+async def _facts(remote: Remote, wanted: Wanted) -> dict[str, Any]:
+    await remote.open()
+    said = await remote.ask("check", "facts", **wanted.on(remote.host))
+    return {**said["facts"], "clock_s": remote.clock_s}
+
+
+async def _look_at_pairs(report: Report, remotes: Mapping[str, Remote], facts: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    names, word = list(remotes), secrets.token_hex(WORD_BYTES)
+    try:
+        heard = await asyncio.gather(
+            *(
+                remote.ask("listen", "listening", word=word, addresses=facts[name]["addresses"])
+                for name, remote in remotes.items()
+            )
+        )
+        listening = {name: dict(said["ports"]) for name, said in zip(names, heard, strict=True)}
+        agents = {name: said["agent"] for name, said in zip(names, heard, strict=True)}
+        targets = {
+            name: [
+                {"host": other, "address": address, "port": port, "agent": agents[other]}
+                for other in names
+                if other != name
+                for address, port in listening[other].items()
+            ]
+            for name in names
+        }
+        said = await asyncio.gather(*(remotes[name].ask("probe", "probed", word=word, targets=targets[name]) for name in names))
+        probed: dict[str, dict[tuple[str, str], Mapping[str, Any]]] = {}
+        for name, answer in zip(names, said, strict=True):
+            for target, result in zip(targets[name], answer["results"], strict=True):
+                probed.setdefault(target["address"], {})[name, target["host"]] = result
+        chosen = hostcheck.choose(names, {name: list(ports) for name, ports in listening.items()}, probed)
+        measured = {}
+        for a, b in _measured_pairs(names):
+            for source, target_name in ((a, b), (b, a)):
+                address = chosen[target_name]
+                if "ms" in probed.get(address, {}).get((source, target_name), {}):
+                    target = {"address": address, "port": listening[target_name][address]}
+                    result = (await remotes[source].ask("measure", "measured", word=word, target=target))["result"]
+                    measured.update({(source, target_name): result["mbit_s"]} if "mbit_s" in result else {})
+    except Lost as lost:
+        report.add("fail", "all", f"the pairs could not be looked at: {lost}", "run it again")
+        return {}
+    hostcheck.judge_pairs(report, names, chosen, probed, measured)
+    return chosen
+
+
+def _measured_pairs(names: Sequence[str]) -> list[tuple[str, str]]:
+    if len(names) <= MEASURED_MAX:
+        return [(a, b) for i, a in enumerate(names) for b in names[i + 1 :]]
+    return list(zip(names, [*names[1:], names[0]], strict=True))
+
+
+def with_keys(resolved: Resolved, found: Survey) -> Resolved:
+    """The config with what the addresses ask for: beyond loopback peers have keys.
+
+    Raises: ConfigError: Somebody has said that they should have none, and nothing else.
+    """
+    config = resolved.config
+    if config.insecure or config.keys or all(is_loopback(address) for address in found.addresses.values()):
+        return resolved
+    if config.keys is False:
+        raise ConfigError(
+            "without keys whoever reaches the hosts could take part, read gradients and lie",
+            "leave out --no-keys, or say --insecure on a network where everybody may do that",
+        )
+    return resolved.with_values("addresses beyond loopback", keys=True)
+
+
+class Unfit(ConfigError):
+    """A host, or the network between two, does not allow the run. Nothing was started."""
+
+
+def refuse(found: Survey) -> None:
+    """Raises: Unreachable, Unfit: Something has failed; when it is one thing, with that."""
+    failed = found.report.failed
+    if not failed:
+        return
+    bad = {name for line in failed for name in line.about.split(" -> ")}
+    fine = [line.about for line in found.report.lines if " " not in line.about and line.about not in bad]
+    rest = f"{', '.join(dict.fromkeys(fine))} {'is' if len(set(fine)) == 1 else 'are'} fine, " if fine else ""
+    if len(failed) == 1 and found.unreachable and isinstance(found.unreachable[0], ssh.Unreachable):
+        error = found.unreachable[0]
+        raise ssh.Unreachable(error.host, error.why, f"{error.hint}. {rest}nothing was started")
+    why = (
+        f"{failed[0].about}: {failed[0].text}"
+        if len(failed) == 1
+        else f"{len(failed)} things are wrong on {', '.join(sorted(bad))}"
+    )
+    hint = f"{failed[0].hint}. " if len(failed) == 1 and failed[0].hint else ""
+    error_of_all = Unfit(why, f"{hint}{rest}nothing was started")
+    if found.unreachable or any("->" in line.about for line in failed):
+        error_of_all.exit_code = ssh.Unreachable.exit_code
+    raise error_of_all

@@ -1,0 +1,307 @@
+"""``gossip hosts`` over real ssh: hosts in namespaces with an sshd each, cables that are pulled, and everything killed once."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from effort import effort
+from sshd import SshHosts, inside, ssh_hosts, why_no_sshd
+
+pytestmark = [pytest.mark.ssh, pytest.mark.timeout(900), pytest.mark.skipif(bool(why := why_no_sshd()), reason=why)]
+
+WAIT_S = 240.0
+GONE_S = 2.0
+SCRIPT = """
+import sys, time
+from pathlib import Path
+import gossip
+peer = gossip.init()
+import torch
+from gossip.launch import digits
+data = digits.load_digits().train
+model = torch.nn.Linear(64, 10)
+model, optimizer = peer.prepare(model, torch.optim.SGD(model.parameters(), lr=0.5))
+loader = peer.shard(torch.utils.data.DataLoader(data, batch_size=16, shuffle=True))
+until = Path(sys.argv[1])
+def last():
+    return int(until.read_text()) if until.exists() else 10**9
+while peer.round < last():
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        time.sleep(0.02)
+        optimizer.step()
+        peer.log(loss=loss.item())
+        if peer.round >= last():
+            break
+peer.close()
+"""
+
+
+class Run:
+    """A run of ``gossip hosts`` whose launcher is on the first host."""
+
+    def __init__(
+        self, on: SshHosts, folder: Path, *words: str, slots: int = 1, hosts: int | None = None, **environment: str
+    ) -> None:
+        self.on, self.end, self.name = on, folder / "until", "run"
+        for path in on.folders:
+            (path / "train.py").write_text(SCRIPT)
+        self.here = on.folders[0]
+        self.folder = self.here / "runs" / self.name
+        listed = on.host_file(folder / "hosts.txt", slots)
+        rows = listed.read_text().splitlines(keepends=True)
+        listed.write_text("".join(rows[:hosts]))
+        command = [sys.executable, "-m", "gossip.launch.cli", "hosts", "-H", str(listed), "--ssh", on.ssh, "--name", self.name]
+        options = [
+            "--aggregator",
+            "mean",
+            "--start-timeout",
+            "150",
+            "--json",
+            *words,
+            "--",
+            "train.py",
+            str(self.end),
+        ]
+        self.log = folder / "log"
+        with self.log.open("wb") as log, (folder / "out").open("wb") as out:
+            self.launcher = subprocess.Popen(
+                inside(on.names[0], *command, *options), cwd=self.here, stdout=out, stderr=log, env={**os.environ, **environment}
+            )
+        self._out = folder / "out"
+
+    def host_folder(self, number: int) -> Path:
+        name = self.on.names[number]
+        return self.on.folders[number] / "runs" / self.name / "hosts" / name
+
+    def rows(self, number: int, *names: str) -> list[dict[str, Any]]:
+        """Events as they stand on a host."""
+        path = self.host_folder(number) / "events.jsonl"
+        text = path.read_text() if path.exists() else ""
+        found = [json.loads(line) for line in text.splitlines(keepends=True)[1:] if line.endswith("\n")]
+        return [row for row in found if row["event"] in names]
+
+    def now(self, number: int) -> int:
+        return max([row["round"] for row in self.rows(number, "round")], default=-1)
+
+    def wait(self, what: Callable[[], Any], about: str, running: bool = True) -> Any:
+        until = time.monotonic() + WAIT_S
+        while not (found := what()):
+            ended = running and self.launcher.poll() is not None
+            if time.monotonic() > until or ended:
+                pytest.fail(f"{about} never came\n{self.log.read_text()[-4000:]}")
+            time.sleep(0.05)  # between two looks, not instead of one
+        return found
+
+    def wait_for_rounds(self, more: int, *numbers: int) -> None:
+        until = max(self.now(number) for number in numbers) + more
+        self.wait(lambda: all(self.now(number) >= until for number in numbers), f"round {until} on {numbers}", running=False)
+
+    def end_in(self, rounds: int, *numbers: int) -> None:
+        """Tells the scripts to end so many rounds ahead of those hosts."""
+        new = self.end.with_suffix(".new")
+        new.write_text(str(max(self.now(number) for number in numbers) + rounds))
+        new.rename(self.end)
+
+    def finish(self, rounds: int, *numbers: int) -> dict[str, Any]:
+        self.end_in(rounds, *numbers)
+        assert self.launcher.wait(WAIT_S) == 0, self.log.read_text()[-4000:]
+        summary: dict[str, Any] = json.loads(self._out.read_text())
+        return summary
+
+    def nothing_is_left(self, number: int, since: float, but: tuple[int, ...] = ()) -> float:
+        """Waits until no process of gossip is on a host. Returns how long it took."""
+        while left := {pid: what for pid, what in self.on.of_gossip(self.on.names[number]).items() if pid not in but}:
+            assert time.monotonic() - since < 30.0, left
+            time.sleep(0.02)
+        return time.monotonic() - since
+
+    def pid_of(self, number: int, *words: str) -> int:
+        """The one process on a host whose command has these words."""
+        found = [pid for pid, what in self.on.of_gossip(self.on.names[number]).items() if all(word in what for word in words)]
+        assert len(found) == 1, (words, self.on.of_gossip(self.on.names[number]))
+        return found[0]
+
+    def agent(self, number: int) -> int:
+        return int(json.loads((self.host_folder(number) / "agent.json").read_text())["pid"])
+
+    def close(self) -> None:
+        if self.launcher.poll() is None:
+            self.launcher.kill()  # the agents see it go
+            self.launcher.wait()
+
+
+@contextmanager
+def run_on(count: int, folder: Path, *words: str, **more: Any) -> Iterator[Run]:
+    with ssh_hosts(count, folder) as on:
+        run = Run(on, folder, *words, **more)
+        try:
+            yield run
+        finally:
+            run.close()
+            for number in range(count):
+                run.nothing_is_left(number, time.monotonic())
+
+
+def test_two_hosts_train_the_digits_and_leave_one_folder(tmp_path: Path) -> None:
+    with run_on(2, tmp_path, slots=2) as run:
+        run.wait_for_rounds(30, 0, 1)
+        summary = run.finish(20, 0, 1)
+        said = run.log.read_text()
+        a, b = run.on.names
+        assert f"{a} <-> {b}" in said
+        assert f"start   0@{a} 1@{a} 2@{b} 3@{b}" in said
+    assert summary["finished"] == [0, 1, 2, 3]
+    assert summary["replicas_identical"] is True
+    assert (summary["samples"] or {"twice": 0})["twice"] == 0
+    for peer in range(4):
+        assert (run.folder / f"peer-{peer}" / "metrics.jsonl").stat().st_size > 0, "of the other host, too"
+    hosts = {row.get("host") for row in map(json.loads, (run.folder / "events.jsonl").read_text().splitlines()[1:])}
+    assert hosts >= {a, b}
+
+
+def test_the_host_of_the_launcher_is_cut_off_and_the_rest_finish(tmp_path: Path) -> None:
+    with run_on(3, tmp_path, GOSSIP_QUORUM_TIMEOUT_S="15") as run:
+        run.wait_for_rounds(20, 0, 1, 2)
+        run.on.made.cut(0)
+        run.wait_for_rounds(40, 1, 2)
+        run.end_in(20, 1, 2)
+        summaries = [run.host_folder(number) / "summary.json" for number in (1, 2)]
+        run.wait(lambda: all(path.exists() for path in summaries), "the end of those who were not cut off", running=False)
+        finished = [json.loads(path.read_text()) for path in summaries]
+        run.on.made.heal(0)
+        code = run.launcher.wait(WAIT_S)
+        said = run.log.read_text()
+    assert [summary["finished"] for summary in finished] == [[1], [2]]
+    assert "has been silent for" in said
+    assert code == 0, said[-4000:]
+    assert (run.folder / "peer-2" / "metrics.jsonl").exists(), "what they could not send was sent when the cable was back"
+
+
+VICTIMS = ["launcher", "agent", "ssh", "trainer", "node"]
+
+
+@pytest.mark.parametrize("victim", effort(["launcher", "agent"], VICTIMS))
+def test_whatever_is_killed_leaves_nothing_behind_and_touches_no_other_run(victim: str, tmp_path: Path) -> None:
+    """Peers 0 to 2 are on the first host, 3 to 5 on the second; all that is killed is on the second, but the launcher and ssh."""
+    with ssh_hosts(2, tmp_path) as on:
+        (tmp_path / "other").mkdir()
+        (tmp_path / "one").mkdir()
+        other = Run(on, tmp_path / "other", "--name", "other", hosts=2)
+        other.name, other.folder = "other", other.here / "runs" / "other"
+        run: Run | None = None
+        try:
+            other.wait_for_rounds(3, 0, 1)
+            before = {number: set(on.of_gossip(on.names[number])) for number in (0, 1)}
+            run = Run(on, tmp_path / "one", "--restarts", "0", slots=2)
+            run.wait_for_rounds(3, 0, 1)
+            new = {
+                number: {pid: what for pid, what in on.of_gossip(on.names[number]).items() if pid not in before[number]}
+                for number in (0, 1)
+            }
+            pid = kill(victim, run, new)
+            since = time.monotonic()
+            if victim == "launcher":
+                took = max(run.nothing_is_left(number, since, tuple(before[number])) for number in (0, 1))
+            elif victim in ("agent", "ssh"):
+                took = run.nothing_is_left(1, since, tuple(before[1]))
+            else:
+                run.wait(lambda: pid not in on.of_gossip(on.names[1]), "its end")
+                took = time.monotonic() - since
+            print(f"{victim}: nothing left after {took:.2f} s")
+            assert took < GONE_S
+            other.wait_for_rounds(5, 0, 1)
+            for number in (0, 1):
+                assert set(on.of_gossip(on.names[number])) >= before[number], "the other run is untouched"
+        finally:
+            for each in filter(None, (run, other)):
+                each.close()
+        since = time.monotonic()
+        for number in (0, 1):
+            other.nothing_is_left(number, since)
+
+
+def kill(victim: str, run: Run, new: dict[int, dict[int, str]]) -> int:
+    def one(number: int, *words: str) -> int:
+        return min(pid for pid, what in new[number].items() if all(word in what for word in words))
+
+    match victim:
+        case "launcher":
+            pid = one(0, "gossip.launch.cli hosts")
+        case "agent":
+            pid = run.agent(1)
+        case "ssh":
+            pid = one(0, "ssh -F", run.on.names[1])
+        case _:
+            started = run.rows(1, "started" if victim == "node" else "spawned")
+            pid = int(started[0]["pid"])
+    os.kill(pid, signal.SIGKILL)
+    return pid
+
+
+def test_a_host_whose_agent_is_killed_comes_back_with_its_peers(tmp_path: Path) -> None:
+    with run_on(2, tmp_path, slots=2) as run:
+        run.wait_for_rounds(10, 0, 1)
+        os.kill(run.agent(1), signal.SIGKILL)
+        b = run.on.names[1]
+        run.wait(lambda: f"+ {b} is started again" in run.log.read_text(), "the news of the loss")
+        run.wait(
+            lambda: [row for row in run.rows(1, "round") if row["t"] > run.rows(1, "spawned")[-1]["t"]],
+            "a round after the return",
+        )
+        summary = run.finish(40, 0, 1)
+    assert summary["finished"] == [0, 1, 2, 3]
+    assert {rejoin["peer"] for rejoin in summary["rejoins"]} >= {2, 3}
+
+
+def test_ctrl_c_ends_the_peers_of_all_hosts_after_their_round(tmp_path: Path) -> None:
+    with run_on(2, tmp_path) as run:
+        run.wait_for_rounds(10, 0, 1)
+        os.kill(run.pid_of(0, "gossip.launch.cli hosts"), signal.SIGINT)
+        assert run.launcher.wait(WAIT_S) == 130, run.log.read_text()[-4000:]
+        assert [row["code"] for number in (0, 1) for row in run.rows(number, "exited")] == [143, 143]
+
+
+def test_a_host_that_lets_nobody_in_is_told_and_nothing_is_started(tmp_path: Path) -> None:
+    with ssh_hosts(2, tmp_path) as on:
+        config = tmp_path / "ssh" / "config"
+        config.write_text(config.read_text() + "Host *\n  PreferredAuthentications publickey\n")
+        (tmp_path / "ssh" / "allowed").write_text("")  # sshd looks for each session
+        run = Run(on, tmp_path)
+        assert run.launcher.wait(WAIT_S) == 4
+        said = run.log.read_text()
+        assert f"error: 2 things are wrong on {', '.join(sorted(on.names))}" in said
+        assert f"fail  {on.names[0]}" in said
+        assert "Permission denied (publickey). gossip never asks for passwords" in said
+        assert not run.folder.exists()
+        for name in on.names:
+            assert not on.of_gossip(name)
+
+
+@pytest.mark.parametrize("topology", effort(["rolling"], ["rolling", "random-k"]))
+def test_peers_on_four_hosts_learn_as_on_one_though_a_host_is_killed(topology: str, tmp_path: Path) -> None:
+    slots = effort(1, 4)
+    with run_on(4, tmp_path, "--topology", topology, "--restarts", "0", slots=slots) as run:
+        run.wait_for_rounds(40, 0, 1, 2, 3)
+        run.on.made.cut(3)
+        for pid in run.on.of_gossip(run.on.names[3]):
+            os.kill(pid, signal.SIGKILL)
+        run.wait_for_rounds(60, 0, 1, 2)
+        summary = run.finish(20, 0, 1, 2)
+    assert summary["finished"] == [*range(3 * slots)]
+    assert summary["rounds_lost"] == 0
+    assert summary["loss"] < 1.0
+    if topology == "rolling":
+        assert summary["replicas_identical"] is True
