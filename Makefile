@@ -28,7 +28,7 @@ SOURCES := gossip aggregators topologies launch tests examples benchmarks
 export OMP_NUM_THREADS ?= 1
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: help venv demo test test-long campaign simulate lint format types pyright membership bench robustness package clean mutants
+.PHONY: help venv demo test test-long test-hosts campaign simulate lint format types pyright membership bench robustness package clean mutants
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,12 +57,16 @@ else
 	@echo "the dear tests do what every change needs; make test-long gives them all their seeds, sizes and examples"
 	$(BIN)/python -m pytest -q --durations=5 --numprocesses $(JOBS) --dist loadgroup $(ALONE)
 	$(BIN)/gossip simulate --seeds $(SCHEDULES) --jobs $(JOBS)
-	$(BIN)/python -m pytest -q --durations=5 --numprocesses $(SWARMS) $(TOGETHER)
+	$(BIN)/python -m pytest -q --durations=5 --numprocesses $(SWARMS) -m 'not slurm' $(TOGETHER)
 endif
 
 test-long: $(INSTALLED)  ## the same tests with all their seeds, sizes and examples (ten minutes of four processors more)
 	TEST_LONG=1 $(BIN)/python -m pytest -q --durations=20 --numprocesses $(JOBS) --dist loadgroup $(PYTEST_ARGS) $(ALONE)
 	TEST_LONG=1 $(BIN)/python -m pytest -q --durations=20 --numprocesses $(SWARMS) $(PYTEST_ARGS) $(TOGETHER)
+
+test-hosts: $(INSTALLED)  ## the tests that need what make test does not install: Slurm (as root, with apt-get)
+	command -v slurmctld munged > /dev/null || { apt-get update -qq && apt-get install -y --no-install-recommends slurm-wlm munge iproute2; }
+	$(BIN)/python -m pytest -q -m slurm tests/fault
 
 campaign: lint types test-long simulate mutants  ## what a night is for: test-long, 2,000 schedules, every mutant (hours)
 

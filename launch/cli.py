@@ -15,6 +15,7 @@ from . import bench, drill, keygen, tend
 from .join import join
 from .options import Json, Quiet
 from .simulate import simulate
+from .slurm import slurm
 
 if TYPE_CHECKING:
     from .outcome import Outcome
@@ -88,6 +89,10 @@ SwarmKey = Annotated[
 Insecure = Annotated[
     bool, typer.Option("--insecure", help="Listen beyond loopback without keys: whoever reaches it takes part, reads and lies.")
 ]
+TaskOption = Annotated[
+    str | None,
+    typer.Option("--task", help="Be one peer of a run in --run-dir: task I of N, as I/N. Under srun it needs no word."),
+]
 Config = Annotated[Path | None, typer.Option(help="Options from a TOML file; flags and GOSSIP_* win.", show_default=False)]
 ShowConfig = Annotated[bool, typer.Option("--show-config", help="Print every option with its source, and start nothing.")]
 
@@ -139,12 +144,13 @@ def run(
     as_json: Json = False,
     quiet: Quiet = False,
     show: ShowConfig = False,
+    task: TaskOption = None,
 ) -> None:
     """Train SCRIPT with several peers on this machine: gossip run -n 4 train.py --lr 0.1"""
     from gossip import fitting
     from gossip.config import resolve
 
-    from . import feasible, runs
+    from . import feasible, runs, task_runs
     from .peer_setup import script_command
     from .screens import PlainScreen
 
@@ -158,6 +164,11 @@ def run(
         runs.show_config(resolved, as_json)
         return
     feasible.check_script(script)
+    if (mine := task_runs.look(task, resolved)) is not None:
+        screen = PlainScreen(sys.stderr if as_json else None, every_s=10.0, quiet=quiet)
+        command = script_command(script, arguments or [])
+        folder, outcome = task_runs.train(mine, resolved, command, screen, script.resolve().parent)
+        conclude(folder, outcome, screen, as_json)
     pair = keygen.own_key(key, resolved.config)
     resolved = runs.settle(resolved, script.stem)
     folder = runs.begin(resolved, sys.argv, script.resolve().parent, pair)
@@ -179,7 +190,7 @@ def conclude(folder: Path, outcome: Outcome, screen: Screen, as_json: bool) -> N
         print(json.dumps(summary))
     else:
         screen.say(f"{summary['status']} after {summary['rounds']} rounds, {outcome.wall_s:.1f} s: {folder / 'summary.json'}")
-    if summary["exit_code"] != outcome.exit_code:
+    if summary["exit_code"] and not outcome.exit_code:
         raise GossipError(
             f"every one of {summary['rounds_lost']} rounds was lost: nothing was learnt; {folder}/events.jsonl says why"
         )
@@ -225,6 +236,7 @@ def demo(
 
 app.command()(simulate)
 app.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False})(join)
+app.command(context_settings={"allow_interspersed_args": False})(slurm)
 for command in tend.COMMANDS:
     app.command()(command)
 app.command()(keygen.keygen)

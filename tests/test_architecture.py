@@ -247,8 +247,9 @@ def test_nothing_unsafe_is_used_outside_the_package_either(folder: str) -> None:
 
 
 def test_no_test_is_skipped_where_a_package_is_missing() -> None:
-    """`make venv` installs all that tests need: what is missing there is a failure. Of the two skips one
-    is about the machine's addresses, the other about who may make network namespaces."""
+    """`make venv` installs all that tests need: what is missing there is a failure. Of the skips one
+    is about the machine's addresses, one about who may make network namespaces, and one of tests that `make test-hosts` runs, which
+    installs what they need."""
     skips = re.compile(r"\b(importorskip|skipif|skip)\(")
     found = [
         path.relative_to(ROOT).as_posix()
@@ -257,7 +258,7 @@ def test_no_test_is_skipped_where_a_package_is_missing() -> None:
         for line in path.read_text().splitlines()
         if skips.search(line)
     ]
-    assert found == ["tests/fault/test_hosts.py", "tests/integration/test_zeromq_peers.py"]
+    assert found == ["tests/fault/test_hosts.py", "tests/fault/test_slurm_job.py", "tests/integration/test_zeromq_peers.py"]
 
 
 def test_the_three_linked_folders_are_relative_links() -> None:
