@@ -14,6 +14,8 @@ PYTEST_ARGS ?=
 JOBS ?= $(shell env -u OMP_NUM_THREADS nproc)
 # Of tests that start a swarm each: most of their time they wait for processes to start.
 SWARMS ?= $(shell echo $$(( ($(JOBS) + 1) / 2 )))
+# What the tests of `make test-hosts` need of Debian's packages.
+HOSTS_NEED := openssh-server openssh-client iproute2 util-linux slurm-wlm munge
 # How many fault schedules `make test` plays; `make simulate` plays 2,000.
 SCHEDULES ?= 50
 
@@ -57,7 +59,7 @@ else
 	@echo "the dear tests do what every change needs; make test-long gives them all their seeds, sizes and examples"
 	$(BIN)/python -m pytest -q --durations=5 --numprocesses $(JOBS) --dist loadgroup $(ALONE)
 	$(BIN)/gossip simulate --seeds $(SCHEDULES) --jobs $(JOBS)
-	$(BIN)/python -m pytest -q --durations=5 --numprocesses $(SWARMS) $(TOGETHER)
+	$(BIN)/python -m pytest -q --durations=5 --numprocesses $(SWARMS) -m 'not slurm' $(TOGETHER)
 endif
 
 test-long: $(INSTALLED)  ## the same tests with all their seeds, sizes and examples (ten minutes of four processors more)
@@ -65,13 +67,13 @@ test-long: $(INSTALLED)  ## the same tests with all their seeds, sizes and examp
 	TEST_LONG=1 $(BIN)/python -m pytest -q --durations=20 --numprocesses $(SWARMS) $(PYTEST_ARGS) $(TOGETHER)
 
 # Only root may install packages, and only this target does.
-test-hosts: $(INSTALLED)  ## tests over real ssh between network namespaces (root); installs openssh-server and iproute2 where they are missing
-	@if [ -x /usr/sbin/sshd ] && command -v ssh >/dev/null && command -v ip >/dev/null && command -v nsenter >/dev/null; then :; \
+test-hosts: $(INSTALLED)  ## tests over real ssh and real Slurm between network namespaces (root); installs what is missing of them with apt-get
+	@if [ -x /usr/sbin/sshd ] && (for tool in ssh ip nsenter slurmctld munged; do command -v $$tool >/dev/null || exit 1; done); then :; \
 	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-	  echo "installing openssh-server, openssh-client, iproute2 and util-linux with apt-get"; \
-	  apt-get update -qq && apt-get install -y -qq --no-install-recommends openssh-server openssh-client iproute2 util-linux; \
-	else echo "these tests need sshd, ssh, ip and nsenter: install openssh-server, openssh-client, iproute2 and util-linux as root"; fi
-	$(BIN)/python -m pytest -q -m ssh $(PYTEST_ARGS) tests/fault
+	  echo "installing $(HOSTS_NEED) with apt-get"; \
+	  apt-get update -qq && apt-get install -y -qq --no-install-recommends $(HOSTS_NEED); \
+	else echo "these tests need sshd, ssh, ip, nsenter, slurmctld and munged: install $(HOSTS_NEED) as root"; fi
+	$(BIN)/python -m pytest -q -m 'ssh or slurm' $(PYTEST_ARGS) tests/fault
 
 campaign: lint types test-long simulate mutants  ## what a night is for: test-long, 2,000 schedules, every mutant (hours)
 

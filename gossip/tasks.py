@@ -17,10 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gossip.transport.addresses import is_loopback, source_towards
+from gossip.transport.curve import new_pair
 
 from . import fitting
 from .config import Resolved, RunConfig
 from .errors import ConfigError, RunExists
+from .keys import SWARM_KEY, write_pair
 from .rendezvous import claim_life, is_answered
 from .telemetry import environment, write_json
 
@@ -88,6 +90,26 @@ def torchrun_task(given: Mapping[str, str]) -> Task | None:
     )
 
 
+def slurm_task(given: Mapping[str, str]) -> Task | None:
+    """Of the variables of a task that srun has started with others. An interactive step has one, and is a shell."""
+    if not all(given.get(name) for name in ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS")):
+        return None  # of a batch script, which srun has not started, there is no step
+    tasks = number(given, "SLURM_STEP_NUM_TASKS")
+    if tasks < 2:
+        return None
+    restarts = given.get("SLURM_RESTART_COUNT", "0")
+    again = f"-r{restarts}" if restarts != "0" else ""  # the whole job was started anew: that is another run
+    return Task(
+        "srun",
+        f"slurm-{given['SLURM_JOB_ID']}.{given['SLURM_STEP_ID']}{again}",
+        number(given, "SLURM_PROCID"),
+        tasks,
+        one_host=given.get("SLURM_STEP_NUM_NODES") == "1",
+        # Not SLURM_LAUNCH_NODE_IPADDR: that is where the job was submitted from, perhaps on another network.
+        towards=given.get("SLURM_SRUN_COMM_HOST", ""),
+    )
+
+
 def number(given: Mapping[str, str], name: str) -> int:
     text = given.get(name, "")
     if not (text.isascii() and text.isdigit()):
@@ -110,9 +132,11 @@ def meet(task: Task, resolved: Resolved, argv: Sequence[str], code: Path | None 
         )
     resolved = resolved.with_values(task.scheduler, peers=task.peers)
     listen = _own_address(task, asked)
+    if listen and not asked.insecure:
+        resolved = resolved.with_values(f"{task.scheduler}, on several machines", keys=True)
     folder = Path(asked.run_dir or Path(RUNS) / (asked.name or task.run)).resolve()
     if not (folder / "config.json").is_file():
-        _make(folder, _settled(resolved, folder), argv, code)
+        make(folder, settled(resolved, folder), argv, code)
     config = _agreed(folder, resolved, task)
     incarnation = claim_life(folder / "seeds", task.peer)
     if incarnation > 0 and not task.comes_back:
@@ -134,15 +158,15 @@ def _own_address(task: Task, config: RunConfig) -> str:
             f"which address of this machine do the others reach? {seen}",
             "say it with GOSSIP_LISTEN=ADDRESS in the environment of each task",
         )
-    if not config.insecure:
+    if not config.insecure and config.keys is False:
         raise ConfigError(
-            f"the {task.peers} tasks are on several machines, and peers have no keys yet",
-            "with GOSSIP_INSECURE=true they listen on this network: whoever reaches them can take part, lie and stop the run",
+            f"the {task.peers} tasks are on several machines: without keys whoever reaches them could take part",
+            "leave out --no-keys, or say --insecure as well",
         )
     return found
 
 
-def _settled(resolved: Resolved, folder: Path) -> Resolved:
+def settled(resolved: Resolved, folder: Path) -> Resolved:
     """Checked as far as can be before anything starts, with all that is drawn."""
     config = resolved.config
     fitting.check_names(config.topology, config.aggregator)
@@ -151,7 +175,7 @@ def _settled(resolved: Resolved, folder: Path) -> Resolved:
     return resolved.with_values("drawn", run=secrets.token_hex(8), name=config.name or folder.name[:80], run_dir=str(folder))
 
 
-def _make(folder: Path, resolved: Resolved, argv: Sequence[str], code: Path | None) -> None:
+def make(folder: Path, resolved: Resolved, argv: Sequence[str], code: Path | None) -> None:
     """The folder with all that the others need, in one step: no run is half written. Nothing if it is there by then."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -161,6 +185,8 @@ def _make(folder: Path, resolved: Resolved, argv: Sequence[str], code: Path | No
     try:
         write_settings(scratch, resolved, argv, code)
         (scratch / "seeds").mkdir()
+        if resolved.config.keyed:
+            write_pair(scratch / SWARM_KEY, new_pair())
         scratch.rename(folder)
     except OSError:
         if not folder.is_dir():

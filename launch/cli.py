@@ -43,10 +43,12 @@ from .options import (
     Slices,
     StartTimeout,
     SwarmKey,
+    TaskOption,
     Topology,
 )
 from .options import flags as given
 from .simulate import simulate
+from .slurm import slurm
 
 app = typer.Typer(
     name="gossip",
@@ -108,12 +110,13 @@ def run(
     as_json: Json = False,
     quiet: Quiet = False,
     show: ShowConfig = False,
+    task: TaskOption = None,
 ) -> None:
     """Train SCRIPT with several peers on this machine: gossip run -n 4 train.py --lr 0.1"""
     from gossip import fitting
     from gossip.config import resolve
 
-    from . import feasible, runs
+    from . import feasible, runs, task_runs
     from .advertise import own_address
     from .entrance import Entrance
     from .peer_setup import script_command
@@ -130,6 +133,11 @@ def run(
         runs.show_config(resolved, as_json)
         return
     feasible.check_script(script)
+    if (mine := task_runs.look(task, resolved)) is not None:
+        screen = PlainScreen(sys.stderr if as_json else None, every_s=10.0, quiet=quiet)
+        command = script_command(script, arguments or [])
+        folder, outcome = task_runs.train(mine, resolved, command, screen, script.resolve().parent)
+        raise typer.Exit(runs.finish(folder, outcome, screen, as_json))
     pair = keygen.own_key(key, resolved.config)
     resolved = runs.settle(resolved, script.stem)
     folder = runs.begin(resolved, sys.argv, script.resolve().parent, pair)
@@ -183,6 +191,7 @@ def demo(
 app.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False})(hosts_cli.hosts)
 app.command()(simulate)
 app.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False})(join)
+app.command(context_settings={"allow_interspersed_args": False})(slurm)
 for command in (doctor, keygen.keygen, *tend.COMMANDS):
     app.command()(command)
 app.add_typer(bench.app, name="bench")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,21 @@ def merge_commits(folder: Path) -> list[dict[str, Any]]:
     return rows
 
 
+def told(folder: Path) -> Iterator[dict[str, Any]]:
+    """Every row of the files that launchers of a run append to, on one clock: each machine has its own."""
+    own = folder / "events.jsonl"
+    offset: float | None = None  # between the wall clock and the one that all rows are put on
+    for path in (own, *sorted(folder.glob("events-*.jsonl"))):
+        shift: float | None = None
+        for row in read_lines(path):
+            t, wall = row.get("t"), row.get("wall")
+            if isinstance(t, float) and isinstance(wall, float):
+                offset = wall - t if offset is None else offset
+                shift = wall - t - offset if shift is None else shift
+                row["t"] = t + shift
+            yield row
+
+
 def build(folder: Path, exit_code: int, wall_s: float) -> dict[str, Any]:
     """The summary of the run in ``folder``.
 
@@ -53,7 +68,7 @@ def build(folder: Path, exit_code: int, wall_s: float) -> dict[str, Any]:
     """
     config = RunConfig.load(folder / "config.json")
     plan = config.plan
-    events = sorted(read_lines(folder / "events.jsonl"), key=lambda row: float(row.get("t") or 0.0))
+    events = sorted(told(folder), key=lambda row: float(row.get("t") or 0.0))
     # Who has joined may have been started by another launcher, which has written into the same file.
     came = {int(row["peer"]) for row in events if row.get("event") == "spawned" and isinstance(row.get("peer"), int)}
     view = RunView(sorted({*range(config.peers), *came}), plan)
@@ -69,9 +84,11 @@ def build(folder: Path, exit_code: int, wall_s: float) -> dict[str, Any]:
     elsewhere = sorted({*range(config.peers)} - came) if came else []
     missing = {number for number in range(last + 1) if number not in done} if done and not elsewhere else set()
     lost = set(view.lost_rounds) | missing
+    finished = [peer for peer, row in view.rows.items() if row.state == "done"]
+    if finished and not (folder / "events.jsonl").exists():
+        exit_code = 0  # that of one launcher of many, each with a peer of its own, says nothing of the others
     if exit_code == 0 and lost and last + 1 == len(lost):
         exit_code = 1  # all peers came to their end, and nothing was ever learnt: a rule that always fails, say
-    finished = [peer for peer, row in view.rows.items() if row.state == "done"]
     present = finished or [peer for peer, row in view.rows.items() if row.state != "gone"]
     survivors = [peer for peer in present if peer not in plan.liars]
     evaluation = read_json(folder / "evaluation.json") or {}

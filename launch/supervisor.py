@@ -52,6 +52,7 @@ class Supervisor:
         newcomers: To a run that others have begun: which ids to start, and with which incarnations. None: begins the run.
         share: Of the peers that begin it: which to start here, and with which incarnations; others start the rest. None: all.
         entrance: Of its door. None: it has one only where somebody may join.
+        files: Goes into the names of the files that a launcher appends to, where several share the run's folder.
     """
 
     def __init__(
@@ -63,11 +64,12 @@ class Supervisor:
         newcomers: Mapping[int, int] | None = None,
         share: Mapping[int, int] | None = None,
         entrance: Entrance | None = None,
+        files: str = "",
     ) -> None:
         self.config, self.command, self.screen = config, list(command), screen
         self.folder = Path(config.run_dir).resolve()
         self.plan = config.plan
-        self.joins = newcomers is not None
+        self.joins, self._files = newcomers is not None, files
         given = newcomers if newcomers is not None else share
         self.peers = dict(given) if given is not None else dict.fromkeys(range(config.peers), 0)
         self.view = RunView(self.peers, self.plan)
@@ -89,8 +91,8 @@ class Supervisor:
     async def run(self) -> Outcome:
         """Until the last process of the last peer is gone."""
         began = time.monotonic()
-        self._events = JsonLines(self.folder / "events.jsonl", "events")
-        self._logbook = Logbook(self.folder / "logbook.md", self.config.name)
+        self._events = JsonLines(self.folder / f"events{self._files}.jsonl", "events")
+        self._logbook = Logbook(self.folder / f"logbook{self._files}.md", self.config.name)
         self._guardian = Guardian(self.token)
         warm = self.config.warm and is_possible(self.command)
         self._warm = WarmStart(self._environment, self.token, self._say) if warm else None

@@ -247,8 +247,8 @@ def test_nothing_unsafe_is_used_outside_the_package_either(folder: str) -> None:
 
 
 def test_no_test_is_skipped_where_a_package_is_missing() -> None:
-    """`make venv` installs all that tests need: what is missing there is a failure. Of the three skips one
-    is about the machine's addresses, the others about who may make network namespaces, and run an sshd in them."""
+    """`make venv` installs all that tests need: what is missing there is a failure. Of the skips one is about the machine's
+    addresses, the others about who may make network namespaces, and run an sshd or Slurm in them."""
     skips = re.compile(r"\b(importorskip|skipif|skip)\(")
     found = [
         path.relative_to(ROOT).as_posix()
@@ -257,8 +257,8 @@ def test_no_test_is_skipped_where_a_package_is_missing() -> None:
         for line in path.read_text().splitlines()
         if skips.search(line)
     ]
-    hosts = ["tests/fault/test_hosts.py", "tests/fault/test_hosts_join.py", "tests/fault/test_ssh_hosts.py"]
-    assert found == [*hosts, "tests/integration/test_zeromq_peers.py"]
+    hosts = ["hosts", "hosts_join", "slurm_job", "ssh_hosts"]
+    assert found == [*(f"tests/fault/test_{name}.py" for name in hosts), "tests/integration/test_zeromq_peers.py"]
 
 
 def test_the_three_linked_folders_are_relative_links() -> None:

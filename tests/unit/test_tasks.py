@@ -92,14 +92,14 @@ def test_who_was_slower_takes_the_run_of_who_was_faster(monkeypatch: pytest.Monk
     """Both have seen no folder; one makes it while the other is about to."""
     from gossip import tasks
 
-    settle, others = tasks._settled, list[Meeting]()
+    settle, others = tasks.settled, list[Meeting]()
 
     def slowly(*given: Any) -> Any:
-        monkeypatch.setattr(tasks, "_settled", settle)
+        monkeypatch.setattr(tasks, "settled", settle)
         others.append(arrive(replace(TASK, peer=1)))
         return settle(*given)
 
-    monkeypatch.setattr(tasks, "_settled", slowly)
+    monkeypatch.setattr(tasks, "settled", slowly)
     mine = arrive(TASK)
     assert mine.config.run == others[0].config.run
     assert [path.name for path in mine.folder.parent.iterdir()] == ["slurm-9.0"]
@@ -153,19 +153,21 @@ def test_a_folder_with_something_else_in_it_is_left_alone(tmp_path: Path, monkey
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
-def test_tasks_on_several_machines_need_insecure_and_listen_where_the_others_reach_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tasks_on_several_machines_have_keys_and_listen_where_the_others_reach_them(monkeypatch: pytest.MonkeyPatch) -> None:
     far = replace(TASK, one_host=False, towards="10.1.2.3")
     monkeypatch.setattr("gossip.tasks.source_towards", lambda host: {"10.1.2.3": "10.1.2.9", "node-a": "127.0.1.1"}.get(host, ""))
-    with pytest.raises(ConfigError, match="several machines") as refused:
-        arrive(far)
-    assert "GOSSIP_INSECURE" in str(refused.value.hint)
-    assert arrive(far, insecure=True).listen == "10.1.2.9"
+    with pytest.raises(ConfigError, match="without keys whoever reaches them could take part"):
+        arrive(far, keys=False)
+    mine = arrive(far)
+    assert (mine.listen, mine.config.keyed) == ("10.1.2.9", True)
+    assert (mine.folder / "swarm.key").stat().st_mode & 0o077 == 0
     with pytest.raises(ConfigError, match=r"node-a leaves from 127\.0\.1\.1"):
-        arrive(replace(far, peer=1, towards="node-a"), insecure=True)
+        arrive(replace(far, peer=1, towards="node-a"))
     with pytest.raises(ConfigError, match="node-b is not reached"):
-        arrive(replace(far, peer=1, towards="node-b"), insecure=True)
+        arrive(replace(far, peer=1, towards="node-b"))
     monkeypatch.setenv("GOSSIP_LISTEN", "10.1.2.8")
-    assert arrive(replace(far, peer=1, towards="node-b"), insecure=True).listen == "10.1.2.8"
+    assert arrive(replace(far, peer=1, towards="node-b")).listen == "10.1.2.8"
+    assert not arrive(far, insecure=True, name="open").config.keyed
 
 
 def test_the_source_address_is_that_of_the_way_there() -> None:
