@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from test_node_swarm import Swarm, again
+from swarm import Swarm, again
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -46,40 +45,29 @@ def large_swarm(folder: Path, n: int, frozen: int = FROZEN, **config: Any) -> Sw
 
 def kill(swarm: Swarm, peer: int) -> None:
     os.killpg(swarm.peers[peer].pid, signal.SIGKILL)
-    swarm.peers[peer].communicate()
 
 
-def start_again(swarm: Swarm, peer: int) -> dict[str, Any]:
+def start_again(swarm: Swarm, peer: int, incarnation: int = 1) -> dict[str, Any]:
     """Returns what it has reported of the state that it took."""
     known = len(swarm.events(peer, "restored"))
-    environment = {
-        **os.environ,
-        "GOSSIP_PEER": str(peer),
-        "GOSSIP_RUN_DIR": str(swarm.folder),
-        "GOSSIP_CONFIG": str(swarm.folder / "config.json"),
-    }
-    pipe, command = subprocess.PIPE, swarm.peers[peer].args
-    swarm.peers[peer] = subprocess.Popen(command, env=environment, start_new_session=True, stdout=pipe, stderr=pipe, text=True)
-    restored: dict[str, Any] = swarm.wait(lambda: swarm.events(peer, "restored")[known:], "a state for the returner")[-1]
-    return restored
+    swarm.start_again(peer, incarnation)
+    return swarm.wait(lambda: swarm.events(peer, "restored")[known:], "a state for the returner")[-1]
 
 
-# Python imports this before anything else, in trainers and in nodes. The node of the first donor that is to give a piece dies.
+# Python imports this before anything else, in trainers and in nodes. The node of the first that is to give a piece dies.
 DEATH = """
-import os
-if os.environ.get("GOSSIP_PEER") != "3":
-    import contextlib
-    from gossip.core import donating
-    give = donating.Donor._give
+import contextlib, os
+from gossip.core import donating
+give = donating.Donor._give
 
-    def _give(self, peer, ask, *rest):
-        if ask.piece:
-            with contextlib.suppress(FileExistsError):
-                os.close(os.open(os.path.join(os.environ["GOSSIP_RUN_DIR"], "died"), os.O_CREAT | os.O_EXCL))
-                os.kill(os.getpid(), 9)
-        return give(self, peer, ask, *rest)
+def _give(self, peer, ask, *rest):
+    if ask.piece:
+        with contextlib.suppress(FileExistsError):
+            os.close(os.open(os.path.join(os.environ["GOSSIP_RUN_DIR"], "died"), os.O_CREAT | os.O_EXCL))
+            os.kill(os.getpid(), 9)
+    return give(self, peer, ask, *rest)
 
-    donating.Donor._give = _give
+donating.Donor._give = _give
 """
 
 
@@ -114,9 +102,9 @@ def test_two_of_five_donors_that_send_wrong_pieces_cost_time_and_no_bit(tmp_path
     swarm = large_swarm(tmp_path, 6, f=2, faults=("wrong_pieces:0,1",))
     try:
         swarm.wait_round(5, 3)
-        for _ in range(5):
+        for incarnation in range(1, 6):
             kill(swarm, 5)
-            start_again(swarm, 5)
+            start_again(swarm, 5, incarnation)
             if wrong := swarm.events(5, "bad_state"):
                 break
         assert {event["from"] for event in wrong} <= {0, 1}
