@@ -262,7 +262,7 @@ class Door:
             return says.TurnedAway("full", f"{message}and there is room for {free}", hint)
         # Where this launcher's peers listen decides about keys when nobody has; theirs listen elsewhere.
         keys = None if config.insecure else config.keyed
-        given = config.model_copy(update={"run_dir": "", "host": "127.0.0.1", "keys": keys})
+        given = config.model_copy(update={"run_dir": "", "host": "127.0.0.1", "keys": keys, "allowed": ""})
         return says.Welcome(
             config.run_id,
             tuple(sorted(ids.items())),
@@ -380,7 +380,9 @@ class Door:
                 neighbour.news |= told
                 pause_s = min(BACK_OFF_MAX_S, VISIT_SOON_S * 2 ** min(neighbour.tries, 10))
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(neighbour.wake.wait(), pause_s)
+                # Not wait_for: that of Python 3.11 keeps a cancellation to itself when the wake-up comes in the same moment.
+                async with asyncio.timeout(pause_s):
+                    await neighbour.wake.wait()
 
     async def _talk(self, address: str, told: Collection[int]) -> None:
         """Tells a door what is new, or else asks whether it knows the same. Raises: Unanswered."""
