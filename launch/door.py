@@ -116,7 +116,8 @@ class Door:
         local = DoorEntry(self.door, self.address, self._folder.place())
         self.keeper = Doorkeeper(local, self._own, self._config.peers, self._config.peers_max)
         self._folder.announce(local)
-        self.meet(self._entrance.seeds)
+        for address in self._entrance.seeds:
+            self._visit(address)
         self._look()
         for task in (self._serve(), self._keep()):
             self._run(task)
@@ -261,7 +262,7 @@ class Door:
             return says.TurnedAway("full", f"{message}and there is room for {free}", hint)
         # Where this launcher's peers listen decides about keys when nobody has; theirs listen elsewhere.
         keys = None if config.insecure else config.keyed
-        given = config.model_copy(update={"run_dir": "", "host": "127.0.0.1", "keys": keys})
+        given = config.model_copy(update={"run_dir": "", "host": "127.0.0.1", "keys": keys, "allowed": ""})
         return says.Welcome(
             config.run_id,
             tuple(sorted(ids.items())),
@@ -348,11 +349,6 @@ class Door:
 
     # --- other doors --------------------------------------------------------------------------------------------------------
 
-    def meet(self, addresses: Iterable[str]) -> None:
-        """Visits these doors, too."""
-        for address in addresses:
-            self._visit(address)
-
     def _visit(self, address: str) -> None:
         if address != self.address and address not in self._neighbours and endpoint(f"tcp://{address}", self._insecure):
             neighbour = self._neighbours[address] = Neighbour(address, set(self.keeper.entries))
@@ -384,7 +380,7 @@ class Door:
                 neighbour.news |= told
                 pause_s = min(BACK_OFF_MAX_S, VISIT_SOON_S * 2 ** min(neighbour.tries, 10))
             with contextlib.suppress(TimeoutError):
-                # wait_for would not be cancelled any more once it is woken (bpo-37658), and the door never closed.
+                # Not wait_for: that of Python 3.11 keeps a cancellation to itself when the wake-up comes in the same moment.
                 async with asyncio.timeout(pause_s):
                     await neighbour.wake.wait()
 

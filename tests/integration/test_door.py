@@ -237,3 +237,16 @@ async def test_doors_with_the_swarm_key_talk_and_others_are_told_that_it_is_the_
             assert none.troubles()[0].startswith(f"{one.address}: refused by key: that door wants one (--key FILE)")
             assert peers_in(tmp_path / "c" / "seeds") == peers_in(tmp_path / "d" / "seeds") == []
         assert (one.refused, len(one.keeper.doors)) == (0, 2), "not a byte of theirs was read"
+
+
+async def test_a_door_that_hears_of_an_end_in_its_last_moment_closes_all_the_same(tmp_path: Path) -> None:
+    a, b = tmp_path / "a", tmp_path / "b"
+    async with door_in(a, (0,)) as first, door_in(b, (1,), first.address) as second:
+        announce(b, 1)
+        await until(lambda: read_seed(a / "seeds", 1))
+        await until(lambda: all(other.wake._waiters for other in second._neighbours.values()))  # between two visits
+        announce_end(b / "seeds", 1)
+        closing = asyncio.create_task(second.close())
+        await asyncio.wait([closing], timeout=20.0)
+        assert closing.done()
+        second.address = ""  # it is closed

@@ -19,7 +19,8 @@ import asyncio, sys
 from pathlib import Path
 from gossip.config import RunConfig
 from gossip.launch.screens import PlainScreen
-from gossip.launch.supervisor import Supervisor, script_command
+from gossip.launch.peer_setup import script_command
+from gossip.launch.supervisor import Supervisor
 config = RunConfig.load(sys.argv[1])
 asyncio.run(Supervisor(config, script_command(Path(sys.argv[2]), [sys.argv[3]]), PlainScreen()).run())
 """
