@@ -49,8 +49,8 @@ class SshHosts:
         for name, address in zip(self.names, self.addresses, strict=True):
             (self._folder / name).write_text(
                 f"Port {PORT}\nListenAddress {address}\nHostKey {self._folder}/host\nAuthorizedKeysFile {self._folder}/allowed\n"
-                f"PidFile none\nUsePAM no\nStrictModes no\nPasswordAuthentication no\nKbdInteractiveAuthentication no\nPermitRootLogin yes\nMaxStartups 100\n"
-                f"SetEnv PYTHONPATH={ROOT} OMP_NUM_THREADS=1\n"
+                f"PidFile none\nUsePAM no\nStrictModes no\nPasswordAuthentication no\nPermitRootLogin yes\nMaxStartups 100\n"
+                f"KbdInteractiveAuthentication no\nSetEnv PYTHONPATH={ROOT} OMP_NUM_THREADS=1\n"
             )
             blocks.append(
                 f"Host {name}\n  HostName {address}\n  Port {PORT}\n  User root\n  IdentityFile {self._folder}/user\n"
