@@ -40,7 +40,7 @@ from .view import RunView
 
 VERSION = 1
 LOST_S = 10.0  # a launcher that was silent for so long before stdin ended was cut off, and has not died
-STOP_S = 1.0  # what peers have to leave in, once the launcher has died
+STOP_S = 0.5  # what peers have to leave in, once the launcher has died
 OUTPUTS_MAX = 5000
 ROWS_AT_ONCE = 200
 FILE_BYTES_MAX = 64 * 2**20

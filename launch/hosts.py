@@ -69,6 +69,7 @@ class Place:
     since: float = 0.0
     tries: int = 0
     silent: bool = False
+    late: bool = False
     ended: bool = False
     given_up: bool = False
     over: asyncio.Event = field(default_factory=asyncio.Event)
@@ -346,6 +347,7 @@ class Launch:
             self._guardian.revive()
             for found in self.places.values():
                 self._listen_for(found)
+                self._dismiss_if_late(found)
             if self._running and not self.view.ready and self.view.missing and now - told >= WAITING_EVERY_S:
                 told = now
                 self._say(waiting(self.view, now - began, self.config.start_timeout_s, self.peer_name))
@@ -365,6 +367,16 @@ class Launch:
         elif found.silent and silent_s > LOST_S and not found.over.is_set() and not found.ended:
             self._say(f"! {found.name} has been silent for {LOST_S:.0f} s: it is given up, or connected to anew")
             self._keep(found.remote.close(now=True))
+
+    def _dismiss_if_late(self, found: Place) -> None:
+        """Stops the peers of a host that came back when all others were done: nobody is left to take them in."""
+        others_run = any(self._running_on(other) for other in self.places.values() if other is not found and not other.given_up)
+        here = {self.view.rows[peer].state for peer in self._running_on(found)}
+        if found.tries and here and "training" not in here and self.outcome.finished and not others_run and not found.late:
+            found.late = True
+            self._say(f"! {found.name} came back too late: the others are done")
+            self.outcome.dismissed.update(self._running_on(found))
+            found.remote.send("stop", why="terminate")
 
     def _keep(self, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(work)

@@ -50,7 +50,7 @@ class SshHosts:
             (self._folder / name).write_text(
                 f"Port {PORT}\nListenAddress {address}\nHostKey {self._folder}/host\nAuthorizedKeysFile {self._folder}/allowed\n"
                 f"PidFile none\nUsePAM no\nStrictModes no\nPasswordAuthentication no\nPermitRootLogin yes\nMaxStartups 100\n"
-                f"SetEnv PYTHONPATH={ROOT} OMP_NUM_THREADS=1\n"
+                f"KbdInteractiveAuthentication no\nSetEnv PYTHONPATH={ROOT} OMP_NUM_THREADS=1\n"
             )
             blocks.append(
                 f"Host {name}\n  HostName {address}\n  Port {PORT}\n  User root\n  IdentityFile {self._folder}/user\n"
