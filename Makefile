@@ -12,8 +12,8 @@ ARGS ?=
 PYTEST_ARGS ?=
 # nproc takes OMP_NUM_THREADS for the number of processors, and newer makes hand it what is exported below.
 JOBS ?= $(shell env -u OMP_NUM_THREADS nproc)
-# Of tests that start a swarm each: most of their time they wait for processes to start.
-SWARMS ?= $(shell echo $$(( ($(JOBS) + 1) / 2 )))
+# Of tests that start a swarm each: they wait half of their time, so two of them keep two processors busy.
+SWARMS ?= $(shell echo $$(( $(JOBS) < 4 ? $(JOBS) : $(JOBS) / 2 )))
 # What the tests of `make test-hosts` need of Debian's packages.
 HOSTS_NEED := openssh-server openssh-client iproute2 util-linux slurm-wlm munge
 # How many fault schedules `make test` plays; `make simulate` plays 2,000.
@@ -21,9 +21,10 @@ SCHEDULES ?= 50
 
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
-# Tests that need one process each run on every processor, those that start peers on every other.
+# Tests that need one process each run on every processor, those that start peers on every other where there are many; the longest
+# begin first, and who has nothing left takes of what others have.
 ALONE := tests/unit tests/property tests/simulation $(wildcard tests/test_*.py)
-TOGETHER := tests/integration tests/fault
+TOGETHER := tests/fault tests/integration
 SOURCES := gossip aggregators topologies launch tests examples benchmarks
 
 # One thread a process: several processes with a thread a core each are slower than one thread each by a factor of hundreds.
@@ -59,12 +60,12 @@ else
 	@echo "the dear tests do what every change needs; make test-long gives them all their seeds, sizes and examples"
 	$(BIN)/python -m pytest -q --durations=5 --numprocesses $(JOBS) --dist loadgroup $(ALONE)
 	$(BIN)/gossip simulate --seeds $(SCHEDULES) --jobs $(JOBS)
-	$(BIN)/python -m pytest -q --durations=5 --numprocesses $(SWARMS) -m 'not slurm' $(TOGETHER)
+	$(BIN)/python -m pytest -q --durations=5 --numprocesses $(SWARMS) --dist worksteal -m 'not slurm and not ssh' $(TOGETHER)
 endif
 
 test-long: $(INSTALLED)  ## the same tests with all their seeds, sizes and examples (ten minutes of four processors more)
 	TEST_LONG=1 $(BIN)/python -m pytest -q --durations=20 --numprocesses $(JOBS) --dist loadgroup $(PYTEST_ARGS) $(ALONE)
-	TEST_LONG=1 $(BIN)/python -m pytest -q --durations=20 --numprocesses $(SWARMS) $(PYTEST_ARGS) $(TOGETHER)
+	TEST_LONG=1 $(BIN)/python -m pytest -q --durations=20 --numprocesses $(SWARMS) --dist worksteal $(PYTEST_ARGS) $(TOGETHER)
 
 # Only root may install packages, and only this target does.
 test-hosts: $(INSTALLED)  ## tests over real ssh and real Slurm between network namespaces (root); installs what is missing of them with apt-get

@@ -215,13 +215,20 @@ def usurper(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | None)
 # --- shards that decide together ------------------------------------------------------------------------------------------------
 
 
+def _measures(envelope: Envelope) -> tuple[Partial | None, np.ndarray]:
+    """What is said of a shard, and its numbers; None: nothing is."""
+    message = envelope.message
+    if not isinstance(message, Partial) or not message.statistics:
+        return None, np.empty(0)
+    return message, np.frombuffer(message.statistics, "<f8")
+
+
 @lie
 def wrong_measures(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[Letter] | None:
     """Says that it has measured something else of its shard: numbers as large as the true ones, others each time."""
-    message = envelope.message
-    if not isinstance(message, Partial) or not message.statistics:
+    message, numbers = _measures(envelope)
+    if message is None:
         return None
-    numbers = np.frombuffer(message.statistics, "<f8")
     factors = np.array([liar.rng.gauss(0.0, 1.0) for _ in numbers])
     return [(to, say(envelope, statistics=(numbers * factors).astype("<f8").tobytes()), payload)]
 
@@ -229,10 +236,9 @@ def wrong_measures(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload 
 @lie
 def broken_measures(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[Letter] | None:
     """Says of its shard what is no measure: not finite, too short, of too few peers, or of strangers."""
-    message = envelope.message
-    if not isinstance(message, Partial) or not message.statistics:
+    message, numbers = _measures(envelope)
+    if message is None:
         return None
-    numbers = np.frombuffer(message.statistics, "<f8")
     broken: dict[str, Any] = liar.rng.choice(
         (
             {"statistics": np.full_like(numbers, np.nan).tobytes()},

@@ -116,8 +116,7 @@ class Door:
         local = DoorEntry(self.door, self.address, self._folder.place())
         self.keeper = Doorkeeper(local, self._own, self._config.peers, self._config.peers_max)
         self._folder.announce(local)
-        for address in self._entrance.seeds:
-            self._visit(address)
+        self.meet(self._entrance.seeds)
         self._look()
         for task in (self._serve(), self._keep()):
             self._run(task)
@@ -349,6 +348,11 @@ class Door:
 
     # --- other doors --------------------------------------------------------------------------------------------------------
 
+    def meet(self, addresses: Iterable[str]) -> None:
+        """Visits these doors, too."""
+        for address in addresses:
+            self._visit(address)
+
     def _visit(self, address: str) -> None:
         if address != self.address and address not in self._neighbours and endpoint(f"tcp://{address}", self._insecure):
             neighbour = self._neighbours[address] = Neighbour(address, set(self.keeper.entries))
@@ -380,7 +384,7 @@ class Door:
                 neighbour.news |= told
                 pause_s = min(BACK_OFF_MAX_S, VISIT_SOON_S * 2 ** min(neighbour.tries, 10))
             with contextlib.suppress(TimeoutError):
-                # Not wait_for: that of Python 3.11 keeps a cancellation to itself when the wake-up comes in the same moment.
+                # wait_for would not be cancelled any more once it is woken (bpo-37658), and the door never closed.
                 async with asyncio.timeout(pause_s):
                     await neighbour.wake.wait()
 

@@ -41,25 +41,21 @@ class Blow:
 
 
 @dataclass(slots=True)
-class Rejoin:
-    """A peer that was started again. ``after_s`` counts from its death to its first round."""
+class Arrival:
+    """A peer that was started again, or a newcomer, on its way to its first round. ``since``: when it died, or was started."""
 
     peer: int
     incarnation: int
-    died_at: float | None
-    round: int | None = None
-    after_s: float | None = None
+    since: float | None
+    round: int | None = None  # the first that it was in
+    after_s: float | None = None  # from ``since`` until then
 
+    def is_of(self, peer: int, incarnation: int) -> bool:
+        return (self.peer, self.incarnation) == (peer, incarnation)
 
-@dataclass(slots=True)
-class Join:
-    """A newcomer. ``round``: the first that it was in; ``after_s`` counts from when it was started."""
-
-    peer: int
-    incarnation: int
-    at: float
-    round: int | None = None
-    after_s: float | None = None
+    def takes_part(self, round_id: int, t: float) -> None:
+        if self.round is None:
+            self.round, self.after_s = round_id, None if self.since is None else t - self.since
 
 
 @dataclass(slots=True)

@@ -130,7 +130,7 @@ def _before_and_after(
 
 def _back(view: RunView, peer: int, at: float) -> float | None:
     """From a blow to the first round of the peer's next life."""
-    found = [rejoin for rejoin in view.rejoins if rejoin.peer == peer and rejoin.died_at == at and rejoin.after_s is not None]
+    found = [rejoin for rejoin in view.rejoins if rejoin.peer == peer and rejoin.since == at and rejoin.after_s is not None]
     return _rounded(found[0].after_s * 1000) if found and found[0].after_s is not None else None
 
 

@@ -175,10 +175,11 @@ def joins(view: RunView, commits: Iterable[Mapping[str, Any]]) -> list[dict[str,
     rows = list(commits)
     found = []
     for join in view.joins:
-        first = next((row for row in rows if float(row.get("t") or 0.0) >= join.at and join.peer in _contributors(row)), None)
+        since = join.since or 0.0
+        first = next((row for row in rows if float(row.get("t") or 0.0) >= since and join.peer in _contributors(row)), None)
         at, after_s = join.round, join.after_s
         if first is not None:
-            at, after_s = int(first["round"]), float(first["t"]) - join.at
+            at, after_s = int(first["round"]), float(first["t"]) - since
         after_ms = _rounded(after_s * 1000 if after_s is not None else None)
         found.append({"peer": join.peer, "incarnation": join.incarnation, "round": at, "after_ms": after_ms})
     return found

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from gossip.fault_words import LINK_KINDS
 from gossip.faults import FaultPlan
 
-from .happenings import SLACK_S, Blow, Join, Outage, Rejoin
+from .happenings import SLACK_S, Arrival, Blow, Outage
 
 State = Literal["starting", "here", "training", "stopped", "gone", "done", "elsewhere"]
 """``elsewhere``: another launcher's peer, of which this one only hears."""
@@ -63,8 +63,8 @@ class RunView:
         self.lost_rounds: set[int] = set()
         self.ready: set[int] = set()
         self.blows: list[Blow] = []
-        self.rejoins: list[Rejoin] = []
-        self.joins: list[Join] = []
+        self.rejoins: list[Arrival] = []
+        self.joins: list[Arrival] = []
         self.leaves: dict[int, int] = {}  # who was asked to leave before the end, and did -> its round then
         self.outages: list[Outage] = []
         self.suspicions: dict[int, dict[str, Any]] = {}  # peer -> when it first fell under the threshold, and why
@@ -110,7 +110,7 @@ class RunView:
         subject = self._subject(event["subject"]) if isinstance(event.get("subject"), int) else None
         match name:
             case "spawned" if event.get("joins"):
-                self.joins.append(Join(row.peer, int(event.get("incarnation") or 0), t))
+                self.joins.append(Arrival(row.peer, int(event.get("incarnation") or 0), t))
                 row.state = "starting"
             case "joined" if subject is not None and subject.state == "elsewhere" and not self._is_new(row):
                 return [f"+ {subject.peer} has come"] if self._fresh("joined", subject.peer, t) else []
@@ -121,7 +121,7 @@ class RunView:
                 row.exit, row.left = "", False
                 if row.incarnation > 0 and not self._is_new(row):
                     last = self.blow(row.peer)
-                    self.rejoins.append(Rejoin(row.peer, row.incarnation, last.at if last else None))
+                    self.rejoins.append(Arrival(row.peer, row.incarnation, last.at if last else None))
             case "ready":
                 self.ready.add(row.peer)
                 row.state = "training"
@@ -230,13 +230,9 @@ class RunView:
         for peer, score in (event.get("trust") or {}).items():
             if int(peer) in self.rows and isinstance(score, int | float):
                 self.rows[int(peer)].trust = float(score)
-        for rejoin in self.rejoins:
-            if rejoin.peer == row.peer and rejoin.incarnation == row.incarnation and rejoin.round is None:
-                rejoin.round = row.round
-                rejoin.after_s = t - rejoin.died_at if rejoin.died_at is not None else None
-        for join in self.joins:
-            if join.peer == row.peer and join.incarnation == row.incarnation and join.round is None:
-                join.round, join.after_s = row.round, t - join.at
+        for arrival in (*self.rejoins, *self.joins):
+            if arrival.is_of(row.peer, row.incarnation):
+                arrival.takes_part(row.round, t)
         if row.round >= self.round:
             self.round, self.server, self.attempt = row.round, event.get("server"), int(event.get("attempt") or 0)
             self.loss = _number(event.get("loss"), self.loss)
@@ -314,7 +310,7 @@ class RunView:
 
     def _is_new(self, row: PeerRow) -> bool:
         """Whether this life is that of a newcomer."""
-        return any(join.peer == row.peer and join.incarnation == row.incarnation for join in self.joins)
+        return any(join.is_of(row.peer, row.incarnation) for join in self.joins)
 
     def outage_at(self, t: float) -> int | None:
         """The last that was on at a moment, or over since not long."""

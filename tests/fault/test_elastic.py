@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -71,9 +71,10 @@ class Run:
     def rows(self, event: str) -> list[dict[str, Any]]:
         return self._written.rows("events.jsonl", event)
 
-    def train(self, count: int, more: int = 3) -> None:
-        """Waits until a round has just so many peers, and some more are over."""
-        self.wait(lambda: bool(rows := self.rows("round")) and len(rows[-1]["contributors"]) == count, f"a round of {count}")
+    def train(self, peers: Iterable[int], more: int = 3) -> None:
+        """Waits until a round has just these peers, and some more are over."""
+        wanted = sorted(peers)
+        self.wait(lambda: bool(rows := self.rows("round")) and sorted(rows[-1]["contributors"]) == wanted, f"a round of {wanted}")
         until = self.rows("round")[-1]["round"] + more
         self.wait(lambda: self.rows("round")[-1]["round"] > until, f"round {until + 1}")
 
@@ -110,14 +111,16 @@ def data_exact(summary: dict[str, Any]) -> bool:
 def test_a_swarm_grows_and_shrinks_and_who_remains_never_starts_again(run: Run) -> None:
     most, rest = effort((3, 0), (14, 1))
     run.begin("-n", "2", "--room", str(2 + most))
-    run.train(2)
+    run.train(range(2))
     run.join(most - rest)
+    first_to_stay = 2 + most - rest
+    run.train(range(first_to_stay))
     if rest:
         run.join(rest)
-    run.train(2 + most)
+        run.train(range(2 + most))
     run.launchers[1].send_signal(signal.SIGTERM)  # most of them, in one moment: more than half of a majority
     assert run.launchers[1].wait(PATIENCE_S) == 143
-    run.train(2 + rest)
+    run.train([0, 1, *range(first_to_stay, 2 + most)])
     summary = run.end()
     assert [launcher.returncode for launcher in run.launchers] == [0, 143, 0][: len(run.launchers)]
     assert (summary["status"], summary["replicas_identical"], summary["deaths"]) == ("finished", True, [])
@@ -131,12 +134,13 @@ def test_a_swarm_grows_and_shrinks_and_who_remains_never_starts_again(run: Run) 
 def test_the_last_one_goes_on_and_a_fresh_swarm_grows_from_it(run: Run) -> None:
     n, fresh = effort((3, 1), (8, 7))
     run.begin("-n", str(n), "--room", str(n + fresh), "--quorum", "available")
-    run.train(n)
-    for left, row in zip(range(n - 1, 0, -1), run.rows("spawned")[: n - 1], strict=True):
-        os.killpg(row["pid"], signal.SIGKILL)
-        run.train(left)
+    run.train(range(n))
+    pids = {row["peer"]: row["pid"] for row in run.rows("spawned")}
+    for victim in range(n - 1):
+        os.killpg(pids[victim], signal.SIGKILL)
+        run.train(range(victim + 1, n))
     run.join(fresh)
-    run.train(1 + fresh)
+    run.train(range(n - 1, n + fresh))
     summary = run.end()
     assert [launcher.returncode for launcher in run.launchers] == [0, 0]
     assert (summary["replicas_identical"], len(summary["deaths"]), len(summary["joins"])) == (True, n - 1, fresh)
