@@ -233,7 +233,7 @@ class _Newcomer:
             write_pair(folder / SWARM_KEY, self._key)
         (folder / "seeds").mkdir()
         for entry in welcome.entries:
-            if entry.owner != self._door and (seed := entry.seed) is not None:
+            if (seed := entry.seed) is not None:  # its own are taken, and have no address yet
                 write_seed(folder / "seeds", seed)
 
 
