@@ -41,6 +41,7 @@ from .view import RunView
 VERSION = 1
 LOST_S = 10.0  # a launcher that was silent for so long before stdin ended was cut off, and has not died
 STOP_S = 0.5  # what peers have to leave in, once the launcher has died
+GOODBYE_S = 0.1
 OUTPUTS_MAX = 5000
 ROWS_AT_ONCE = 200
 FILE_BYTES_MAX = 64 * 2**20
@@ -188,6 +189,8 @@ class Agent:
             return
         if silent_s < LOST_S:
             self._supervisor.end("terminate", "the launcher is gone: stopping", STOP_S)
+            if self._supervisor.doorway is not None:
+                self._supervisor.doorway.door.goodbye_s = GOODBYE_S  # the other doors of the run close in this moment, too
         else:
             self._supervisor.record("launcher_lost", None, silent_s=round(silent_s, 1))
 

@@ -97,6 +97,7 @@ class Door:
         self._versions = says.Versions.here()
         self._draw = random.Random(self.door).randrange
         self.refused = 0  # what was sent here and is no question
+        self.goodbye_s = GOODBYE_S
         self.address = ""  # HOST:PORT, once it is open
 
     async def open(self) -> None:
@@ -146,7 +147,7 @@ class Door:
         question = says.Push(self._config.run_id, entry, tuple(self.keeper.entries.values()), ())
         goodbyes = [self._ask(other.address, question) for other in self._neighbours.values() if other.answered]
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(asyncio.gather(*goodbyes, return_exceptions=True), GOODBYE_S)
+            await asyncio.wait_for(asyncio.gather(*goodbyes, return_exceptions=True), self.goodbye_s)
         self._destroy()
         self._folder.withdraw()
 

@@ -257,7 +257,9 @@ def test_a_host_whose_agent_is_killed_comes_back_with_its_peers(tmp_path: Path) 
         os.kill(run.agent(1), signal.SIGKILL)
         b = run.on.names[1]
         run.wait(lambda: f"+ {b} is started again" in run.log.read_text(), "the news of the loss")
-        run.wait(lambda: len(run.rows(1, "ready")) == 4, "their return")
+        run.wait(lambda: len(run.rows(1, "spawned")) == 4, "the second lives")
+        since = run.rows(1, "spawned")[-1]["t"]
+        run.wait(lambda: any(row["t"] > since for row in run.rows(1, "round")), "a round of them")
         summary = run.finish(40, 0, 1)
     assert summary["finished"] == [0, 1, 2, 3]
     assert {rejoin["peer"] for rejoin in summary["rejoins"]} >= {2, 3}
