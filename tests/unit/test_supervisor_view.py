@@ -238,3 +238,8 @@ def test_a_flood_about_a_peer_is_told_once() -> None:
     flood = {"of": "bad_commit", "about": 3, "count": 1203, "message": "and 1,203 more"}
     lines = told(view, *(event("and_more", peer, 10.0 + at, **flood) for at in range(5) for peer in (0, 1)))
     assert lines == ["! events.jsonl has only some of the events bad_commit about 3, and counts the others"]
+
+
+def test_a_notice_is_told_with_what_to_do() -> None:
+    row = event("notice", 1, message="peer 2 at tcp://10.0.0.7:5 has no key", hint="start it with --keys")
+    assert told(RunView(3), row) == ["! 1: peer 2 at tcp://10.0.0.7:5 has no key (start it with --keys)"]

@@ -1,0 +1,75 @@
+"""``gossip keygen``, and what ``gossip run`` makes of keys."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from gossip.config import RunConfig, resolve
+from gossip.errors import ConfigError
+from gossip.keys import fingerprint, read_pair
+from gossip.launch import runs
+from gossip.launch.keygen import flags, keygen, own_key
+from gossip.transport.curve import new_pair
+
+
+def test_a_key_is_made_and_shown_without_its_secret(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    keygen(tmp_path / "swarm.key")
+    pair = read_pair(tmp_path / "swarm.key")
+    made = capsys.readouterr().out
+    keygen(tmp_path / "swarm.key", show=True)
+    shown = capsys.readouterr().out
+    for text in (made, shown):
+        assert pair.public in text
+        assert fingerprint(pair.public) in text
+        assert pair.secret not in text
+    with pytest.raises(ConfigError, match="already"):
+        keygen(tmp_path / "swarm.key")
+
+
+@pytest.mark.parametrize(
+    ("keys", "key", "allowed", "means"),
+    [
+        (None, None, None, None),
+        (False, None, None, False),
+        (True, None, None, True),
+        (None, Path("k"), None, True),
+        (None, None, Path("a"), True),
+        (False, Path("k"), None, False),
+    ],
+)
+def test_who_names_a_key_wants_keys(keys: bool | None, key: Path | None, allowed: Path | None, means: bool | None):
+    assert flags(keys, key, allowed)["keys"] is means
+
+
+def test_a_key_without_keys_is_refused(tmp_path: Path):
+    keygen(tmp_path / "swarm.key")
+    with pytest.raises(ConfigError, match="of no use to a run without keys"):
+        own_key(tmp_path / "swarm.key", RunConfig(keys=False))
+    with pytest.raises(ConfigError, match="of no use to a run without keys"):
+        own_key(None, RunConfig(allowed=str(tmp_path / "peers.txt")))
+
+
+def test_a_list_that_is_none_is_refused_before_anything_starts(tmp_path: Path):
+    (tmp_path / "peers.txt").write_text("nobody\n")
+    with pytest.raises(ConfigError, match=r"peers.txt:1"):
+        own_key(None, RunConfig(keys=True, allowed=str(tmp_path / "peers.txt")))
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_a_run_with_keys_has_a_swarm_key_for_its_owner_only(tmp_path: Path, given: bool):
+    pair = new_pair() if given else None
+    resolved = resolve({"keys": True, "run_dir": str(tmp_path / "run"), "name": "t"}).with_values("drawn", run="0" * 16, f=0)
+    folder = runs.begin(resolved, ["gossip"], None, pair)
+    assert stat.S_IMODE((folder / "swarm.key").stat().st_mode) == 0o600
+    made = read_pair(folder / "swarm.key")
+    assert made == pair or not given
+    for file in ("config.json", "config.toml", "environment.json"):
+        assert made.secret not in (folder / file).read_text()
+
+
+def test_a_run_without_keys_has_none(tmp_path: Path):
+    resolved = resolve({"run_dir": str(tmp_path / "run"), "name": "t"}).with_values("drawn", run="0" * 16, f=0)
+    assert not (runs.begin(resolved, ["gossip"], None) / "swarm.key").exists()
