@@ -11,16 +11,16 @@ suspected, a liar whose lie can be proven was never put into quarantine, or a li
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import whole_runs
+
+from gossip.telemetry import read_lines
 from gossip.world_faults import RESULT_LIES
 
 ACCURACY_LOSS_MAX = 0.01
@@ -29,20 +29,14 @@ UNPROVEN = ("slightly_wrong_results", "kept_results")
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("-n", "--peers", type=int, default=8)
+    parser = whole_runs.parser(__doc__, peers=8, seed="of servers and data order")
     parser.add_argument("--rounds", type=int, default=400)
     parser.add_argument("--liars", type=int, nargs="+", default=[5, 6])
     parser.add_argument(
         "--lies", nargs="+", choices=RESULT_LIES, default=list(RESULT_LIES), metavar="LIE", help=", ".join(RESULT_LIES)
     )
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--into", type=Path, help="folder for the runs; a temporary one when left out")
-    parser.add_argument("--json", type=Path, help="file for the numbers")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="gossip-lies-") as scratch:
-        into = options.into or Path(scratch)
-        into.mkdir(parents=True, exist_ok=True)
+    with whole_runs.folder(options.into) as into:
         honest = demo(into / "fault-free", options, [])
         rows = [row_of("", honest, into / "fault-free", honest, options)]
         print(line(rows[0]), flush=True)
@@ -50,29 +44,18 @@ def main() -> int:
             named = ",".join(map(str, options.liars))
             rows.append(row_of(lie, demo(into / lie, options, [f"{lie}:{named}"]), into / lie, honest, options))
             print(line(rows[-1]), flush=True)
-    if options.json:
-        options.json.write_text(json.dumps({"cores": os.cpu_count(), "rows": rows}, indent=1) + "\n", "utf-8")
-    return 1 if any(row["wrong"] for row in rows) else 0
+    return whole_runs.conclude({"cores": os.cpu_count(), "rows": rows}, options.json, any(row["wrong"] for row in rows))
 
 
 def demo(folder: Path, options: argparse.Namespace, faults: Sequence[str]) -> dict[str, Any]:
-    """The summary of one run. Raises: SystemExit: It left none."""
-    command = [sys.executable, "-m", "gossip.launch.cli", "demo", "--only", "--json", "-n", str(options.peers)]
-    command += ["--rounds", str(options.rounds), "--seed", str(options.seed), "-f", str(len(options.liars))]
-    command += ["--run-dir", str(folder), *[word for fault in faults for word in ("--fault", fault)]]
-    none = {**os.environ, "GOSSIP_FAULTS": ""}  # else those of the demo, where none is given
-    none["GOSSIP_ROOM"] = str(2 * options.peers)  # for those who never come: a liar's ghosts
-    done = subprocess.run(command, check=False, capture_output=True, text=True, env=none)
-    if not (folder / "summary.json").exists():
-        raise SystemExit(f"gossip demo ended with {done.returncode}:\n{done.stderr[-2000:]}")
-    summary: dict[str, Any] = json.loads((folder / "summary.json").read_text("utf-8"))
-    return summary
+    words = "--seed", str(options.seed), "-f", str(len(options.liars))
+    return whole_runs.demo(folder, options.peers, options.rounds, faults, *words)
 
 
 def row_of(
     lie: str, summary: dict[str, Any], folder: Path, honest: dict[str, Any], options: argparse.Namespace
 ) -> dict[str, Any]:
-    events = [json.loads(text) for text in (folder / "events.jsonl").read_text("utf-8").splitlines()]
+    events = list(read_lines(folder / "events.jsonl"))
     liars = options.liars if lie else []
     row: dict[str, Any] = {
         "lie": lie,
@@ -111,8 +94,7 @@ def quarantined_in(events: Sequence[dict[str, Any]], peer: int, liars: Sequence[
 
 def longest_pause_s(folder: Path) -> float:
     """Between two commits that somebody made."""
-    rows = [json.loads(text) for text in (folder / "commits.jsonl").read_text("utf-8").splitlines()]
-    made_at = sorted(row["t"] for row in rows if "round" in row)
+    made_at = sorted(row["t"] for row in read_lines(folder / "commits.jsonl"))
     return round(max((later - before for before, later in pairwise(made_at)), default=0.0), 2)
 
 

@@ -12,17 +12,18 @@ cores matters, and is printed.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
 import statistics
-import subprocess
 import sys
-import tempfile
 from bisect import bisect_left
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+import whole_runs
+
+from gossip.telemetry import read_lines
 
 PILOT_ROUNDS = 400
 BEFORE = 20  # gaps between commits that say what is usual
@@ -32,22 +33,14 @@ ACCURACY_LOSS_MAX = 0.01
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("-n", "--peers", type=int, default=8)
+    parser = whole_runs.parser(__doc__, peers=8, seed="of who is killed")
     parser.add_argument("--seconds", type=float, default=180.0, help="how long peers are killed for")
     parser.add_argument("--every", type=float, default=1.0, help="seconds between two kills")
-    parser.add_argument("--seed", type=int, default=0, help="of who is killed")
-    parser.add_argument("--into", type=Path, help="folder for the runs; a temporary one when left out")
-    parser.add_argument("--json", type=Path, help="file for the numbers")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="gossip-recovery-") as scratch:
-        into = options.into or Path(scratch)
-        into.mkdir(parents=True, exist_ok=True)
+    with whole_runs.folder(options.into) as into:
         numbers = measure(options, into)
     print(page(numbers))
-    if options.json:
-        options.json.write_text(json.dumps(numbers, indent=1) + "\n", "utf-8")
-    return 1 if numbers["wrong"] else 0
+    return whole_runs.conclude(numbers, options.json, numbers["wrong"])
 
 
 def measure(options: argparse.Namespace, into: Path) -> dict[str, Any]:
@@ -61,16 +54,8 @@ def measure(options: argparse.Namespace, into: Path) -> dict[str, Any]:
 
 
 def demo(folder: Path, options: argparse.Namespace, rounds: int, faults: Sequence[str]) -> dict[str, Any]:
-    """The summary of one run. Raises: SystemExit: It left none."""
     print(f"{folder.name}: {rounds} rounds, {len(faults)} kills", file=sys.stderr, flush=True)
-    command = [sys.executable, "-m", "gossip.launch.cli", "demo", "--only", "--json", "-n", str(options.peers)]
-    command += ["--rounds", str(rounds), "--run-dir", str(folder), *[word for fault in faults for word in ("--fault", fault)]]
-    none = {**os.environ, "GOSSIP_FAULTS": ""}  # else those of the demo, where none is given
-    done = subprocess.run(command, check=False, capture_output=True, text=True, env=none)
-    if not (folder / "summary.json").exists():
-        raise SystemExit(f"gossip demo ended with {done.returncode}:\n{done.stderr[-2000:]}")
-    summary: dict[str, Any] = json.loads((folder / "summary.json").read_text("utf-8"))
-    return summary
+    return whole_runs.demo(folder, options.peers, rounds, faults)
 
 
 def numbers_of(struck: dict[str, Any], folder: Path, alone: dict[str, Any]) -> dict[str, Any]:
@@ -110,10 +95,10 @@ def numbers_of(struck: dict[str, Any], folder: Path, alone: dict[str, Any]) -> d
 
 def stalls(folder: Path, deaths: int) -> dict[str, Any]:
     """How long no commit came after each kill, beyond what is usual, and how many rounds were slower than usual."""
-    rows = [json.loads(line) for line in (folder / "commits.jsonl").read_text("utf-8").splitlines()]
-    commits = sorted((row for row in rows if not row.get("shard") and "round" in row), key=lambda row: row["t"])
+    rows = read_lines(folder / "commits.jsonl")
+    commits = sorted((row for row in rows if not row.get("shard")), key=lambda row: row["t"])
     made_at = [row["t"] for row in commits]
-    events = [json.loads(line) for line in (folder / "events.jsonl").read_text("utf-8").splitlines()]
+    events = read_lines(folder / "events.jsonl")
     stalled, slow, served = [], [], 0
     for blow in [event for event in events if event.get("event") == "fault"]:
         first = bisect_left(made_at, blow["t"])

@@ -21,7 +21,6 @@ import signal
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
@@ -29,6 +28,9 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import whole_runs
+
+from gossip.telemetry import read_lines
 
 HERE = Path(__file__).resolve()
 LOOK_S = 5.0
@@ -174,36 +176,38 @@ def unexplained(rows: list[dict[str, Any]], over_at: float) -> list[str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("-n", "--peers", type=int, default=6)
+    parser = whole_runs.parser(__doc__, peers=6, seed="of the drills")
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--every", type=float, default=20.0, help="seconds between two drills")
     parser.add_argument("--kinds", default="kill,stop,partition,slow")
-    parser.add_argument("--seed", type=int, default=0, help="of the drills")
-    parser.add_argument("--into", type=Path, help="folder for the run; a temporary one when left out")
-    parser.add_argument("--json", type=Path, help="file for the numbers")
     parser.add_argument("--train", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.train:
         train()
         return 0
-    with tempfile.TemporaryDirectory(prefix="gossip-soak-") as scratch:
-        into = options.into or Path(scratch)
-        into.mkdir(parents=True, exist_ok=True)
+    with whole_runs.folder(options.into) as into:
         numbers = soak(options, into)
     print(page(numbers))
-    if options.json:
-        options.json.write_text(json.dumps(numbers, indent=1) + "\n", "utf-8")
-    return 1 if numbers["wrong"] else 0
+    return whole_runs.conclude(numbers, options.json, numbers["wrong"])
 
 
 def soak(options: argparse.Namespace, into: Path) -> dict[str, Any]:
     run, before = into / "run", segments()
-    gossip = [sys.executable, "-m", "gossip.launch.cli"]
-    command = [*gossip, "run", "--drills", "-n", str(options.peers), "--aggregator", "mean", "--run-dir", str(run), "--quiet"]
+    command = [
+        *whole_runs.GOSSIP,
+        "run",
+        "--drills",
+        "-n",
+        str(options.peers),
+        "--aggregator",
+        "mean",
+        "--run-dir",
+        str(run),
+        "--quiet",
+    ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     with (into / "run.log").open("w") as log:
-        launcher = subprocess.Popen([*command, str(HERE), "--train"], stdout=log, stderr=log, env=environment)
+        launcher = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
         drills: subprocess.Popen[bytes] | None = None
         watch = Watch(launcher.pid)
         try:
@@ -211,7 +215,7 @@ def soak(options: argparse.Namespace, into: Path) -> dict[str, Any]:
             until(trains, END_S, f"the run does not start: {into / 'run.log'}")
             order = ["--every", f"{options.every}s", "--for", f"{options.minutes * 60:.0f}s", "--kinds", options.kinds]
             drills = subprocess.Popen(
-                [*gossip, "drill", str(run), "random", *order, "--seed", str(options.seed)], stdout=log, stderr=log
+                [*whole_runs.GOSSIP, "drill", str(run), "random", *order, "--seed", str(options.seed)], stdout=log, stderr=log
             )
             while drills.poll() is None and launcher.poll() is None:
                 watch.look()
@@ -229,7 +233,7 @@ def soak(options: argparse.Namespace, into: Path) -> dict[str, Any]:
 
 
 def judged(run: Path, code: int, watch: Watch, segments_left: list[str], over_at: float) -> dict[str, Any]:
-    rows, summary = events(run), json.loads((run / "summary.json").read_text("utf-8"))
+    rows, summary = events(run), whole_runs.summary_of(run)
     samples = summary["samples"] or {}
     wrong = [leak for lived in watch.lives.values() for leak in lived.leaks()]
     wrong += [f"left behind: {what}" for what in watch.left()] + [f"shared memory left behind: {name}" for name in segments_left]
@@ -259,9 +263,7 @@ def judged(run: Path, code: int, watch: Watch, segments_left: list[str], over_at
 
 
 def events(run: Path) -> list[dict[str, Any]]:
-    path = run / "events.jsonl"
-    lines = path.read_text("utf-8").splitlines(keepends=True)[1:] if path.exists() else []
-    return [json.loads(line) for line in lines if line.endswith("\n")]
+    return list(read_lines(run / "events.jsonl"))
 
 
 def until(what: Any, within_s: float, complaint: str) -> None:
