@@ -12,16 +12,17 @@ ARGS ?=
 PYTEST_ARGS ?=
 # nproc takes OMP_NUM_THREADS for the number of processors, and newer makes hand it what is exported below.
 JOBS ?= $(shell env -u OMP_NUM_THREADS nproc)
-# Of tests that start a swarm each: most of their time they wait for processes to start.
-SWARMS ?= $(shell echo $$(( ($(JOBS) + 1) / 2 )))
+# Of tests that start a swarm each: they wait half of their time, so two of them keep two processors busy.
+SWARMS ?= $(shell echo $$(( $(JOBS) < 4 ? $(JOBS) : $(JOBS) / 2 )))
 # How many fault schedules `make test` plays; `make simulate` plays 2,000.
 SCHEDULES ?= 50
 
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
-# Tests that need one process each run on every processor, those that start peers on every other.
+# Tests that need one process each run on every processor, those that start peers on every other where there are many; the longest
+# begin first, and who has nothing left takes of what others have.
 ALONE := tests/unit tests/property tests/simulation $(wildcard tests/test_*.py)
-TOGETHER := tests/integration tests/fault
+TOGETHER := tests/fault tests/integration
 SOURCES := gossip aggregators topologies launch tests examples benchmarks
 
 # One thread a process: several processes with a thread a core each are slower than one thread each by a factor of hundreds.
@@ -57,12 +58,12 @@ else
 	@echo "the dear tests do what every change needs; make test-long gives them all their seeds, sizes and examples"
 	$(BIN)/python -m pytest -q --durations=5 --numprocesses $(JOBS) --dist loadgroup $(ALONE)
 	$(BIN)/gossip simulate --seeds $(SCHEDULES) --jobs $(JOBS)
-	$(BIN)/python -m pytest -q --durations=5 --numprocesses $(SWARMS) $(TOGETHER)
+	$(BIN)/python -m pytest -q --durations=5 --numprocesses $(SWARMS) --dist worksteal $(TOGETHER)
 endif
 
 test-long: $(INSTALLED)  ## the same tests with all their seeds, sizes and examples (ten minutes of four processors more)
 	TEST_LONG=1 $(BIN)/python -m pytest -q --durations=20 --numprocesses $(JOBS) --dist loadgroup $(PYTEST_ARGS) $(ALONE)
-	TEST_LONG=1 $(BIN)/python -m pytest -q --durations=20 --numprocesses $(SWARMS) $(PYTEST_ARGS) $(TOGETHER)
+	TEST_LONG=1 $(BIN)/python -m pytest -q --durations=20 --numprocesses $(SWARMS) --dist worksteal $(PYTEST_ARGS) $(TOGETHER)
 
 campaign: lint types test-long simulate mutants  ## what a night is for: test-long, 2,000 schedules, every mutant (hours)
 

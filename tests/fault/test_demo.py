@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from effort import effort
 
 
 def demo(folder: Path, *options: str) -> dict[str, Any]:
@@ -34,13 +35,14 @@ def test_a_liar_is_suspected_and_the_killed_server_costs_no_round(free_run_dir: 
 @pytest.mark.timeout(300)
 def test_sleepers_and_returners_in_the_midst_and_at_the_end_finish_with_the_swarms_bits(free_run_dir: Path) -> None:
     """3 sleeps and 1 starts again in the midst; 4 and 2 do so when the others end, who wait and give them the final state."""
-    faults = ["hang:3@60+2s", "restart:1@120+100ms", "hang:4@895+4s", "restart:2@895+1s"]
+    rounds = effort(450, 900)
+    faults = ["hang:3@60+2s", "restart:1@120+100ms", f"hang:4@{rounds - 5}+4s", f"restart:2@{rounds - 5}+1s"]
     options = [word for fault in faults for word in ("--fault", fault)]
-    summary = demo(free_run_dir, "-n", "5", "--rounds", "900", "-f", "0", *options)
+    summary = demo(free_run_dir, "-n", "5", "--rounds", str(rounds), "-f", "0", *options)
     # On a busy machine 1 may come back when it is waited for no longer, which is 30 s after it was lost.
     assert set(summary["finished"]) >= {0, 2, 3, 4}
     assert summary["replicas_identical"] is True
-    assert summary["rounds"] == 900
+    assert summary["rounds"] == rounds
     assert sorted(hang["peer"] for hang in summary["hangs"]) == [3, 4]
     assert sorted(back["peer"] for back in summary["rejoins"]) == [1, 2]
     assert all(death["planned"] for death in summary["deaths"])
