@@ -110,11 +110,13 @@ class Doubts:
         if charged and sender == commit.server:  # what others say that it has made is their word
             _keep(self._refused, (sender, commit.round_id))
         server = shard.server(shard.attempt)
-        if server == self.local:
+        # Others have gone on to it, from whom this server has updates: what it made of them would be a second result.
+        overtaken = server == self.local and sender == commit.server and commit.made_at > shard.attempt
+        if server == self.local and not overtaken:
             return effects + self.server.maybe_close(shard, now)
         # Once round the order at the speed of the network; after that only time can help. In whose name others hand it over says
         # nothing: else a liar could have every honest server passed over.
-        if server == sender and shard.attempt < len(shard.order):
+        if (overtaken or server == sender) and shard.attempt < len(shard.order):
             effects += self.advance(shard, f"a result of {commit.server} is refused: {why}", now)
         return effects
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from gossip.fault_kinds import Crash, Hang, Restart
 from gossip.fault_tables import Fault
-from gossip.world_faults import CrashBroadcast, CrashMidway, HangServer, KillTrainer, Leave, Partition, Ring
+from gossip.world_faults import STATE_LIES, CrashBroadcast, CrashMidway, HangServer, KillTrainer, Leave, NodeLie, Partition, Ring
 
 
 def bearable_of(faults: list[Fault], n: int) -> tuple[Fault, ...]:
     """Leaves out what the protocol does not promise to survive, and nothing else.
 
     Those who are gone for good are a minority: a crash, a polite leave. And of all who die and come back, one stays up all the
-    time with nobody keeping the others from it: without checkpoints the state lives in memory alone.
+    time with nobody keeping the others from it, and does not lie about its state: without checkpoints that lives in memory alone.
     """
     gone: list[int] = []
-    mortal: list[int] = []
+    mortal = [peer for fault in faults if isinstance(fault, NodeLie) and fault.lie in STATE_LIES for peer in fault.peers]
     kept: list[Fault] = []
     for fault in faults:
         match fault:

@@ -9,12 +9,12 @@ import pytest
 
 from gossip.core.events import Committed, Effect, Report
 from gossip.core.messages import PeerId
-from gossip.fault_kinds import Crash
+from gossip.fault_kinds import Crash, Restart
 from gossip.sim.driver import Swarm
 from gossip.sim.observer import Observer
 from gossip.sim.play import run
 from gossip.sim.schedule import Schedule
-from gossip.world_faults import NodeLie
+from gossip.world_faults import CrashMidway, KillTrainer, NodeLie
 
 LIAR = 0
 
@@ -111,3 +111,30 @@ def test_a_server_that_tells_peers_different_results_is_locked_up_by_what_they_s
     assert outcome.violation is None, outcome.violation
     assert seen.locked == {liar}
     assert any("different results" in reason for reason in seen.reasons)
+
+
+def test_who_refuses_the_result_of_a_later_attempt_makes_none_of_the_updates_that_others_gave_it_before() -> None:
+    # Peer 1 is back, which peer 3 does not know yet and the others do: shard 1 of round 219 has its attempt with each of the two.
+    faults = (
+        Restart(0, None, 1.567, 9.857),
+        Restart(1, None, 1.788, 15.89),
+        CrashMidway(0, 7.286, 29, 1.245),
+        CrashMidway(2, 13.942, 25, 1.038),
+        *(KillTrainer(2, at_s, 0.127) for at_s in (7.577, 7.682, 7.787, 7.892)),
+        Restart(0, None, 0.379, 14.473),
+        Restart(1, None, 0.635, 17.398),
+        NodeLie("few_pieces", (2,)),
+    )
+    schedule = Schedule(
+        86,
+        4,
+        "rolling",
+        "trimmed_mean",
+        faults,
+        rounds_min=50,
+        compute_s=(0.08, 0.1),
+        shards=(4, 4, 4),
+        probe_interval_s=1.0,
+        piece_bytes=20,
+    )
+    assert run(schedule).violation is None

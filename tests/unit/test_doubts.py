@@ -104,6 +104,17 @@ def test_who_serves_the_attempt_itself_closes_without_those_who_hold_what_it_ref
     assert (desk.closed, desk.handed_on, desk.shard.doubted) == (1, [], {0})
 
 
+def test_who_serves_an_attempt_that_others_have_left_makes_no_second_result() -> None:
+    desk = Desk()
+    desk.shard.attempt = 1  # which this peer serves; those who have updates with it may have given them to peer 3, too
+    later = replace(desk.commit(), attempt=3, made_at=3, server=3)
+    assert desk.doubts.judge(3, desk.shard, later, OPPOSED, Contributed(0, 0, ()), 1.0) is not None
+    assert (desk.closed, len(desk.handed_on), desk.shard.attempt) == (0, 1, 2)
+    desk.shard.attempt = 1  # in another's name, it is a word that any liar could say
+    assert desk.doubts.judge(4, desk.shard, later, OPPOSED, Contributed(0, 0, ()), 1.0) is not None
+    assert (desk.closed, desk.shard.attempt) == (1, 1)
+
+
 def test_a_doubtful_result_of_another_attempt_hands_nothing_on() -> None:
     desk = Desk()
     desk.shard.attempt = 3

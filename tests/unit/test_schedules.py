@@ -18,7 +18,19 @@ from gossip.sim.campaign import Question
 from gossip.sim.generate import JOINT, KINDS, LIES, RULES, generate, needs_a_server
 from gossip.sim.nemesis import name_of
 from gossip.sim.schedule import Schedule, without_peer
-from gossip.world_faults import CrashBroadcast, CrashMidway, Delay, Flap, KillTrainer, Leave, Loss, Partition, Ring
+from gossip.world_faults import (
+    STATE_LIES,
+    CrashBroadcast,
+    CrashMidway,
+    Delay,
+    Flap,
+    KillTrainer,
+    Leave,
+    Loss,
+    NodeLie,
+    Partition,
+    Ring,
+)
 
 MANY = [generate(seed) for seed in range(300)]
 
@@ -40,6 +52,15 @@ def test_drawn_schedules_can_be_played_and_cover_every_kind_of_fault_and_topolog
 def test_every_schedule_has_three_kinds_of_fault() -> None:
     few = [schedule.seed for schedule in MANY if len({type(fault) for fault in schedule.faults}) < 3]
     assert not few
+
+
+def test_somebody_who_tells_the_truth_about_its_state_stays_up_all_the_time() -> None:
+    for schedule in [*MANY, generate(85), generate(92)]:
+        liars = {p for fault in schedule.faults if isinstance(fault, NodeLie) and fault.lie in STATE_LIES for p in fault.peers}
+        mortal = {
+            fault.peer for fault in schedule.faults if isinstance(fault, Crash | Leave | Restart | CrashMidway | KillTrainer)
+        }
+        assert len((mortal | liars) - {"server"}) + ("server" in mortal) < schedule.peers
 
 
 def test_a_trainer_dies_once_or_again_and_again() -> None:
