@@ -224,4 +224,5 @@ class NobodyAnswers(SwarmError):
 
     @property
     def hint(self) -> str:
-        return "is a launcher of the run up, and did it print this address? Each prints one; any of them will do"
+        first = self.address.partition(",")[0]
+        return f"is a launcher of the run up, and did it print this address? Any one's will do. Try: gossip doctor --to {first}"

@@ -274,3 +274,20 @@ def test_a_lone_commit_of_more_peers_is_no_history_where_a_shrunken_swarm_went_o
     went_on = [commit(round_id, 0, made_at=int(round_id == 1), contributors=few) for round_id in (1, 2, 3)]
     past = history.read([commit(0), lone, *went_on])
     assert [row["chain"] for row in past.true] == ["h0", "h1", "h2", "h3"]
+
+
+def test_a_folder_that_holds_only_a_part_of_a_run_counts_no_round_of_the_others_as_lost(tmp_path: Path) -> None:
+    came = {"peer": 5, "event": "spawned", "joins": True, "incarnation": 0}
+    epoch = {"peer": 5, "event": "epoch", "epoch": 3, "once": 97, "twice": 0, "never": 0, "rounds": 9}
+    rounds = [{"peer": 5, "event": "round", "round": number, "t": 2.0} for number in (70, 80)]
+    run = folder(tmp_path, [came, *rounds, epoch, halted(5, round=80)], {5: [commit(72, 5), commit(77, 5, parent="h72")]}, room=8)
+    made = summary.write(run, 0, 1.0)
+    assert (made["elsewhere"], made["rounds_lost"], made["rounds"]) == ([0, 1, 2, 3], 0, 81)
+    assert made["samples"] == {"once": 97, "twice": 0, "never": 0}
+    assert [each["epoch"] for each in made["epochs"]] == [3]
+
+
+def test_where_all_first_peers_were_started_here_nobody_is_elsewhere(tmp_path: Path) -> None:
+    run = folder(tmp_path, [{"peer": peer, "event": "spawned"} for peer in range(4)], {0: [commit(0), commit(2, parent="h0")]})
+    made = summary.write(run, 0, 1.0)
+    assert (made["elsewhere"], made["rounds_lost"]) == ([], 1)
