@@ -60,7 +60,7 @@ else
 	@echo "the dear tests do what every change needs; make test-long gives them all their seeds, sizes and examples"
 	$(BIN)/python -m pytest -q --durations=5 --numprocesses $(JOBS) --dist loadgroup $(ALONE)
 	$(BIN)/gossip simulate --seeds $(SCHEDULES) --jobs $(JOBS)
-	$(BIN)/python -m pytest -q --durations=5 --numprocesses $(SWARMS) --dist worksteal -m 'not slurm and not ssh' $(TOGETHER)
+	$(BIN)/python -m pytest -q --durations=5 --numprocesses $(SWARMS) --dist worksteal -m 'not ray and not slurm and not ssh' $(TOGETHER)
 endif
 
 test-long: $(INSTALLED)  ## the same tests with all their seeds, sizes and examples (ten minutes of four processors more)
@@ -68,13 +68,14 @@ test-long: $(INSTALLED)  ## the same tests with all their seeds, sizes and examp
 	TEST_LONG=1 $(BIN)/python -m pytest -q --durations=20 --numprocesses $(SWARMS) --dist worksteal $(PYTEST_ARGS) $(TOGETHER)
 
 # Only root may install packages, and only this target does.
-test-hosts: $(INSTALLED)  ## tests over real ssh and real Slurm between network namespaces (root); installs what is missing of them with apt-get
+test-hosts: $(INSTALLED)  ## tests over real ssh, Slurm and Ray between network namespaces (root); installs what is missing of them with apt-get and pip
 	@if [ -x /usr/sbin/sshd ] && (for tool in ssh ip nsenter slurmctld munged; do command -v $$tool >/dev/null || exit 1; done); then :; \
 	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	  echo "installing $(HOSTS_NEED) with apt-get"; \
 	  apt-get update -qq && apt-get install -y -qq --no-install-recommends $(HOSTS_NEED); \
 	else echo "these tests need sshd, ssh, ip, nsenter, slurmctld and munged: install $(HOSTS_NEED) as root"; fi
-	$(BIN)/python -m pytest -q -m 'ssh or slurm' $(PYTEST_ARGS) tests/fault
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[ray]'
+	$(BIN)/python -m pytest -q -m 'ray or ssh or slurm' $(PYTEST_ARGS) tests/fault
 
 campaign: lint types test-long simulate mutants  ## what a night is for: test-long, 2,000 schedules, every mutant (hours)
 

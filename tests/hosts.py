@@ -5,11 +5,14 @@ A script moves in before it starts gossip (``MOVE_IN``): so one launcher starts 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+import psutil
 
 MOVE_IN = """
 import ctypes, os
@@ -50,6 +53,24 @@ class Hosts:
     def cut(self, number: int) -> None:
         """Pulls the cable of a host at the switch: what is sent vanishes, and no connection is told."""
         ip("-n", self._switch, "link", "set", f"port{number}", "down")
+
+    def inside(self, number: int) -> list[str]:
+        """What to put before a command that is to run on a host. Not ip netns exec, which mounts another /sys, without the
+        control groups that some ask for."""
+        return ["nsenter", f"--net=/run/netns/{self.names[number]}"]
+
+    def kill_all(self, number: int) -> None:
+        """Every process on a host, as when its power fails: many leave the tree of who started them, but not its network."""
+        ours = os.stat(f"/run/netns/{self.names[number]}").st_ino
+        found = 1
+        while found:
+            found = 0
+            for process in psutil.process_iter():
+                with contextlib.suppress(OSError, psutil.NoSuchProcess):  # gone meanwhile
+                    if os.stat(f"/proc/{process.pid}/ns/net").st_ino == ours:
+                        found += 1
+                        process.kill()
+                        process.wait(5.0)
 
     def heal(self, number: int) -> None:
         ip("-n", self._switch, "link", "set", f"port{number}", "up")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import secrets
@@ -15,7 +14,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import psutil
 from hosts import Hosts, hosts, why_no_hosts
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol", "squeue")
@@ -101,8 +99,7 @@ class Slurm:
         self._wait(lambda: self.command("sinfo", "-h", "-o", "%D %t").stdout.split() == [str(len(nodes)), "idle"], "idle nodes")
 
     def _start(self, name: str, host: int | None, *words: str) -> None:
-        # Not ip netns exec, which mounts another /sys, without the control groups that slurmd asks for.
-        inside = [] if host is None else ["nsenter", f"--net=/run/netns/{self.net.names[host]}"]
+        inside = [] if host is None else self.net.inside(host)
         path = _program(words[0])
         assert path is not None
         with (self.folder / f"{name}.out").open("wb") as out:
@@ -117,9 +114,14 @@ class Slurm:
             time.sleep(0.1)  # between two looks, not instead of one
 
     def command(self, *words: str, cwd: Path | None = None, text: str | None = None) -> subprocess.CompletedProcess[str]:
-        inside = ["nsenter", f"--net=/run/netns/{self.net.names[0]}"]
         return subprocess.run(
-            [*inside, *words], cwd=cwd, input=text, env=self.environment(), capture_output=True, text=True, check=False
+            [*self.net.inside(0), *words],
+            cwd=cwd,
+            input=text,
+            env=self.environment(),
+            capture_output=True,
+            text=True,
+            check=False,
         )
 
     def environment(self) -> dict[str, str]:
@@ -132,28 +134,15 @@ class Slurm:
     def kill_node(self, number: int) -> None:
         """As when its power fails: its cable is dead, and everything that runs there is gone."""
         self.net.cut(number)
-        self._kill_all(number)
-
-    def _kill_all(self, number: int) -> None:
-        """Every process on a host: tasks leave the tree of their daemon, but not its network."""
-        ours = os.stat(f"/run/netns/{self.net.names[number]}").st_ino
-        found = 1
-        while found:
-            found = 0
-            for process in psutil.process_iter():
-                with contextlib.suppress(OSError, psutil.NoSuchProcess):  # gone meanwhile
-                    if os.stat(f"/proc/{process.pid}/ns/net").st_ino == ours:
-                        found += 1
-                        process.kill()
-                        process.wait(5.0)
+        self.net.kill_all(number)
 
     def take_down(self) -> None:
         for number in range(1, len(self.net.names)):
-            self._kill_all(number)
+            self.net.kill_all(number)
         for daemon in self.daemons.values():
             daemon.kill()
             daemon.wait()
-        self._kill_all(0)
+        self.net.kill_all(0)
 
 
 @contextmanager

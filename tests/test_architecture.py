@@ -50,7 +50,7 @@ IMPURE_BUILTINS = {"open", "print", "input", "hash", "id"}
 
 # Packages from outside. Everywhere: what pyproject.toml declares, and no more.
 REQUIRED = {"torch", "zmq", "msgpack", "numpy", "psutil", "pydantic", "pydantic_settings", "typer", "rich", "safetensors"}
-OPTIONAL = {"sklearn": "demo", "matplotlib": "plots", "numba": "fast", "llvmlite": "fast"}
+OPTIONAL = {"sklearn": "demo", "matplotlib": "plots", "numba": "fast", "llvmlite": "fast", "ray": "ray"}
 """Only inside functions, so that the package works without the extra."""
 COMPILED = re.compile(r"gossip\.aggregators\.kernels\.(lanes|compiled_\w+)")
 """The modules that numba compiles: they are made of it, and only others of them may import them outside of a function."""
@@ -257,7 +257,7 @@ def test_no_test_is_skipped_where_a_package_is_missing() -> None:
         for line in path.read_text().splitlines()
         if skips.search(line)
     ]
-    hosts = ["hosts", "hosts_join", "slurm_job", "ssh_hosts"]
+    hosts = ["hosts", "hosts_join", "ray_job", "slurm_job", "ssh_hosts"]
     assert found == [*(f"tests/fault/test_{name}.py" for name in hosts), "tests/integration/test_zeromq_peers.py"]
 
 
