@@ -152,13 +152,13 @@ def test_the_last_one_goes_on_and_a_fresh_swarm_grows_from_it(run: Run) -> None:
 
 def test_newcomers_get_in_where_there_are_keys_and_no_secret_is_shown(run: Run) -> None:
     run.begin("-n", "2", "--room", "3", "--keys")
-    run.train(2)
+    run.train(range(2))
     secret = read_pair(run.out / "swarm.key").secret
     for row in run.rows("spawned"):
         for file in ("cmdline", "environ"):
             assert secret.encode() not in Path(f"/proc/{row['pid']}/{file}").read_bytes()
     run.join(1)
-    run.train(3)
+    run.train(range(3))
     summary = run.end()
     assert [launcher.returncode for launcher in run.launchers] == [0, 0]
     assert (summary["status"], summary["replicas_identical"], len(summary["joins"])) == ("finished", True, 1)
