@@ -148,6 +148,7 @@ def training(options: argparse.Namespace) -> list[dict[str, Any]]:
             with tempfile.TemporaryDirectory(prefix="gossip-bench-") as folder:
                 result = Path(folder, "result.json")
                 command = [sys.executable, "-m", "gossip.launch.cli", "run", "-n", str(options.peers), sides[side]]
+                command += ["--start-timeout", "250"]
                 command += ["--aggregator", "mean", "--run-dir", str(Path(folder, "run")), str(TRAIN), "--exchange", "gossip"]
                 command += ["--steps", str(options.steps), "--result", str(result)]
                 run_all([(command, environment(PYTHONPATH=os.pathsep.join([str(HERE.parent), *sys.path])))], Path(folder, "log"))
