@@ -1,0 +1,89 @@
+"""``gossip hosts`` with real agents and an ssh without a network: what is sent arrives; where one host fails nothing starts."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FAKE_SSH = Path(__file__).resolve().parent.parent / "fake_ssh.py"
+# Ends well, and has no need of a swarm.
+SCRIPT = """
+import os, sys
+word = os.environ["A_SECRET"]
+def others():
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            yield open(f"/proc/{pid}/cmdline", "rb").read()
+        except OSError:
+            pass
+seen = sum(word.encode() in command for command in others())
+print(f"{word[::-1]} in {os.path.basename(os.getcwd())}, seen {seen} times, {sys.argv[1:]}", flush=True)
+"""
+
+
+def gossip(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "gossip.launch.cli", "hosts", "--ssh", f"{sys.executable} {FAKE_SSH}", *words]
+    environment = {**os.environ, "GOSSIP_WARM": "false", "A_SECRET": "tell-nobody"}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=280, check=False)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name in ("here", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "train.py").write_text(SCRIPT)
+    (tmp_path / "hosts.txt").write_text(f"a slots=2  # in the folder that we are in\nme@b workdir={tmp_path / 'b'}\n")
+    return tmp_path / "here"
+
+
+def test_what_is_sent_arrives_and_stands_in_no_command_line(folder: Path) -> None:
+    words = (
+        "-H",
+        "../hosts.txt",
+        "--name",
+        "x",
+        "--env",
+        "A_SECRET",
+        "--aggregator",
+        "mean",
+        "--quiet",
+        "--",
+        "train.py",
+        "--lr",
+        "a b",
+    )
+    done = gossip(folder, *words)
+    assert done.returncode == 0, done.stderr
+    for prefix, where in (("[0@a]", "here"), ("[1@a]", "here"), ("[2@b]", "b")):
+        assert f"{prefix} ydobon-llet in {where}, seen 0 times, ['--lr', 'a b']" in done.stdout
+    run = folder / "runs" / "x"
+    assert "ydobon-llet in b" in (run / "peer-2" / "out.log").read_text(), "what a host has logged is fetched"
+    assert json.loads((run / "summary.json").read_text())["finished"] == [0, 1, 2]
+    assert json.loads((run / "hosts.json").read_text())["hosts"]["b"]["ssh"] == "me@b"
+    assert "tell-nobody" not in "".join(path.read_text() for path in folder.parent.rglob("*") if path.is_file())
+
+
+def test_one_host_that_cannot_be_reached_stops_all_and_is_told_with_what_to_do(folder: Path) -> None:
+    done = gossip(folder, "-H", "a,denied", "--name", "x", "--", "train.py")
+    assert done.returncode == 4
+    assert done.stderr == (
+        "error: ssh denied: Permission denied (publickey). gossip never asks for passwords\n"
+        "  hint: ssh denied true     must work without typing; then run this again. a is fine, nothing was started\n"
+    )
+    assert "ok    a" in done.stdout
+    assert not (folder / "runs").exists()
+
+
+def test_check_only_looks(folder: Path) -> None:
+    done = gossip(folder, "-H", "../hosts.txt", "--check", "--json", "train.py")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert [(line["level"] != "fail", line["about"]) for line in report["lines"] if line["level"] == "ok" or " " in line["about"]]
+    assert set(report["addresses"]) == {"a", "b"}
+    assert len(set(report["addresses"].values())) == 1, "they are one machine"
+    assert not (folder / "runs").exists()
