@@ -16,6 +16,7 @@ GossipError
 ├── RemoteError                    a remote peer
 │   ├── Malformed                  bytes that are not a message (never leaves the transport)
 │   └── Refused                    the swarm refuses this peer: another model, version or run
+│       └── ModelDiffers           another model, and where it differs
 └── SwarmError                     the swarm or the network between
     ├── NeverStarted               too few peers came before the start timeout
     ├── NobodyAnswers              no door of the run answers at its address
@@ -140,20 +141,20 @@ class OutOfMemory(LocalError):
 
 
 class AddressInUse(LocalError):
-    """Somebody else has the port."""
+    """Somebody else has the port. ``run``: that it is part of, as far as is known."""
 
     exit_code = 2
 
-    def __init__(self, address: str, holder: str | None = None) -> None:
-        super().__init__(address, holder)
-        self.address, self.holder = address, holder
+    def __init__(self, address: str, holder: str | None = None, run: str = "") -> None:
+        super().__init__(address, holder, run)
+        self.address, self.holder, self.run = address, holder, run
 
     def __str__(self) -> str:
         return f"{self.address} is taken" + (f" by {self.holder}" if self.holder else "")
 
     @property
     def hint(self) -> str:
-        return "leave the port out: a free one is chosen"
+        return "leave the port out: a free one is chosen" + (f"; or gossip stop {self.run}" if self.run else "")
 
 
 class RemoteError(GossipError):
@@ -168,6 +169,21 @@ class Refused(RemoteError):
     """The swarm refuses this peer, and says why: another model, another version, another run."""
 
     exit_code = 6
+
+
+class ModelDiffers(Refused):
+    """The swarm trains another model: a line about each."""
+
+    def __init__(self, swarm: str, here: str) -> None:
+        super().__init__(swarm, here)
+        self.swarm, self.here = swarm, here
+
+    def __str__(self) -> str:
+        return f"refused: the model differs from the swarm's\n  swarm  {self.swarm}\n  here   {self.here}"
+
+    @property
+    def hint(self) -> str:
+        return "all peers must build the same model: from the same code, with the same arguments"
 
 
 class SwarmError(GossipError):

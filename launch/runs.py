@@ -96,6 +96,9 @@ def finish(folder: Path, outcome: Outcome, screen: Screen, as_json: bool) -> int
         print(json.dumps(summary))
     else:
         screen.say(f"{summary['status']} after {summary['rounds']} rounds, {outcome.wall_s:.1f} s: {folder / 'summary.json'}")
+    if summary["finished"] and not summary["rounds"]:
+        screen.say("! no round was trained: each peer ran the script by itself, and nothing was exchanged")
+        screen.say("  in the script: peer = gossip.init(), then model, optimizer = peer.prepare(model, optimizer)")
     if summary["exit_code"] != outcome.exit_code:
         raise GossipError(
             f"every one of {summary['rounds_lost']} rounds was lost: nothing was learnt; {folder}/events.jsonl says why"

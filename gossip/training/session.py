@@ -28,6 +28,7 @@ from .batches import Batches, check_accumulate
 from .channel import METRICS_MAX, Channel
 from .checks import check_model, plain_model
 from .control import Go
+from .differing import compared
 from .exchange import Exchange
 from .judging import Bench
 from .layout import Layout
@@ -36,6 +37,7 @@ from .several import as_one
 from .spawn import NodeHandle, Place, StartNode
 from .stepping import Steps, check_optimizers
 from .streaming import ShardedStream
+from .unexchanged import Unexchanged
 from .watch import ExceptHook, Termination, watch_launcher, write_error
 
 CLOSE_S = 45.0
@@ -70,6 +72,7 @@ class Session:
         self._optimizer: torch.optim.Optimizer | None = None  # or what stands for several
         self._group_settings: list[dict[str, Any]] = []  # as they came with a state
         self._in_round = False
+        self._unexchanged = Unexchanged()
         plan = self._config.plan.for_peer(place.peer)
         self._planned_slowness = math.prod(fault.factor for fault in plan if isinstance(fault, Slow))
         self._drills = DrillBook(place.run_dir / "faults" if self._config.drills and place.run_dir is not None else None)
@@ -125,16 +128,18 @@ class Session:
         self._optimizer = together
         self._batches.prepare(plain, layout.parameters[-1])
         bench = Bench(plain, layout, judge, seed) if judge is not None else None
-        self._exchange.prepare(
-            plain,
-            together,
-            Steps(optimizers, self._step).inner,
-            layout,
-            bench,
-            rule if bench is not None else None,
-            self._extra_state,
-            self._take_extra_state,
-        )
+        self._unexchanged.prepared(optimizers)
+        with compared(self.run_dir, self.id, layout):
+            self._exchange.prepare(
+                plain,
+                together,
+                Steps(optimizers, self._step).inner,
+                layout,
+                bench,
+                rule if bench is not None else None,
+                self._extra_state,
+                self._take_extra_state,
+            )
         self._model = model
         self._computing_since = time.monotonic()
         return model, optimizer
@@ -278,6 +283,7 @@ class Session:
             self._exchange.close(reason, HURRIED_CLOSE_S)  # said twice, it means now
             raise
         finally:
+            self._unexchanged.over()
             self._hook.uninstall()
             self._termination.uninstall()
             atexit.unregister(self.close)
@@ -299,6 +305,7 @@ class Session:
     def _step(self, loss: float | None, overflow: bool) -> None:
         """In place of ``optimizer.step()``. With ``overflow`` this peer only takes part: its gradients are no numbers."""
         self._check_open()
+        self._unexchanged.over()
         self._batches.check_step()
         if self.finished:
             raise SystemExit(0)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from typing import cast
 
-import psutil
 import zmq
 
 from gossip.errors import AddressInUse, ConfigError
@@ -13,6 +12,7 @@ from gossip.errors import AddressInUse, ConfigError
 from .addresses import is_loopback, is_one_host
 from .chunks import CHUNK_BYTES, FIRST
 from .codec import HEADER_BYTES_MAX
+from .holders import holder_of
 
 _ENDPOINT = re.compile(r"tcp://(\[[0-9a-fA-F:]+\]|[0-9.]+):([0-9]{1,5})", re.ASCII)
 
@@ -76,7 +76,8 @@ def bind(socket: zmq.Socket[bytes], host: str, port: int, anywhere: bool = False
         socket.bind(address)
     except zmq.ZMQError as error:
         if error.errno == zmq.EADDRINUSE:
-            raise AddressInUse(address, _holder(port)) from None
+            holder = holder_of(port)
+            raise AddressInUse(address, str(holder) if holder else None, holder.run if holder else "") from None
         raise ConfigError(f"cannot listen on {address}: {error}", "use an address of this machine") from error
 
 
@@ -88,15 +89,3 @@ def allow_ipv6(socket: zmq.Socket[bytes], address: str) -> None:
 
 def bound_address(socket: zmq.Socket[bytes]) -> str:
     return cast(bytes, socket.get(zmq.LAST_ENDPOINT)).rstrip(b"\0").decode("ascii")
-
-
-def _holder(port: int) -> str | None:
-    """Who listens on the port, when the system lets us know."""
-    try:
-        for connection in psutil.net_connections(kind="tcp"):
-            listens = connection.status == psutil.CONN_LISTEN and connection.laddr and connection.laddr.port == port
-            if listens and connection.pid:
-                return f"process {connection.pid} ({psutil.Process(connection.pid).name()})"
-    except psutil.Error:
-        return None  # not ours to see, or gone meanwhile: the address alone must do
-    return None

@@ -50,7 +50,7 @@ def test_any_loopback_address_will_do(host: str):
 def test_a_port_that_is_taken_names_its_holder(option: str):
     holder = transport()
     port = int(holder.control.rpartition(":")[2])
-    with pytest.raises(AddressInUse, match=f"{port} is taken by process {os.getpid()}"):
+    with pytest.raises(AddressInUse, match=f"{port} is taken by pid {os.getpid()}"):
         transport(**{option: port})
     holder.close()
     transport(**{option: port}).close()

@@ -1,0 +1,72 @@
+"""Why a swarm refuses this peer's model: each peer leaves word of its own in the run's folder, and the refused one compares."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from gossip.errors import ModelDiffers, Refused
+from gossip.telemetry import read_json, write_json
+
+from .layout import Layout
+
+FILE = "model.json"
+Tensors = Sequence[tuple[str, str]]
+"""Names, and shapes with what is not float32."""
+
+
+@contextlib.contextmanager
+def compared(run_dir: Path | None, peer: int, layout: Layout) -> Iterator[None]:
+    """While the body presents the model of this ``layout`` to the swarm: a refusal says where the models differ.
+
+    Raises: ModelDiffers: In place of Refused, where somebody of the swarm has left word of its model.
+    """
+    if run_dir is None:
+        yield
+        return
+    own = _described(layout)
+    folder = run_dir / f"peer-{peer}"
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / FILE, own)
+    try:
+        yield
+    except Refused as refused:
+        others = _others(run_dir, peer, str(refused))
+        if others is None:
+            raise
+        raise ModelDiffers(*difference(others, own)) from None
+
+
+def _described(layout: Layout) -> dict[str, Any]:
+    tensors = []
+    for name, parameter in zip(layout.names, layout.parameters, strict=True):
+        kind = str(parameter.dtype).removeprefix("torch.")
+        tensors.append([name, f"{tuple(parameter.shape)}{'' if kind == 'float32' else f' {kind}'}"])
+    return {"layout": layout.digest.hex(), "elements": layout.trained, "tensors": tensors}
+
+
+def _others(run_dir: Path, peer: int, reason: str) -> dict[str, Any] | None:
+    """What the swarm trains: the model of somebody else whose layout the refusal names."""
+    for path in sorted(run_dir.glob(f"peer-*/{FILE}")):
+        if path.parent.name == f"peer-{peer}":
+            continue
+        with contextlib.suppress(ValueError, OSError):
+            found = read_json(path)
+            if found is not None and isinstance(found.get("layout"), str) and found["layout"] and found["layout"] in reason:
+                return found
+    return None
+
+
+def difference(swarm: dict[str, Any], own: dict[str, Any]) -> tuple[str, str]:
+    """A line for each of the two: how many parameters, the digest, and the first tensor that is not the same."""
+    theirs, ours = swarm["tensors"], own["tensors"]
+    at = next((at for at, (one, other) in enumerate(zip(theirs, ours, strict=False)) if list(one) != list(other)), None)
+    first = at if at is not None else min(len(theirs), len(ours))
+
+    def line(described: dict[str, Any], tensors: Tensors) -> str:
+        tensor = " ".join(tensors[first]) if first < len(tensors) else f"no more than {len(tensors)} tensors"
+        return f"{described['elements']:,} parameters  layout {described['layout'][:8]}  {tensor}"
+
+    return line(swarm, theirs), line(own, ours)
