@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from ddp import HERE, TRAIN, ask_to_end, environment, run_all
+from ddp import HERE, TRAIN, Failed, ask_to_end, environment, last_words, run_all
 
 from gossip.core.events import LinkUp, Payload, Received
 from gossip.core.messages import Ping, Update
@@ -151,7 +151,10 @@ def training(options: argparse.Namespace) -> list[dict[str, Any]]:
                 command += ["--start-timeout", "250"]
                 command += ["--aggregator", "mean", "--run-dir", str(Path(folder, "run")), str(TRAIN), "--exchange", "gossip"]
                 command += ["--steps", str(options.steps), "--result", str(result)]
-                run_all([(command, environment(PYTHONPATH=os.pathsep.join([str(HERE.parent), *sys.path])))], Path(folder, "log"))
+                log = Path(folder, "log")
+                run_all([(command, environment(PYTHONPATH=os.pathsep.join([str(HERE.parent), *sys.path])))], log)
+                if not result.exists():
+                    raise Failed(f"peer 0 did not come to its end\n{last_words(log)}")
                 row[side] = json.loads(result.read_text())["steps_per_s"]
         if number:
             rows.append(row)
