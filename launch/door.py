@@ -193,8 +193,8 @@ class Door:
         if answer is None:
             self.refused += 1
             return
-        with contextlib.suppress(zmq.ZMQError):  # whoever asked has gone, or takes no answers
-            self._socket.send_multipart([sender, number, says.encode(answer)], zmq.NOBLOCK)
+        sent = asyncio.ensure_future(self._socket.send_multipart([sender, number, says.encode(answer)], zmq.NOBLOCK))
+        sent.add_done_callback(lambda done: done.cancelled() or done.exception())  # whoever asked has gone, or takes no answers
 
     def _other_version(self, data: bytes) -> says.TurnedAway:
         theirs = data[3:4].decode("ascii", "replace")

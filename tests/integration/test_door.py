@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import time
 from collections.abc import AsyncIterator, Callable
@@ -250,3 +251,13 @@ async def test_a_door_that_hears_of_an_end_in_its_last_moment_closes_all_the_sam
         await asyncio.wait([closing], timeout=20.0)
         assert closing.done()
         second.address = ""  # it is closed
+
+
+async def test_who_has_gone_before_the_answer_costs_no_word(tmp_path: Path) -> None:
+    told: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: told.append(context))
+    async with door_in(tmp_path / "a", (0,)) as door:
+        door._reply(b"gone", b"n" * NUMBER_BYTES, says.TurnedAway("wait", "", ""))
+        gc.collect()
+        await asked(door, says.Look())
+    assert told == []
