@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import re
 import secrets
+import shlex
 import socket
 import time
 from collections.abc import Callable, Sequence
@@ -46,6 +47,7 @@ class Ticket:
         advertise: The own address, an interface or a network; "": the one that the door would see.
         port: Of the own door.
         run_dir: Folder to make; None: runs/NAME, with a number behind it where there is one already.
+        code: Files and modules, as the run's settings name them, that the user agrees to run here.
     """
 
     doors: tuple[str, ...]
@@ -56,6 +58,7 @@ class Ticket:
     port: int = 0
     run_dir: Path | None = None
     patience_s: float = PATIENCE_S
+    code: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +99,7 @@ class _Newcomer:
         try:
             at, here = await self._answered(doors, says.Look())
             assert isinstance(here, says.Here)
-            command, where = self._program(here, at, script, arguments)
+            command = self._program(here, at, script, arguments)
             host = self._own_host(at, here.seen)
             feasible.check_memory(self._ticket.count)
             knock = says.Knock(self._door, self._ticket.count, says.Versions.here())
@@ -104,6 +107,7 @@ class _Newcomer:
             assert isinstance(welcome, says.Welcome)
         finally:
             self._context.destroy(0)
+        where = Path.cwd()
         config = self._settled(welcome, host, here.name)
         others = [door.address for door in welcome.doors if not door.ended and door.door != self._door]
         self._furnish(config, welcome, command, where, argv)
@@ -144,11 +148,12 @@ class _Newcomer:
                     continue
                 if not isinstance(answer, says.TurnedAway):
                     return address, answer
+                message, hint = printable(answer.message), printable(answer.hint)
                 if answer.kind == "version":
-                    raise Refused(f"refused to join: {answer.message}; {answer.hint}")
+                    raise Refused(f"refused to join: {message}; {hint}")
                 if answer.kind != "wait":
-                    raise ConfigError(answer.message, answer.hint)
-                waits = answer.message
+                    raise ConfigError(message, hint)
+                waits = message
             if all(silence.by_key for silence, _ in self._tried.values()) and not waits:
                 raise self._refused_by_key()
             if (waited_s := time.monotonic() - self._began) > self._ticket.patience_s:
@@ -174,23 +179,16 @@ class _Newcomer:
 
     # --- this machine -----------------------------------------------------------------------------------------------------
 
-    def _program(self, here: says.Here, at: str, script: Path | None, arguments: Sequence[str]) -> tuple[tuple[str, ...], Path]:
-        """What to run, and where: a script of the user's, or what the others run when it is here, too. Raises: ConfigError."""
-        if script is not None:
-            feasible.check_script(script)
-            return tuple(script_command(script, arguments)), Path.cwd()
-        if not here.command:
-            raise ConfigError(f"the run {here.name} does not say what its peers run", f"gossip join {at} -- train.py")
-        named, *rest = here.command
-        places = dict.fromkeys([Path.cwd(), Path(here.folder)])
-        where = next((place for place in places if (place / named).is_file()), None)
-        if where is None:
-            tried = ", ".join(str(place / named) for place in places)
+    def _program(self, here: says.Here, at: str, script: Path | None, arguments: Sequence[str]) -> tuple[str, ...]:
+        """What to run: what the user names, and never what somebody at an address does. Raises: ConfigError."""
+        if script is None:
+            others = printable(shlex.join(here.command) or "train.py")
             raise ConfigError(
-                f"the peers of {here.name} run {named}, which this machine does not have (looked for {tried})",
-                f"copy it here, or name yours: gossip join {at} -- train.py",
+                f"joining by an address, name the script: what runs here is not for a door to say. The others run {others}",
+                f"gossip join {at} -- {others}",
             )
-        return tuple(script_command(where / named, rest)), where
+        feasible.check_script(script)
+        return tuple(script_command(script, arguments))
 
     def _own_host(self, at: str, seen: str) -> str:
         """The address that the own peers listen on, which the others must reach. Raises: ConfigError."""
@@ -213,12 +211,28 @@ class _Newcomer:
             given = RunConfig.model_validate_json(welcome.config)
             if given.insecure and not (self._ticket.insecure or is_loopback(host)):
                 raise ConfigError(f"the run {given.name} has no keys", "--insecure, if everybody on the network may take part")
-            return RunConfig.model_validate({**given.model_dump(), "host": host, "run_dir": str(folder.resolve())})
+            settled = {**given.model_dump(), "host": host, "run_dir": str(folder.resolve()), "allowed": ""}
+            self._check(welcome, config := RunConfig.model_validate(settled))
+            return config
         except ValidationError as error:
             first = error.errors()[0]["msg"]
             raise ConfigError(
                 f"the door gave settings that are none here: {first}", "is it the same version of gossip?"
             ) from None
+
+    def _check(self, welcome: says.Welcome, config: RunConfig) -> None:
+        """Raises: ConfigError: Somebody at an address would have more started here than was asked for, or other code."""
+        ids = dict(welcome.ids)
+        if len(ids) != self._ticket.count or not all(0 <= peer < config.peers_max for peer in ids):
+            raise ConfigError(f"the door gave {len(ids)} ids where {self._ticket.count} were asked for", "knock at another")
+        if config.run_id != welcome.run or config.f is None:
+            raise ConfigError("the door gave settings of another run, or of none that has begun", "knock at another")
+        named = [name for name in (config.aggregator, config.topology, config.sender) if names_code(name)]
+        if strange := [name for name in named if name not in self._ticket.code]:
+            raise ConfigError(
+                f"the run uses code that is not gossip's: {printable(', '.join(strange))}",
+                "look at it, have it here, and agree: " + " ".join(f"--code {shlex.quote(printable(name))}" for name in strange),
+            )
 
     def _furnish(
         self, config: RunConfig, welcome: says.Welcome, command: Sequence[str], where: Path, argv: Sequence[str]
@@ -235,6 +249,16 @@ class _Newcomer:
         for entry in welcome.entries:
             if (seed := entry.seed) is not None:  # its own are taken, and have no address yet
                 write_seed(folder / "seeds", seed)
+
+
+def names_code(spec: str) -> bool:
+    """Whether a rule or topology is taken from a file or a module, as in ``my_rules.py:midpoint``, and not known by its name."""
+    return any(tail and "=" not in tail[0] for stage in spec.split("+") for tail in [stage.split(":")[1:]])
+
+
+def printable(text: str) -> str:
+    """The words of a stranger without what a terminal would heed."""
+    return "".join(char if char.isprintable() else "?" for char in text)
 
 
 def _free(folder: Path, name: str) -> Path:

@@ -20,7 +20,7 @@ import zmq
 import zmq.asyncio
 
 from gossip.config import RunConfig
-from gossip.errors import Malformed
+from gossip.errors import ConfigError, Malformed
 from gossip.keys import read_pair
 from gossip.telemetry import read_json
 from gossip.transport.curve import Authenticator, as_server, prove_closed
@@ -87,6 +87,9 @@ class Door:
         self._folder = DoorFolder(folder, self.door)
         self._host = entrance.host or config.host
         self.key_file = entrance.key
+        if config.keyed and entrance.key is None:
+            missing = f"{folder}/swarm.key is missing: a door of a run with keys opens with it only"
+            raise ConfigError(missing, "copy it there, for you alone (chmod 600)")
         self._key = read_pair(entrance.key) if entrance.key is not None else None
         self._insecure = config.insecure or self._key is not None  # it may listen elsewhere than on loopback
         self._authenticator: Authenticator | None = None

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def join(
     run: Annotated[str, typer.Argument(help="Folder of the run, its name under runs/, or HOST:PORT.", show_default=False)],
-    script: Annotated[str | None, typer.Argument(help="Your training script; the run's by default.", show_default=False)] = None,
+    script: Annotated[str | None, typer.Argument(help="Your script; by a folder, the run's.", show_default=False)] = None,
     arguments: Annotated[list[str] | None, typer.Argument(metavar="ARGS", help="Its own arguments.")] = None,
     count: Annotated[int, typer.Option("-n", "--peers", min=1, help="How many peers to add.")] = 1,
     seed: Annotated[
@@ -31,6 +31,9 @@ def join(
     advertise: Advertise = "",
     port: Port = 0,
     timeout: Annotated[float, typer.Option(min=0, help="Seconds to knock before giving up.")] = 10.0,
+    code: Annotated[
+        list[str] | None, typer.Option(help="Code of the run, as in my_rules.py:midpoint, that may run here. Repeatable.")
+    ] = None,
     run_dir: Annotated[Path | None, typer.Option(help="Folder to make when joining by an address.", show_default=False)] = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -41,14 +44,14 @@ def join(
     script_path, own = _after_dashes(script, arguments or [])
     screen = PlainScreen(sys.stderr if as_json else None, every_s=10.0, quiet=quiet)
     if not _is_address(run):
-        if seed or key or insecure or advertise or port or run_dir:
+        if seed or key or insecure or advertise or port or run_dir or code:
             raise ConfigError(f"{run} is a folder, which needs no address or key", "or give HOST:PORT of one of its doors")
         _by_folder(run, script_path, own, count, screen, as_json)
         return
     from . import arriving, runs
 
     insecure = insecure or os.environ.get("GOSSIP_INSECURE", "").lower() in ("1", "true", "yes", "on")
-    ticket = arriving.Ticket((run, *(seed or ())), count, key, insecure, advertise, port, run_dir, timeout)
+    ticket = arriving.Ticket((run, *(seed or ())), count, key, insecure, advertise, port, run_dir, timeout, tuple(code or ()))
     arrival = arriving.arrive(ticket, script_path, own, sys.argv, screen.say)
     screen.say(f"{arrival.config.name}: joining as {_named(arrival.newcomers)}, in {arrival.config.run_dir}")
     os.chdir(arrival.where)

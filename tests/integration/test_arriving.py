@@ -30,6 +30,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder that the newcomer is in."""
     folder = tmp_path / "here"
     folder.mkdir()
+    (folder / "train.py").touch()
     monkeypatch.chdir(folder)
     return folder
 
@@ -50,14 +51,13 @@ async def run_in(folder: Path, key: Path | None = None, **options: Any) -> Async
         await door.close()
 
 
-async def arrive(*doors: str, script: Path | None = None, **ticket: Any) -> tuple[Arrival, list[str]]:
+async def arrive(*doors: str, script: Path | None = Path("train.py"), **ticket: Any) -> tuple[Arrival, list[str]]:
     said: list[str] = []
     newcomer = _Newcomer(Ticket(doors, **{"patience_s": 1.0, **ticket}), said.append)
     return await asyncio.wait_for(newcomer.arrive(script, ["--lr", "2"], ["gossip", "join"]), 60), said
 
 
-async def test_a_newcomer_makes_a_folder_of_its_own_and_runs_what_the_others_do(tmp_path: Path, here: Path) -> None:
-    (here / "train.py").touch()
+async def test_a_newcomer_makes_a_folder_of_its_own(tmp_path: Path, here: Path) -> None:
     key = tmp_path / "swarm.key"
     make_pair(key)
     async with run_in(tmp_path / "run", key, keys=True) as door:
@@ -68,7 +68,7 @@ async def test_a_newcomer_makes_a_folder_of_its_own_and_runs_what_the_others_do(
         assert config == arrival.config
         assert (config.run, config.host, config.run_dir, config.keyed) == ("00000000000000aa", "127.0.0.1", str(run), True)
         assert arrival.newcomers == {1: 0}
-        assert arrival.command == (sys.executable, "-u", str(here / "train.py"), "--lr", "1")
+        assert arrival.command == (sys.executable, "-u", "train.py", "--lr", "2")
         assert arrival.entrance.seeds == (door.address,)
         assert door.keeper.entries[1].owner == arrival.entrance.door
         assert json.loads((run / "seeds" / "0.addr").read_text())["key"] == "k" * 40
@@ -85,20 +85,67 @@ async def test_a_script_of_its_own_may_have_its_own_arguments(tmp_path: Path, he
         assert arrival.command == (sys.executable, "-u", "mine.py", "--lr", "2")
 
 
-async def test_who_lacks_the_script_is_told_where_it_was_looked_for_and_takes_no_id(tmp_path: Path, here: Path) -> None:
+async def test_what_runs_here_is_not_for_a_door_to_say(tmp_path: Path, here: Path) -> None:
     async with run_in(tmp_path / "run") as door:
-        with pytest.raises(ConfigError) as raised:
-            await arrive(door.address)
-        assert str(raised.value) == (
-            f"the peers of t run train.py, which this machine does not have (looked for {here}/train.py, /nowhere/train.py)"
-        )
-        assert raised.value.hint == f"copy it here, or name yours: gossip join {door.address} -- train.py"
+        with pytest.raises(ConfigError, match=r"name the script: .* The others run train.py --lr 1") as raised:
+            await arrive(door.address, script=None)
+        assert raised.value.hint == f"gossip join {door.address} -- train.py --lr 1"
         assert list(door.keeper.entries) == [0]
         assert not (here / "runs").exists()
 
 
+@pytest.mark.parametrize("code", [{"aggregator": "evil.py:rule"}, {"topology": "os:system:k=1"}, {"aggregator": "nnm+evil:rule"}])
+async def test_code_that_a_door_names_runs_only_when_the_user_has_named_it_too(
+    code: dict[str, str], tmp_path: Path, here: Path
+) -> None:
+    (here / "mine.py").touch()
+    [named] = code.values()
+    async with run_in(tmp_path / "run") as door:
+        door._config = door._config.model_copy(update=code)
+        with pytest.raises(ConfigError, match="code that is not gossip's") as raised:
+            await arrive(door.address, script=Path("mine.py"))
+        assert named in str(raised.value.hint)
+        assert not (here / "runs").exists()
+        arrival, _ = await arrive(door.address, script=Path("mine.py"), code=(named,))
+        assert named in (arrival.config.aggregator, arrival.config.topology)
+
+
+@pytest.mark.parametrize(
+    ("spec", "is_code"),
+    [
+        ("krum", False),
+        ("bucketing:s=2+geometric_median", False),
+        ("random-k:k=3", False),
+        ("a.py:r", True),
+        ("nnm+m:r:x=1", True),
+    ],
+)
+def test_names_of_code_are_told_from_names_with_options(spec: str, is_code: bool) -> None:
+    assert arriving.names_code(spec) == is_code
+
+
+async def test_a_door_starts_no_more_peers_here_than_were_asked_for(tmp_path: Path, here: Path) -> None:
+    (here / "mine.py").touch()
+    async with run_in(tmp_path / "run") as door:
+        welcome = door._welcome
+
+        async def generous(knock: Any) -> Any:
+            answer = await welcome(knock)
+            return dataclasses.replace(answer, ids=tuple((peer, 0) for peer in range(1, 6)))
+
+        door._welcome = generous  # type: ignore[method-assign]
+        with pytest.raises(ConfigError, match="gave 5 ids where 1 were asked for"):
+            await arrive(door.address, script=Path("mine.py"))
+        assert not (here / "runs").exists()
+
+
+async def test_a_run_with_keys_has_no_door_without_its_own(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"swarm\.key is missing"):
+        async with run_in(tmp_path / "run", keys=True):
+            pass
+
+
 async def test_any_door_that_answers_will_do(tmp_path: Path, here: Path) -> None:
-    (here / "train.py").touch()
     async with run_in(tmp_path / "run") as door:
         arrival, _ = await arrive("127.0.0.1:9", door.address)
         assert arrival.newcomers == {1: 0}
@@ -142,7 +189,6 @@ async def test_what_is_no_address_is_told_from_a_name_that_nobody_has() -> None:
 
 
 async def test_a_full_run_and_one_that_is_over_say_so(tmp_path: Path, here: Path) -> None:
-    (here / "train.py").touch()
     async with run_in(tmp_path / "run") as door:
         with pytest.raises(ConfigError, match="room for 3 peers at a time: 3 were to join, and there is room for 2"):
             await arrive(door.address, count=3)
@@ -153,7 +199,6 @@ async def test_a_full_run_and_one_that_is_over_say_so(tmp_path: Path, here: Path
 
 
 async def test_other_versions_are_refused_with_both(tmp_path: Path, here: Path) -> None:
-    (here / "train.py").touch()
     async with run_in(tmp_path / "run") as door:
         door._versions = dataclasses.replace(door._versions, torch="9.9.9")
         with pytest.raises(Refused, match=r"torch 9.9.9 here, .* there"):
@@ -164,14 +209,12 @@ async def test_an_address_that_the_others_cannot_reach_is_refused(
     tmp_path: Path, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(arriving, "own_address", {"eth0": "10.9.9.9"}.__getitem__)
-    (here / "train.py").touch()
     async with run_in(tmp_path / "run") as door:
         with pytest.raises(ConfigError, match=r"this machine's peers would be at 10.9.9.9: the others could not reach them"):
             await arrive(door.address, advertise="eth0")
 
 
 async def test_what_the_door_saw_is_compared_with_the_own_address(tmp_path: Path, here: Path) -> None:
-    (here / "train.py").touch()
     async with run_in(tmp_path / "run") as door:
         said: list[str] = []
         newcomer = _Newcomer(Ticket((door.address,)), said.append)

@@ -202,9 +202,9 @@ def updates_needed(settings: CoreSettings, roster: Iterable[PeerId], locked: Col
 
 
 def peer_core(swarm: Swarm[Any], peer: PeerId) -> Peer | None:
-    """The core of a peer's present life, when it is a whole peer."""
-    core = swarm.hosts[peer].core
-    return core if isinstance(core, Peer) else None
+    """The core of a peer's present life, when it is a whole peer; a liar's roster may name some who were never there."""
+    host = swarm.hosts.get(peer)
+    return host.core if host is not None and isinstance(host.core, Peer) else None
 
 
 class Misled:

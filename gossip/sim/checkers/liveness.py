@@ -344,7 +344,7 @@ class NobodyStarves(Checker):
 
 def _takes_part(swarm: Swarm[Any], peer: PeerId) -> bool:
     core = peer_core(swarm, peer)
-    return swarm.hosts[peer].running and core is not None and core.phase == "running" and core.rounds.mode == "active"
+    return core is not None and swarm.hosts[peer].running and core.phase == "running" and core.rounds.mode == "active"
 
 
 class StopEnds(Checker):
