@@ -39,7 +39,8 @@ class Claims:
         enough = len(self.server.roster) >= 2 * self.f + 2  # as ``Doubts.compared_with``
         told = [rates for rates in (own.rates if own is not None else (), self.agreed.rates) if rates]
         if enough and commit.digest and told and (why := self._rates(commit.rates, told)):
-            return Doubt(why)
+            # Where the others have come to meanwhile, who has nothing of its own to compare with cannot say.
+            return Doubt(why, charged=bool(own is not None and own.rates) and not self.astray.is_passed(commit.round_id))
         return self._roster(commit, enough)
 
     def _rates(self, rates: tuple[float, ...], told: Sequence[tuple[float, ...]]) -> str:

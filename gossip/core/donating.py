@@ -16,7 +16,7 @@ from hashlib import blake2b
 from typing import Any, Protocol
 
 from .events import Effect, Payload, Report, Send, SnapshotTaken, TakeSnapshot
-from .messages import DIGEST_BYTES, PeerId, StateOffer, StateRequest, Voucher
+from .messages import CORE_BYTES_MAX, DIGEST_BYTES, PeerId, StateOffer, StateRequest, Voucher
 from .pieces import cut, outline_of
 from .record import record
 from .settings import CoreSettings
@@ -45,6 +45,7 @@ NEVER = 2**63
 NO_STATE = "has no state to give"
 BUSY = "busy with other peers"
 MOVED_ON = "has moved on meanwhile"
+TOO_MUCH = "what it knows of its peers does not fit a message"
 TOO_EARLY = "is not there yet"
 ENOUGH = "has given it often enough"
 NO_SUCH_PIECE = "has no such piece"
@@ -174,9 +175,12 @@ class Donor:
         beside = self._beside.pop(self._taking[0], None) if self._taking else None
         asked_at = self._taking.popleft() if self._taking else -1
         kept = beside if asked_at == round_id else self.source.snapshot(round_id)
-        whole = kept is not None and event.payload.nbytes > 0
+        core = json.dumps(kept[1]).encode() if kept is not None else b""
+        whole, why = kept is not None and event.payload.nbytes > 0, MOVED_ON
+        if len(core) > CORE_BYTES_MAX:
+            whole, why = False, TOO_MUCH
         if kept is not None and whole:
-            self.copies[round_id] = _Copy(kept[0], json.dumps(kept[1]).encode(), event, now)
+            self.copies[round_id] = _Copy(kept[0], core, event, now)
             while len(self.copies) > COPIES_MAX:
                 self.copies.popitem(last=False)
         effects: list[Effect] = []
@@ -184,7 +188,7 @@ class Donor:
             fits = ask.round_id == round_id or (peer in self._now and (ask.round_id < round_id or not self._taking))
             if fits or (ask.round_id < round_id and ask.round_id not in self._taking):
                 self._forget(peer)
-                effects += self._answer(peer, ask, round_id, now) if fits and whole else [self._refuse(peer, ask, MOVED_ON)]
+                effects += self._answer(peer, ask, round_id, now) if fits and whole else [self._refuse(peer, ask, why)]
         self._look_ahead()
         said = [effect.message for effect in effects if isinstance(effect, Send)]
         if any(isinstance(message, Voucher) or (isinstance(message, StateOffer) and message.outline) for message in said):

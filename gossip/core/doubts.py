@@ -47,7 +47,7 @@ class Doubts:
         here = self.server.round_id
         told = [(*charge, True) for charge in self._waited if self.silences.lacks(self.local, *charge, here)]
         told += [(*charge, False) for charge in self._refused if self.trust.lacks(self.local, *charge, here)]
-        charges = [*self.witness.statements(), *[Charge(*charge) for charge in told]][-CHARGES_MAX:]
+        charges = [*self.witness.statements(here), *[Charge(*charge) for charge in told]][-CHARGES_MAX:]
         return tuple(sorted(charges, key=lambda c: (c.peer, c.round_id, c.silent, c.turn, c.content)))
 
     def saw(self, event: Received, shards: int) -> None:
@@ -63,8 +63,8 @@ class Doubts:
     def give_up(self, shard: ShardRound, now: float) -> list[Effect]:
         """The server of the present attempt has had its time, and is there: else it would have been skipped before."""
         server = shard.server(shard.attempt)
-        # Without a majority within its reach it could not have made anything.
-        if self.f and server != self.local and len(self.server.expected()) >= self.server.quorum():
+        # Without a majority within its reach, and f more who may keep their updates to themselves, it could not make anything.
+        if self.f and server != self.local and len(self.server.expected()) - self.f >= self.server.quorum():
             _keep(self._waited, (server, self.server.round_id))
         return self.advance(shard, f"no commit from {server} in time", now)
 
@@ -110,8 +110,10 @@ class Doubts:
         if charged and sender == commit.server:  # what others say that it has made is their word
             _keep(self._refused, (sender, commit.round_id))
         server = shard.server(shard.attempt)
-        # Others have gone on to it, from whom this server has updates: what it made of them would be a second result.
-        overtaken = server == self.local and sender == commit.server and commit.made_at > shard.attempt
+        # Others have gone on to it, from whom this server has updates: what it made of them would be a second result. What is no
+        # result of its sender's turn is no sign of that.
+        later = event == "refused_result" and sender == commit.server and commit.made_at > shard.attempt
+        overtaken = server == self.local and later
         if server == self.local and not overtaken:
             return effects + self.server.maybe_close(shard, now)
         # Once round the order at the speed of the network; after that only time can help. In whose name others hand it over says

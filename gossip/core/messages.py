@@ -17,6 +17,7 @@ ROUND_MAX = 2**48
 DIGEST_BYTES = 16
 STATISTICS_BYTES_MAX = 48 * 1024
 CHARGES_MAX = 8
+CORE_BYTES_MAX = 48 * 1024  # of ``StateOffer.core``; leaves the rest of the header 16 KiB
 JOINT_PEERS_MAX = 100
 """Most peers of a run whose shards decide together: what is measured of their updates fits a message."""
 PIECES_MAX = 512

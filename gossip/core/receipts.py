@@ -24,6 +24,9 @@ TURNS_KEPT = 64
 STATED_MAX = 4
 """Turns of one server of which one peer's word is kept: nobody can push out what others say."""
 
+SAID_MAX = 8
+"""Of all servers: what one peer says takes so much room in every state at most."""
+
 CONTENTS_MAX = 4
 PROVEN_MAX = 16
 MOST_ROWS = 2**16
@@ -37,7 +40,7 @@ class Receipts:
     """What peers have stated in commits: a pure function of these, as trust is."""
 
     def __init__(self, f: int) -> None:
-        self.f = f
+        self.f, self.window = f, 64 + 16 * f  # rounds, as of ``TrustTable``
         self._stated: dict[tuple[PeerId, PeerId], OrderedDict[Turn, bytes]] = {}  # server and who says so
         self._proven: OrderedDict[tuple[PeerId, Turn], None] = OrderedDict()
 
@@ -45,6 +48,7 @@ class Receipts:
         """Whether it is of use that this peer states that: not known yet, not proven yet, and not older than what is."""
         turn, known = (charge.round_id, charge.turn), self._stated.get((charge.peer, by), OrderedDict())
         late = len(known) >= STATED_MAX and turn < min(known)
+        late = late or (len(said := self._said(by)) >= SAID_MAX and (*turn, charge.peer) < min(said))
         return turn not in known and not late and (charge.peer, turn) not in self._proven
 
     def is_disputed(self, charge: Charge) -> bool:
@@ -57,21 +61,35 @@ class Receipts:
         """Learns from the commits of one round. Returns who is proven to have said two things in one turn, once for each."""
         proven = []
         for commit in commits:
+            oldest = commit.round_id - self.window
             for charge in commit.charges:
-                if charge.turn and charge.peer != commit.server and self.wants(commit.server, charge):
+                of_use = charge.turn and charge.peer != commit.server and charge.round_id >= oldest
+                if of_use and self.wants(commit.server, charge):
                     self._state(commit.server, charge)
                     if self._is_proof(charge):
                         self._proven[charge.peer, (charge.round_id, charge.turn)] = None
                         proven.append(charge.peer)
+            for key, known in list(self._stated.items()):
+                kept = OrderedDict((turn, content) for turn, content in known.items() if turn[0] >= oldest)
+                self._stated[key] = kept
+                if not kept:
+                    del self._stated[key]
         while len(self._proven) > PROVEN_MAX:
             self._proven.popitem(last=False)
         return proven
+
+    def _said(self, by: PeerId) -> list[tuple[int, bytes, PeerId]]:
+        """The turns of which that peer's word is kept, and whose they are."""
+        return [(*turn, server) for (server, peer), known in self._stated.items() if peer == by for turn in known]
 
     def _state(self, by: PeerId, charge: Charge) -> None:
         known = self._stated.setdefault((charge.peer, by), OrderedDict())
         known[charge.round_id, charge.turn] = charge.content
         while len(known) > STATED_MAX:
             del known[min(known)]
+        if len(said := self._said(by)) > SAID_MAX:
+            at, turn, server = min(said)
+            del self._stated[server, by][at, turn]
 
     def _is_proof(self, charge: Charge) -> bool:
         """Whether two contents have more than f voices each."""
@@ -135,9 +153,12 @@ class Witness:
             while len(kept) > TURNS_KEPT:
                 kept.popitem(last=False)
 
-    def statements(self) -> list[Charge]:
-        """What is disputed of it, and not yet stated: the latest last."""
-        told = [charge for charge in self._handed.values() if self.receipts.wants(self.local, charge)]
+    def statements(self, round_id: int) -> list[Charge]:
+        """What is disputed of it, and not yet stated, in that round: the latest last."""
+        oldest = round_id - self.receipts.window
+        told = [
+            charge for charge in self._handed.values() if charge.round_id >= oldest and self.receipts.wants(self.local, charge)
+        ]
         apart = {place for place, heard in self._heard.items() if len(heard) > 1}
         seen = {charge for place, charge in self._handed.items() if place in apart}
         return [charge for charge in told if charge in seen or self.receipts.is_disputed(charge)]

@@ -31,12 +31,21 @@ from typing import Any, Generic, Literal, TypeAlias, TypeVar, Union, get_args, g
 
 import msgpack
 
-from gossip.core.messages import DIGEST_BYTES, PIECES_MAX, ROUND_MAX, STATISTICS_BYTES_MAX, Envelope, Message, Partial, StateOffer
+from gossip.core.messages import (
+    CORE_BYTES_MAX,
+    DIGEST_BYTES,
+    PIECES_MAX,
+    ROUND_MAX,
+    STATISTICS_BYTES_MAX,
+    Envelope,
+    Message,
+    Partial,
+    StateOffer,
+)
 from gossip.errors import Malformed
 
 PROTOCOL_VERSION = 1
 HEADER_BYTES_MAX = 64 * 1024
-CORE_BYTES_MAX = 48 * 1024  # of ``StateOffer.core``; leaves the rest of the header 16 KiB
 OUTLINE_BYTES_MAX = (PIECES_MAX + 1) * DIGEST_BYTES  # of ``StateOffer.outline``: two numbers, and a digest for each piece
 ID_BYTES_MAX = 64  # of a run's name on the wire
 

@@ -115,6 +115,14 @@ def test_who_serves_an_attempt_that_others_have_left_makes_no_second_result() ->
     assert (desk.closed, desk.shard.attempt) == (1, 1)
 
 
+def test_what_is_no_result_of_a_later_attempt_takes_no_servers_turn() -> None:
+    desk = Desk()
+    desk.shard.attempt = 1
+    bad = replace(desk.commit(), attempt=3, made_at=3, server=3)
+    desk.doubts.refuse(3, desk.shard, bad, "bad_commit", "it is no result of this round", 1.0)
+    assert (desk.closed, desk.handed_on, desk.shard.attempt) == (1, [], 1)
+
+
 def test_a_doubtful_result_of_another_attempt_hands_nothing_on() -> None:
     desk = Desk()
     desk.shard.attempt = 3
@@ -270,6 +278,8 @@ def test_rates_are_compared_with_what_is_known() -> None:
     assert desk.why((0.1,), rates=(1e9,), shard=1) == "", "the first shard speaks for all"
     desk.agreed.rates = (0.1,)
     assert "far above" in desk.why((), rates=(1e9,))
+    both = [desk.doubts.claims.doubt(desk.commit(rates=(1e9,)), Contributed(0, 1, (), rates=own)) for own in ((0.1,), ())]
+    assert [doubt.charged for doubt in both] == [True, False], "who has nothing of its own to compare with accuses nobody"
 
 
 def test_a_roster_without_those_who_are_here_is_doubted() -> None:
@@ -336,7 +346,7 @@ def test_who_has_waited_for_a_result_in_vain_says_so() -> None:
 
 def test_a_server_that_has_no_majority_within_reach_is_not_blamed_nor_anybody_where_none_are_to_be_borne() -> None:
     desk = Desk(8, f=2)
-    desk.skipped = dict.fromkeys((2, 3, 4, 5), "disconnected")
+    desk.skipped = dict.fromkeys((2, 3), "disconnected")  # six are there, five are needed, and two of the six may be liars
     desk.doubts.give_up(desk.shard, 1.0)
     trusting = Desk(8, f=0)
     trusting.doubts.give_up(trusting.shard, 1.0)

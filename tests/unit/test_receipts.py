@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gossip.core.messages import Charge, Commit, PeerId
-from gossip.core.receipts import STATED_MAX, TURNS_KEPT, Receipts, Witness
+from gossip.core.receipts import SAID_MAX, STATED_MAX, TURNS_KEPT, Receipts, Witness
 from gossip.core.settings import TrustSettings
 from gossip.core.trust import TrustTable
 
@@ -60,12 +60,12 @@ def test_a_witness_states_what_it_was_handed_itself_once_it_hears_of_another() -
     table = Receipts(f=1)
     witness = Witness(0, table)
     witness.saw(3, 0, FALSE)
-    assert witness.statements() == [], "hearsay"
+    assert witness.statements(0) == [], "hearsay"
     witness.saw(LIAR, 0, TRUE)
-    [charge] = witness.statements()
+    [charge] = witness.statements(0)
     assert (charge.peer, charge.round_id) == (LIAR, 5)
     table.observe_round([stated(0, charge)])
-    assert witness.statements() == [], "it is known"
+    assert witness.statements(0) == [], "it is known"
 
 
 def test_a_witness_states_it_too_when_it_reads_of_another() -> None:
@@ -73,10 +73,10 @@ def test_a_witness_states_it_too_when_it_reads_of_another() -> None:
     witness, other = Witness(0, table), Witness(1, table)
     witness.saw(LIAR, 0, TRUE)
     other.saw(LIAR, 0, FALSE)
-    assert (witness.statements(), other.statements()) == ([], [])
+    assert (witness.statements(0), other.statements(0)) == ([], [])
     other.saw(3, 0, TRUE)
-    table.observe_round([stated(1, *other.statements())])
-    [charge] = witness.statements()
+    table.observe_round([stated(1, *other.statements(0))])
+    [charge] = witness.statements(0)
     assert charge.turn.hex() == table.pack()[0][0][3]
 
 
@@ -92,7 +92,7 @@ def test_another_life_attempt_shard_or_history_is_another_turn() -> None:
         witness = Witness(0, Receipts(f=1))
         witness.saw(LIAR, incarnation, commit)
         witness.saw(3, 0, replace(commit, digest=b"x" * 16))
-        turns.update(charge.turn for charge in witness.statements())
+        turns.update(charge.turn for charge in witness.statements(0))
     assert len(turns) == 5
 
 
@@ -102,8 +102,26 @@ def test_what_is_remembered_is_bounded() -> None:
         witness.saw(LIAR, 0, replace(TRUE, round_id=round_id))
         for number in range(9):
             witness.saw(3, 0, replace(TRUE, round_id=round_id, digest=bytes([number]) * 16))
-    assert len(witness.statements()) == TURNS_KEPT
+    assert len(witness.statements(0)) == TURNS_KEPT
     assert max(map(len, witness._heard.values())) <= 4
+
+
+def test_what_one_peer_says_of_all_servers_is_bounded_and_ages() -> None:
+    table = Receipts(f=1)
+    for server in range(20):
+        table.observe_round([replace(TRUE, round_id=9, server=30, charges=(replace(receipt(b"a", 9), peer=server),))])
+    assert len(table.pack()[0]) == SAID_MAX
+    table.observe_round([replace(TRUE, round_id=9 + table.window, server=30)])
+    assert len(table.pack()[0]) == SAID_MAX
+    table.observe_round([replace(TRUE, round_id=10 + table.window, server=30)])
+    assert table.pack()[0] == ()
+    late = replace(TRUE, round_id=10 + table.window, server=30, charges=(receipt(b"a", 9),))
+    table.observe_round([late])
+    assert table.pack()[0] == ()
+    witness = Witness(0, table)
+    witness.saw(LIAR, 0, replace(TRUE, round_id=9))
+    witness.saw(3, 0, replace(TRUE, round_id=9, digest=b"z" * 16))
+    assert [len(witness.statements(at)) for at in (9 + table.window, 10 + table.window)] == [1, 0]
 
 
 def test_two_proofs_are_enough_for_quarantine_and_the_reason_is_told() -> None:
