@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
@@ -55,7 +56,17 @@ class Keyring:
     def peer_of(self, key: str) -> PeerId | None:
         if self._version != (version := self.version):
             self._version = version
-            self._by_key = {known: peer for peer, known in self._folder.keys.items() if self._may_be(known)}
+            claimed: defaultdict[str, list[PeerId]] = defaultdict(list)
+            for peer, known in self._folder.keys.items():
+                if self._may_be(known):
+                    claimed[known].append(peer)
+            # Who names another's key as its own neither speaks for the other nor silences it.
+            before = self._by_key
+            self._by_key = {
+                known: before[known] if before.get(known) in peers else peers[0]
+                for known, peers in claimed.items()
+                if len(peers) == 1 or before.get(known) in peers
+            }
         return self._by_key.get(key)
 
     def _may_be(self, key: str | None) -> bool:

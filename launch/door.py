@@ -11,7 +11,7 @@ import contextlib
 import random
 import secrets
 import time
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,7 @@ KNOCKS_MAX = 32
 KNOCK_COST = 20.0
 BYTES_A_UNIT = 4096
 UNITS_A_S, UNITS_AT_ONCE = 500.0, 2000.0
+STUMBLES_MAX = 16
 
 
 @dataclass(slots=True)
@@ -100,6 +101,7 @@ class Door:
         self._versions = says.Versions.here()
         self._draw = random.Random(self.door).randrange
         self.refused = 0  # what was sent here and is no question
+        self._stumbles: set[str] = set()
         self.goodbye_s = GOODBYE_S
         self.address = ""  # HOST:PORT, once it is open
 
@@ -169,28 +171,44 @@ class Door:
     async def _serve(self) -> None:
         while True:
             frames = await self._socket.recv_multipart(copy=False)
-            if len(frames) != 3 or len(frames[1].buffer) != NUMBER_BYTES:
-                self.refused += 1
-                continue
-            sender, number, data = frames[0].bytes, frames[1].bytes, frames[2].bytes
-            seen = frames[2].get("Peer-Address")
-            seen = seen if isinstance(seen, str) else ""
-            if not self._allowance.take(seen, 1.0 + len(data) / BYTES_A_UNIT, time.monotonic()):
-                self.refused += 1
-                continue
-            try:
-                question = says.decode(data)
-            except Malformed:
-                self.refused += 1
-                if says.is_other_version(data):
-                    self._reply(sender, number, self._other_version(data))
-                continue
-            if not isinstance(question, says.Knock):
-                self._reply(sender, number, self._answer(question, seen))
-            elif self._allowance.take(seen, KNOCK_COST, time.monotonic()) and self._knocks < KNOCKS_MAX:
-                self._run(self._let(sender, number, question))
-            else:
-                self._reply(sender, number, says.TurnedAway("wait", "too many knock at this door", ""))
+            with self._going_on():
+                self._hear(frames)
+
+    def _hear(self, frames: Sequence[zmq.Frame]) -> None:
+        """One question."""
+        if len(frames) != 3 or len(frames[1].buffer) != NUMBER_BYTES:
+            self.refused += 1
+            return
+        sender, number, data = frames[0].bytes, frames[1].bytes, frames[2].bytes
+        seen = frames[2].get("Peer-Address")
+        seen = seen if isinstance(seen, str) else ""
+        if not self._allowance.take(seen, 1.0 + len(data) / BYTES_A_UNIT, time.monotonic()):
+            self.refused += 1
+            return
+        try:
+            question = says.decode(data)
+        except Malformed:
+            self.refused += 1
+            if says.is_other_version(data):
+                self._reply(sender, number, self._other_version(data))
+            return
+        if not isinstance(question, says.Knock):
+            self._reply(sender, number, self._answer(question, seen))
+        elif self._allowance.take(seen, KNOCK_COST, time.monotonic()) and self._knocks < KNOCKS_MAX:
+            self._run(self._let(sender, number, question))
+        else:
+            self._reply(sender, number, says.TurnedAway("wait", "too many knock at this door", ""))
+
+    @contextlib.contextmanager
+    def _going_on(self) -> Iterator[None]:
+        """A full disk, no descriptors, or an answer that is too large costs what was to be done, and not the door."""
+        try:
+            yield
+        except (OSError, ValueError) as error:
+            self.refused += 1
+            if (told := f"{type(error).__name__}: {error}") not in self._stumbles and len(self._stumbles) < STUMBLES_MAX:
+                self._stumbles.add(told)
+                self._say(f"! the door at {self.address} could not do something, and goes on: {told}")
 
     def _reply(self, sender: bytes, number: bytes, answer: says.Said | None) -> None:
         if answer is None:
@@ -325,10 +343,11 @@ class Door:
             await asyncio.sleep(LOOK_S)
             if self._authenticator is not None:
                 self._authenticator.answer()  # its descriptor tells of news only
-            self._look()
-            expired = self.keeper.expire(time.monotonic())
-            self._folder.write(expired, self.keeper)
-            self._spread(expired)
+            with self._going_on():
+                self._look()
+                expired = self.keeper.expire(time.monotonic())
+                self._folder.write(expired, self.keeper)
+                self._spread(expired)
 
     def _look(self) -> None:
         """Reads what has changed in the folder, and tells the others."""
@@ -379,8 +398,10 @@ class Door:
         while not neighbour.gone:
             told, neighbour.news = neighbour.news, set()
             neighbour.wake.clear()
+            pause_s = VISIT_S
             try:
-                await self._talk(neighbour.address, told)
+                with self._going_on():
+                    await self._talk(neighbour.address, told)
                 neighbour.tries, neighbour.answered = 0, True
                 pause_s = VISIT_SOON_S if self.keeper.missing() else VISIT_S
             except Unanswered as silence:

@@ -261,3 +261,22 @@ async def test_who_has_gone_before_the_answer_costs_no_word(tmp_path: Path) -> N
         gc.collect()
         await asked(door, says.Look())
     assert told == []
+
+
+async def test_a_full_disk_costs_an_answer_and_not_the_door(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    async with door_in(tmp_path / "a", (0,), say=said.append) as door:
+        answer = door._answer
+
+        def full(question: Any, seen: str) -> Any:
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(door, "_answer", full)
+        for _ in range(2):
+            with pytest.raises(Unanswered):
+                await asked(door, says.Look(), 0.3)
+        monkeypatch.setattr(door, "_answer", answer)
+        assert isinstance(await asked(door, says.Look()), says.Here)
+    assert [line for line in said if "No space left" in line] == [
+        f"! the door at {door.address} could not do something, and goes on: OSError: [Errno 28] No space left on device"
+    ]

@@ -42,6 +42,19 @@ def test_a_seed_file_lets_its_peer_in(ring: Keyring, tmp_path: Path):
     assert (ring.peer_of(OTHER.public), ring.key_of(1)) == (None, None)
 
 
+def test_who_names_anothers_key_as_its_own_neither_speaks_for_it_nor_silences_it(ring: Keyring, tmp_path: Path):
+    announce(tmp_path, ONE.public)
+    ring.look()
+    assert ring.peer_of(ONE.public) == 0
+    for liar in (2, 3):
+        announce(tmp_path, ONE.public, peer=liar)
+    ring.look()
+    assert ring.peer_of(ONE.public) == 0
+    late = Keyring(OTHER, SeedFolder(tmp_path, 1, 4), clock=Clock())
+    late.look()
+    assert late.peer_of(ONE.public) is None, "who comes later cannot tell whose it is"
+
+
 def test_what_a_look_finds_is_told_to_the_node_too(tmp_path: Path):
     folder = SeedFolder(tmp_path, 1, 4)
     folder.look(0.0, True)
