@@ -202,7 +202,7 @@ def parse_seed(peer: int, data: bytes) -> Seed | None:
     """None when it is not an address: whoever may write there can also delete it, so there is nobody to accuse."""
     try:
         fields = json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     if not isinstance(fields, dict):
         return None

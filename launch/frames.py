@@ -48,7 +48,7 @@ class Decoder:
             return None
         try:
             frame = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise Malformed(f"a frame that is no JSON: {text[:80]!r}") from error
         if not isinstance(frame, dict) or not isinstance(frame.get("kind"), str):
             raise Malformed(f"a frame of no kind: {text[:80]!r}")

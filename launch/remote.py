@@ -62,6 +62,7 @@ class Remote:
         self._clocks: deque[tuple[float, float, float]] = deque(maxlen=CLOCK_SAMPLES)  # round trip, monotonic, wall
         self.heard_at = time.monotonic()
         self.over = False
+        self.stumbled = False  # some of what it told was lost
 
     async def open(self) -> None:
         """Raises: Unreachable: There is no agent."""
@@ -142,7 +143,7 @@ class Remote:
                 elif (future := self._asked.get(frame["kind"])) is not None and not future.done():
                     future.set_result(frame)
                 else:
-                    self._on_frame(self, frame)
+                    self._give(frame)
         except (OSError, Malformed) as error:
             self._tail.append(str(error))
             self._signal(signal.SIGKILL)
@@ -154,6 +155,15 @@ class Remote:
             if not future.done():
                 future.set_exception(Lost(f"{self.name} is gone"))
         self._on_end(self)
+
+    def _give(self, frame: Frame) -> None:
+        """What is no word of an agent, or cannot be written down here (a full disk), costs that word, not the host nor the run."""
+        try:
+            self._on_frame(self, frame)
+        except (LookupError, OSError, TypeError, ValueError) as error:
+            if not self.stumbled:
+                self.stumbled = True
+                self._give({"kind": "say", "text": f"! some of what it tells is lost: {type(error).__name__}: {error}"})
 
     async def _read_errors(self) -> None:
         assert self._process.stderr is not None

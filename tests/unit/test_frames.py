@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 from gossip.errors import Malformed
 from gossip.launch import frames
 from gossip.launch.frames import FRAME_BYTES_MAX, Decoder, encode
+from gossip.launch.remote import Remote
+from gossip.rendezvous import parse_seed
 
 FRAMES = st.lists(st.fixed_dictionaries({"kind": st.text()}, optional={"text": st.text(), "n": st.integers()}), max_size=5)
 
@@ -51,3 +53,28 @@ def test_a_line_that_never_ends_is_refused() -> None:
 def test_a_frame_that_no_reader_would_take_is_not_sent() -> None:
     with pytest.raises(ValueError, match="a frame of"):
         encode({"kind": "x", "text": "y" * FRAME_BYTES_MAX})
+
+
+def test_a_word_that_cannot_be_taken_costs_that_word_and_is_told_once() -> None:
+    heard: list[dict[str, object]] = []
+
+    def on_frame(remote: Remote, frame: dict[str, object]) -> None:
+        if frame["kind"] == "row":
+            raise OSError(28, "No space left on device")
+        heard.append({"peer": int(str(frame["peer"]))} if frame["kind"] == "output" else frame)
+
+    remote = Remote.__new__(Remote)
+    remote._on_frame, remote.stumbled = on_frame, False
+    for frame in ({"kind": "output"}, {"kind": "row"}, {"kind": "output", "peer": "x"}, {"kind": "output", "peer": 3}):
+        remote._give(frame)
+    assert heard == [{"kind": "say", "text": "! some of what it tells is lost: KeyError: 'peer'"}, {"peer": 3}]
+    on_frame_that_says_nothing = Remote.__new__(Remote)
+    on_frame_that_says_nothing._on_frame, on_frame_that_says_nothing.stumbled = on_frame, False
+    on_frame_that_says_nothing._give({"kind": "row"})
+    assert heard[-1]["kind"] == "say"
+
+
+def test_what_is_nested_without_end_is_no_frame_and_no_address() -> None:
+    with pytest.raises(Malformed, match="no JSON"):
+        Decoder().feed(frames.MARK + b"[" * 100_000 + b"\n")
+    assert parse_seed(0, b"[" * 100_000) is None
