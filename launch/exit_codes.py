@@ -31,7 +31,7 @@ CODES: dict[int, Meaning] = {
     ),
     4: Meaning(
         "never_started",
-        "Fewer peers than a quorum came before `--start-timeout`.",
+        "Fewer peers than a quorum came before `--start-timeout`. For `gossip join ADDRESS`: nobody answered there.",
         "look at the log of the first missing peer: `gossip logs RUN -p PEER`",
     ),
     5: Meaning(
@@ -40,7 +40,9 @@ CODES: dict[int, Meaning] = {
         " were killed.",
         "restart, a smaller `-f`, or `--quorum available`",
     ),
-    6: Meaning("refused", "The swarm refused the peers: another model, version or run.", "make all peers build the same model"),
+    6: Meaning(
+        "refused", "The swarm refused the peers: another model, version, swarm key or run.", "make all peers build the same model"
+    ),
     130: Meaning("stopped", "Ctrl-C. The first lets every peer finish its round and leave; the second kills."),
     143: Meaning("stopped", "The launcher got SIGTERM or SIGHUP; peers left as after one Ctrl-C."),
 }

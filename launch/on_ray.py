@@ -7,12 +7,14 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gossip.config import Resolved, RunConfig
 from gossip.errors import ConfigError
+
+if TYPE_CHECKING:
+    from gossip.config import Resolved
 
 PLACE_S = 30.0
 SILENT_S = 20.0
@@ -52,6 +54,8 @@ def ray(
 
 def _resolved(shown: dict[str, Any], peers: int) -> Resolved:
     """What ``gossip run --show-config`` has shown, with the number of actors as the number of peers."""
+    from gossip.config import Resolved, RunConfig
+
     sources = {key: row["source"] for key, row in shown.items()}
     if sources["peers"] != "default" and shown["peers"]["value"] != peers:
         raise ConfigError(f"-n {peers}, and {shown['peers']['value']} peers ({sources['peers']})", "leave one out")
@@ -69,6 +73,7 @@ class Driver:
 
     def run(self, address: str, strategy: str, place_timeout: float) -> int:
         """Returns the exit code."""
+        from gossip.config import RunConfig
         from gossip.tasks import make, settled
 
         from . import task_runs

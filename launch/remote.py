@@ -157,7 +157,7 @@ class Remote:
         self._on_end(self)
 
     def _give(self, frame: Frame) -> None:
-        """What is no word of an agent, or cannot be written down here (a full disk), costs that word, not the host nor the run."""
+        """What is no word of an agent, or cannot be written down here (a full disk), costs that word, not host or run."""
         try:
             self._on_frame(self, frame)
         except (LookupError, OSError, TypeError, ValueError) as error:

@@ -35,7 +35,9 @@ COMMITS = st.builds(
     loss=st.none() | st.floats(),
     reason=st.text(max_size=40),
     rates=st.lists(st.floats(), max_size=4).map(tuple),
-    charges=st.lists(st.builds(Charge, PEER, WHOLE), max_size=3).map(tuple),
+    charges=st.lists(
+        st.builds(Charge, PEER, st.integers(0, 2**48), st.booleans(), st.binary(max_size=16), st.binary(max_size=16)), max_size=3
+    ).map(tuple),
 )
 
 
@@ -62,7 +64,13 @@ def plain_header(commit: Commit) -> bytes:
     data += whole(len(commit.roster)) + b"".join(map(whole, commit.roster))
     data += b"\0" if commit.loss is None else b"\1" + real(commit.loss)
     data += text(commit.reason) + whole(len(commit.rates)) + b"".join(map(real, commit.rates))
-    charges = [whole(charge.peer) + whole(charge.round_id) for charge in commit.charges]
+    charges = [
+        whole(charge.peer)
+        + whole(-1 - charge.round_id if charge.silent else charge.round_id)
+        + blob(charge.turn)
+        + blob(charge.content)
+        for charge in commit.charges
+    ]
     return data + (whole(-len(charges)) if charges else b"") + b"".join(charges)
 
 

@@ -186,7 +186,7 @@ def test_an_exception_of_the_script_is_written_down_and_told_to_the_node(tmp_pat
     error = json.loads((tmp_path / "peer-0" / "error.json").read_text())
     assert (error["type"], error["message"], error["round"], error["peer"]) == ("ValueError", "my own bug", 1, 0)
     assert [frame["function"] for frame in error["frames"]] == ["<module>", "mine"]
-    assert [path.name for path in (tmp_path / "peer-0").iterdir()] == ["error.json"]
+    assert sorted(path.name for path in (tmp_path / "peer-0").iterdir()) == ["error.json", "model.json"]
 
 
 def test_an_error_of_the_swarm_sets_the_exit_code(start):
