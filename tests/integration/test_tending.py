@@ -89,7 +89,9 @@ def test_a_run_is_listed_read_and_stopped_from_another_terminal(folder: Path, st
 
 def test_following_a_log_ends_cleanly_with_ctrl_c(folder: Path, start: Start) -> None:
     start("polite")
-    command = [sys.executable, "-m", "gossip.launch.cli", "logs", "-f", str(folder)]
+    # Whoever runs these tests in the background has SIGINT ignored, and all that they start.
+    heeds = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from gossip.launch.cli import main; main()"
+    command = [sys.executable, "-c", heeds, "logs", "-f", str(folder)]
     followed = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert followed.stdout is not None
     followed.stdout.readline()

@@ -138,14 +138,15 @@ def relay(address: str, heard: list[bytes]) -> str:
 
 @pytest.mark.parametrize("lane", ["control", "bulk"])
 @pytest.mark.parametrize(
-    ("how", "count", "event"),
+    ("how", "counts", "event"),
     [
-        ("unknown key", "unknown_key", zmq.EVENT_HANDSHAKE_FAILED_AUTH),
-        ("wrong server key", "stale_key", zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL),
-        ("no key", "no_key", zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL),
+        ("unknown key", ("unknown_key",), zmq.EVENT_HANDSHAKE_FAILED_AUTH),
+        ("wrong server key", ("stale_key",), zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL),
+        # Who has no key and hangs up first has only broken off.
+        ("no key", ("no_key", "bad_handshake"), zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL),
     ],
 )
-def test_who_has_not_the_right_keys_says_nothing(peer, known: Known, lane: str, how: str, count: str, event: int):
+def test_who_has_not_the_right_keys_says_nothing(peer, known: Known, lane: str, how: str, counts: tuple[str, ...], event: int):
     victim = peer(1)
     watched = Watched(victim)
     curve = {
@@ -156,7 +157,7 @@ def test_who_has_not_the_right_keys_says_nothing(peer, known: Known, lane: str, 
     with knocking(getattr(victim, lane), curve) as stranger:
         # Whether it hears why before it hears that the connection has ended is chance.
         watched.until(lambda: stranger.saw(event, zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL), how)
-        watched.until(lambda: victim.traffic.dropped.get(count, 0) > 0, f"a count of {count}")
+        watched.until(lambda: any(victim.traffic.dropped.get(count, 0) > 0 for count in counts), f"a count of {counts}")
     assert victim.traffic.received_bytes == 0
     assert watched.heard[victim] == []
 
@@ -308,7 +309,7 @@ def test_who_is_struck_off_the_list_is_cut_off(peer, known: Known, speaks: bool,
     watched.until(lambda: LinkDown(0, "its key counts no more") in watched.heard[other], "our end of it")
     assert third.send(1, update(9), floats(8))
     watched.until(lambda: len(watched.received(other)) == 3, "another one that is still listed")
-    assert [arrival.sender for arrival in watched.received(other)] == [0, 2, 2] or not speaks
+    assert sorted(arrival.sender for arrival in watched.received(other)) == [0, 2, 2] or not speaks
     assert not any(isinstance(arrival, LinkDown) for arrival in watched.heard[third])
     watched.until(lambda: other.traffic.dropped.get("unknown_key", 0) > 0, "it to be refused when it comes again")
 
