@@ -83,6 +83,10 @@ def _after_dashes(script: str | None, arguments: Sequence[str]) -> tuple[Path | 
     words = [*([script] if script is not None else []), *arguments]
     if words[:1] == ["--"]:
         words = words[1:]
+    elif words and words[0].startswith("-"):
+        raise ConfigError(
+            f"{words[0]} stands behind the run: options come before it", f"gossip join {words[0]} ... RUN -- train.py"
+        )
     return (Path(words[0]), words[1:]) if words else (None, [])
 
 

@@ -219,3 +219,9 @@ def test_in_a_gossip_topology_the_rule_must_do_with_what_one_peer_gets() -> None
 )
 def test_the_demo_gives_each_peer_more_honest_neighbours_than_liars(topology: str, liars: int, expected: str) -> None:
     assert demo.enough_neighbours(topology, liars, 8) == expected
+
+
+def test_an_option_behind_the_run_to_join_is_not_taken_for_a_script(gossip: Gossip) -> None:
+    done = gossip("join", "127.0.0.1:9", "--timeout", "2")
+    assert done.returncode == 2
+    assert "--timeout stands behind the run: options come before it" in done.stderr

@@ -21,10 +21,10 @@ def facts(**other: Any) -> dict[str, Any]:
         "code": "c0de",
         "cores": 8,
         "memory_bytes": 16 * 2**30,
-        "workdir": "/work",
+        "workdir": "/srv",
         "workdir_error": "",
-        "script": {"path": "/work/train.py", "digest": "d1"},
-        "run_dir": "/work/runs/x/hosts/a",
+        "script": {"path": "/srv/train.py", "digest": "d1"},
+        "run_dir": "/srv/runs/x/hosts/a",
         "run_dir_error": "",
         "disk_bytes": 50 * 2**30,
         "addresses": [A],
@@ -73,25 +73,25 @@ def test_a_host_with_which_all_is_well_is_one_line() -> None:
         ),
         ({"python": "3.12.1"}, ["fail  python is 3.12.1, 3.11.7 elsewhere", "try: python=... behind b in a host file"]),
         ({"clock_s": -7.25}, ["warn  its clock is -7.2 s off: times in its logs are, too", "try: chronyc makestep, or ntpd -gq"]),
-        ({"script": None}, ["fail  there is no train.py in /work", "try: scp train.py b:/work/"]),
+        ({"script": None}, ["fail  there is no train.py in /srv", "try: scp train.py b:/srv/"]),
         (
             {"script": {"path": "x", "digest": "d2"}},
-            ["warn  its train.py is another one than here", "try: scp train.py b:/work/"],
+            ["warn  its train.py is another one than here", "try: scp train.py b:/srv/"],
         ),
         (
             {"workdir_error": "No such file or directory"},
             [
-                "fail  cannot work in /work: No such file or directory",
-                "try: workdir=... behind b in a host file, or: ssh b mkdir -p /work",
+                "fail  cannot work in /srv: No such file or directory",
+                "try: workdir=... behind b in a host file, or: ssh b mkdir -p /srv",
             ],
         ),
         ({"memory_bytes": PEER_BYTES + 1}, ["fail  2 peers need about 0.9 GiB, 0.4 GiB are free", "try: b slots=1"]),
         ({"cores": 1}, ["warn  2 peers share 1 cores", "try: b slots=1"]),
         (
             {"run_dir_error": "it is there already"},
-            ["fail  the run folder /work/runs/x/hosts/a: it is there already", "try: another --name or --run-dir"],
+            ["fail  the run folder /srv/runs/x/hosts/a: it is there already", "try: another --name or --run-dir"],
         ),
-        ({"disk_bytes": 2**20}, ["warn  1 MiB are free on the disk of /work/runs/x/hosts/a"]),
+        ({"disk_bytes": 2**20}, ["warn  1 MiB are free on the disk of /srv/runs/x/hosts/a"]),
         (
             {"address_error": "no address here is in 10.0.0.0/8: lo 127.0.0.1"},
             ["fail  no address here is in 10.0.0.0/8: lo 127.0.0.1", "try: address=... behind b in a host file"],
@@ -240,7 +240,7 @@ def test_one_host_that_cannot_be_reached_is_the_error_and_the_others_are_told_to
 def test_what_only_a_person_can_mend_on_a_host_is_a_mistake_and_the_network_is_none() -> None:
     report = Report()
     judge_hosts(report, [Host("a"), Host("b")], {"a": facts(), "b": facts(script=None)}, "train.py", "d1")
-    with pytest.raises(Unfit, match=r"^b: there is no train\.py in /work$") as wrong:
+    with pytest.raises(Unfit, match=r"^b: there is no train\.py in /srv$") as wrong:
         refuse(Survey(report, {}, []))
     assert wrong.value.exit_code == 2
     report.add("fail", "a -> b", "nobody answered")
