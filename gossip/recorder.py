@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import cache
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol, TypeAlias, get_args
+from typing import Any, BinaryIO, Protocol, TypeAlias
 
 import msgpack
 
@@ -109,9 +109,8 @@ def _make_fields_of(kind: type) -> Callable[[Any], tuple[Any, ...]]:
 
 def _kinds() -> dict[str, type]:
     """Every dataclass that a header or an event may hold, by its name."""
-    parts = (messages.Progress, messages.Rumour, messages.Contribution, messages.Rejection)
-    nested = [value for value in vars(settings).values() if isinstance(value, type) and dataclasses.is_dataclass(value)]
-    return {kind.__name__: kind for kind in (*get_args(Event), *get_args(Message), *parts, *nested, Learn, Header)}
+    found = [value for module in (events, messages, settings) for value in vars(module).values() if isinstance(value, type)]
+    return {kind.__name__: kind for kind in (*filter(dataclasses.is_dataclass, found), Learn, Header)}
 
 
 _KINDS = _kinds()

@@ -46,7 +46,7 @@ NO_STATE = "has no state to give"
 BUSY = "busy with other peers"
 MOVED_ON = "has moved on meanwhile"
 TOO_MUCH = "what it knows of its peers does not fit a message"
-TOO_EARLY = "is not there yet"
+TOO_EARLY = "is not there"
 ENOUGH = "has given it often enough"
 NO_SUCH_PIECE = "has no such piece"
 
@@ -82,6 +82,11 @@ def parts_of(payload: Payload) -> tuple[bytes, bytes]:
     return parts[0], parts[1] if len(parts) > 1 else b""
 
 
+def _is_again(request: StateRequest, waiting: StateRequest) -> bool:
+    """Whether this is what its sender asked for before. ``waiting`` names the round that it was asked in, when it named none."""
+    return request in (waiting, replace(waiting, round_id=0))
+
+
 @record
 class CopyExpires:
     """Some copy may have had its time."""
@@ -111,11 +116,23 @@ class Donor:
         self._taking: deque[int] = deque()  # rounds at which the trainer was asked: it answers in order
         self._beside: dict[int, tuple[bytes, tuple[Any, ...]] | None] = {}  # what belongs to the state at these
         self._sweeps = False
+        self.closing = False  # no round comes after this one
+
+    def close(self) -> list[Effect]:
+        """There are no more rounds: nobody is to wait for one."""
+        self.closing = True
+        waiting = [(peer, ask) for peer, ask in self.asks.items() if ask.round_id > self.source.round_id]
+        for peer, _ in waiting:
+            self._forget(peer)
+        self._look_ahead()
+        return [self._refuse(peer, ask, TOO_EARLY) for peer, ask in waiting]
 
     def on_request(self, sender: PeerId, request: StateRequest, able: bool, now: float) -> list[Effect]:
         """``able``: the trainer holds the state of the rounds."""
+        here, waiting = self.source.round_id, self.asks.get(sender)
+        if waiting is not None and _is_again(request, waiting):
+            return []  # what it asked for is under way
         self._forget(sender)
-        here = self.source.round_id
         wanted = request.round_id or here
         if not able:
             return [self._refuse(sender, request, NO_STATE)]
@@ -124,7 +141,7 @@ class Donor:
         if request.piece:
             return [self._refuse(sender, request, MOVED_ON)]
         if wanted != here:
-            reason = MOVED_ON if wanted < here else TOO_EARLY if wanted > here + AHEAD_MAX else ""
+            reason = MOVED_ON if wanted < here else TOO_EARLY if self.closing or wanted > here + AHEAD_MAX else ""
             if reason:
                 return [self._refuse(sender, request, reason)]
         takers = [peer for peer, ask in self.asks.items() if ask.what == "state"]

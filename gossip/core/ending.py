@@ -71,6 +71,10 @@ class Ending:
         elif not self.membership.skip_reason(change.peer) and self._lost_at.pop(change.peer, None) is not None:
             self._back_at[change.peer] = now
 
+    def asked(self, peer: PeerId, now: float) -> None:
+        """It is about to take our state. A large one takes its time, so its time with us begins anew."""
+        self._back_at[peer] = now
+
     # --- for whom we stay -------------------------------------------------------------------------------------------------
 
     def stop(self, completing: bool, since: float, now: float) -> list[Effect]:

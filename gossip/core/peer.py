@@ -255,6 +255,7 @@ class Peer:
             case Hello():
                 return self._on_hello(event.sender, event.incarnation, message, now)
             case StateRequest() | Voucher() | StateOffer():
+                self.ending.asked(event.sender, now)
                 return self.recovery.on_message(event, self.phase in ("running", "draining"), now)
             case _:
                 assert_never(message)
@@ -354,10 +355,8 @@ class Peer:
         return self._configured() if self.phase == "running" else []
 
     def _configured(self) -> list[Effect]:
-        if self._data is None:
-            return []
         try:
-            return self.rounds.configure_data(*self._data)
+            return [] if self._data is None else self.rounds.configure_data(*self._data)
         except ConfigError as error:
             return self._end(Halt(str(error), error.exit_code))
 
@@ -439,7 +438,7 @@ class Peer:
             return waits
         if self._leaving.breaks_its_word():
             return self._leave(now)
-        effects = self.rounds.stop(now)
+        effects = self.rounds.stop(now) + self.recovery.giving.close()
         self.phase, self.greeting.stage = "draining", "completed" if event.completed else "leaving"
         if not helpful:
             return effects + self._leave(now)

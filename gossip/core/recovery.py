@@ -19,16 +19,15 @@ With f = 0, and in gossip rounds, where replicas differ, one donor after the oth
 from __future__ import annotations
 
 import json
-from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
-from hashlib import blake2b
 from typing import Any, Literal, Protocol, TypeAlias
 
 from .donating import AHEAD_MAX, NO_STATE, CopyExpires, Donor, Source, parts_of, vouched_digest
 from .events import Effect, Payload, Received, Report, Restore, Restored, Send, Token
-from .messages import DIGEST_BYTES, PeerId, StateOffer, StateRequest, Voucher
+from .messages import PeerId, StateOffer, StateRequest, Voucher
 from .pieces import Gathering, Outline
+from .polls import Poll
 from .record import record
 from .rests import Rests
 from .settings import CoreSettings
@@ -39,6 +38,9 @@ STATE_TIMES = 7
 step: of Adam with AMSGrad three times the parameters, and twice that where these have 16 bits."""
 STATE_SLACK = 2**20  # and this much larger
 AHEAD_ROUNDS = 2  # how far ahead the first round is that is named; four times as far each time
+REMIND_S = (
+    1.0  # who has not answered is asked again: the question or the answer may be lost, and those who have finished do not wait
+)
 HURRY_S = 0.25  # enough have answered, and do not agree, or all but f: the others have so long
 STRICT_TRIES = 2  # so often those who agree have to agree on what scripts set, too
 TRIES_MAX = 6  # of one that has a state of its own to go back to
@@ -102,11 +104,9 @@ class Recovery:
         self._has_own = False  # a state that it can go on with as long as it has not begun to take another
         self._began_at = 0.0
         self._tries = 0
-        self._polled: tuple[PeerId, ...] = ()
-        self._named = 0  # the round that they are asked about; 0: wherever they are
-        self._votes: dict[PeerId, Voucher] = {}
+        self.poll = Poll(settings.seed)
         self._sources: list[PeerId] = []  # who vouched for what is agreed, and has not been asked for it yet
-        self._hurried = self._paused = self._takes_settings = False
+        self._takes_settings = False
         self._patience: Token | None = None
 
     def on_message(self, event: Received, able: bool, now: float) -> list[Effect]:
@@ -195,7 +195,7 @@ class Recovery:
         if timer.nonce != self._nonce:
             return []
         if self.stage == "polling":
-            return self._poll(now) if self._paused else self._conclude(now)
+            return self._poll(now) if self.poll.paused else self._remind(now)
         if self.stage != "asking":
             return []
         return self._another(now) if self.pieces is None else self._hurry(self.pieces, now)
@@ -209,7 +209,7 @@ class Recovery:
             return False
         if self.stage != "polling":
             return self.stage == "asking"
-        return self._paused and (self._tries >= TRIES_MAX or not any(voucher.digest for voucher in self._votes.values()))
+        return self.poll.paused and (self._tries >= TRIES_MAX or not any(voucher.digest for voucher in self.poll.votes.values()))
 
     def give_up(self) -> None:
         self.stage, self.pieces = "idle", None
@@ -217,8 +217,8 @@ class Recovery:
 
     def on_view_change(self, now: float) -> list[Effect]:
         """Whoever is skipped will not deliver; and who has come may be asked, too."""
-        if self.stage == "polling" and not self._paused:
-            return self._widen() + self._count(now)
+        if self.stage == "polling" and not self.poll.paused:
+            return self._widen(now) + self._count(now)
         if self.stage == "asking" and (gone := self.waits_for.difference(self.swarm.donors())):
             if self.pieces is None:
                 return self._another(now)
@@ -237,76 +237,76 @@ class Recovery:
         if self._tries % 2 == 0 and donors:
             ahead = min(AHEAD_MAX, AHEAD_ROUNDS * 4 ** (self._tries // 2 - 1))
             named = sorted([self.swarm.round_of(peer) for peer in donors], reverse=True)[: self.need][-1] + ahead
-        self._polled, self._named, self._votes, self._hurried, self._paused = (), named, {}, False, False
-        rounds, membership = self.settings.rounds, self.settings.membership
-        effects = self._wait("polling", None, rounds.round_timeout_s if donors else membership.probe_interval_s, now)
-        return effects + self._widen()
+        patience_s = self.settings.membership.probe_interval_s
+        self.poll = Poll(self.settings.seed, named, now + patience_s)
+        return self._wait("polling", None, REMIND_S if donors else patience_s, now) + self._widen(now)
 
-    def _widen(self) -> list[Effect]:
+    def _widen(self, now: float) -> list[Effect]:
         """Asks whoever was not asked yet, as far as that many are needed: first as few as can be enough, then all."""
-        fresh = [peer for peer in self.swarm.donors() if peer not in self._polled]
+        fresh = [peer for peer in self.swarm.donors() if peer not in self.poll.asked]
         if self._tries == 1:
-            fresh = fresh[: max(0, 2 * self.need - 1 - len(self._polled))]
-        self._polled += tuple(fresh)
-        request = StateRequest(self.settings.lineage, self._nonce, self._named, "voucher")
-        return [Send(peer, request) for peer in fresh]
+            fresh = fresh[: max(0, 2 * self.need - 1 - len(self.poll.asked))]
+        if fresh and not self.poll.asked:
+            self.poll.until = now + self.settings.rounds.round_timeout_s
+        self.poll.asked += tuple(fresh)
+        return self._ask_to_vouch(fresh)
+
+    def _ask_to_vouch(self, peers: Iterable[PeerId]) -> list[Effect]:
+        request = StateRequest(self.settings.lineage, self._nonce, self.poll.named, "voucher")
+        return [Send(peer, request) for peer in peers]
+
+    def _remind(self, now: float) -> list[Effect]:
+        """Asks those again who have not answered, as long as they have time to."""
+        if self.poll.hurried or now >= self.poll.until:
+            return self._conclude(now)
+        timer = self.timers.set(min(now + REMIND_S, self.poll.until), AskAnother(self._nonce))
+        self._patience = timer.token
+        return [timer, *self._ask_to_vouch(self.poll.unanswered(self.swarm.donors()))]
 
     def _on_voucher(self, sender: PeerId, voucher: Voucher, now: float) -> list[Effect]:
-        outdated = self.stage != "polling" or self._paused or voucher.nonce != self._nonce
-        if outdated or sender not in self._polled or sender in self._votes:
+        outdated = self.stage != "polling" or self.poll.paused or voucher.nonce != self._nonce
+        if outdated or sender not in self.poll.asked or sender in self.poll.votes:
             return []
-        self._votes[sender] = voucher
+        self.poll.votes[sender] = voucher
         self.swarm.heard_in(sender, voucher.round_id)
         return self._count(now)
 
     def _count(self, now: float) -> list[Effect]:
         """Somebody has answered, or will not."""
-        group = self._largest(strict=self._tries <= STRICT_TRIES)
+        group = self.poll.largest(strict=self._tries <= STRICT_TRIES)
         if len(group) >= self.need:
             return self._agree(group, now)
         donors = self.swarm.donors()
-        if all(peer in self._votes or peer not in donors for peer in self._polled):
+        if all(peer in self.poll.votes or peer not in donors for peer in self.poll.asked):
             return self._conclude(now)
-        answered = sum([bool(voucher.digest) for voucher in self._votes.values()])
-        if not self._hurried and (answered >= self.need or len(self._votes) > max(0, len(self._polled) - self.need)):
-            self._hurried = True
+        answered = sum([bool(voucher.digest) for voucher in self.poll.votes.values()])
+        if not self.poll.hurried and (answered >= self.need or len(self.poll.votes) > max(0, len(self.poll.asked) - self.need)):
+            self.poll.hurried = True
             timer = self.timers.set(now + HURRY_S, AskAnother(self._nonce))
             cancelled, self._patience = self.timers.cancel(self._patience), timer.token
             return [*cancelled, timer]
         return []
 
-    def _largest(self, strict: bool) -> list[PeerId]:
-        """Most of those who say the same; of equally many, those whom a lot drawn from the run's seed prefers: the same for every
-        taker, and nothing that a liar could choose. ``strict``: the same of what scripts set, too."""
-        groups: dict[tuple[bytes, bytes, int, bytes], list[PeerId]] = defaultdict(list)
-        for peer, voucher in self._votes.items():
-            if voucher.digest:
-                groups[voucher.chain, voucher.digest, voucher.round_id, voucher.settings if strict else b""].append(peer)
-        return min(groups.values(), key=lambda peers: (-len(peers), min(map(self._lot, peers))), default=[])
-
-    def _lot(self, peer: PeerId) -> bytes:
-        return blake2b(f"{self.settings.seed}/{peer}".encode(), digest_size=DIGEST_BYTES).digest()
-
     def _conclude(self, now: float) -> list[Effect]:
         """All have answered, or had their time, and too few say the same."""
-        group = self._largest(strict=self._tries <= STRICT_TRIES)
+        group = self.poll.largest(strict=self._tries <= STRICT_TRIES)
         if group and len(group) >= self._enough(now):
-            where = {"round": self._votes[group[0]].round_id, "vouchers": group, "need": self.need}
+            where = {"round": self.poll.votes[group[0]].round_id, "vouchers": group, "need": self.need}
             return [Report("unvouched_state", where), *self._agree(group, now)]
         if group and self._tries % 2:
             return self._poll(now)  # they are in different rounds
         return self._pause(now)
 
     def _pause(self, now: float) -> list[Effect]:
-        self._paused = True
+        self.poll.paused = True
         return self._wait("polling", None, self.settings.membership.probe_interval_s, now)
 
     def _enough(self, now: float) -> int:
         """How many are enough, now that not all who must do say the same: as many as there are when nobody else can have a
         state, or when there are so few that liars could keep them from agreeing for ever."""
-        without = {peer for peer, voucher in self._votes.items() if voucher.reason == NO_STATE}
+        without = {peer for peer, voucher in self.poll.votes.items() if voucher.reason == NO_STATE}
         known = sorted({*self.settings.peers, *self.swarm.met()} - {self.local})
-        here = [peer for peer in known if peer in self._votes or not self.swarm.is_gone(peer)]
+        here = [peer for peer in known if peer in self.poll.votes or not self.swarm.is_gone(peer)]
         may_have = [peer for peer in here if peer not in without]
         within_reach = [peer for peer in self.swarm.donors() if peer not in without]
         waited = now - self._began_at > self.settings.rounds.round_timeout_s
@@ -315,7 +315,7 @@ class Recovery:
 
     def _agree(self, group: list[PeerId], now: float) -> list[Effect]:
         """Has one of ``group`` send what they all vouch for."""
-        vouchers = [self._votes[peer] for peer in group]
+        vouchers = [self.poll.votes[peer] for peer in group]
         self.agreed, self.vouchers = vouchers[0], tuple(group)
         able = [peer for peer in self.swarm.donors() if peer in group and peer not in self._liars]
         self._sources = sorted(able, key=lambda peer: self._rests.failures[peer])  # who has failed comes last

@@ -24,6 +24,7 @@ Vector = NDArray[np.float32]
 STEP_SIZE = 0.1
 NOISE = 0.05
 PREPARE_S = 0.001
+SNAPSHOT_S = 0.0005  # to copy the state, or to take one over
 OWN_BYTES = 8  # of a packed state, behind the parameters
 
 Values = Sequence[float]
@@ -179,6 +180,7 @@ class ToyTrainer:
         rates: tuple[float, ...] = (),
         rounds: int | None = None,
         prepare_s: float = PREPARE_S,
+        snapshot_s: float = SNAPSHOT_S,
         by_samples: bool = False,
         piece_bytes: int = PIECE_BYTES,
     ) -> None:
@@ -187,6 +189,7 @@ class ToyTrainer:
         self.slowness, self.step_size, self.noise = slowness, step_size, noise
         self.lie, self.reducer, self.samples_total, self.rounds = lie, reducer, samples_total, rounds
         self.step, self.prepare_s, self.by_samples, self.rates = step, prepare_s, by_samples, rates
+        self.snapshot_s = snapshot_s
         self.piece_bytes = piece_bytes
         self.rng = random.Random(f"toy/{seed}/{peer}/{incarnation}")
         elements = sum(sizes)
@@ -263,9 +266,9 @@ class ToyTrainer:
                 # What all hold alike, what their scripts set, and what is everybody's own.
                 packed = [self._here.tobytes(), struct.pack("<f", self.step_size), struct.pack("<i", self.peer)]
                 sizes = tuple([len(part) for part in packed])
-                return [(0.0005, events.SnapshotTaken(self.next_round, packed_of(packed, self.piece_bytes), sizes))]
+                return [(self.snapshot_s, events.SnapshotTaken(self.next_round, packed_of(packed, self.piece_bytes), sizes))]
             case events.Restore():
-                return [(0.0005, self._restore(effect, now))]
+                return [(self.snapshot_s, self._restore(effect, now))]
             case (
                 events.Send()
                 | events.SetTimer()

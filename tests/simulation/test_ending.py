@@ -22,7 +22,13 @@ QUORUM_S = 20.0
 
 
 def swarm_that_ends(
-    seed: int, topology: str = "rolling", n: int = 5, f: int = 0, endless: tuple[PeerId, ...] = (), **rounds: Any
+    seed: int,
+    topology: str = "rolling",
+    n: int = 5,
+    f: int = 0,
+    endless: tuple[PeerId, ...] = (),
+    snapshot_s: float = 0.0005,
+    **rounds: Any,
 ) -> Swarm[Peer]:
     """Everybody trains for ``ROUNDS`` rounds, but for the scripts of ``endless``, which do not count them."""
     wanted = RoundSettings(**{"round_timeout_s": 2.0, "linger_s": LINGER_S, "quorum_timeout_s": QUORUM_S, **rounds})
@@ -35,7 +41,7 @@ def swarm_that_ends(
 
     def make_trainer(peer: PeerId, incarnation: int) -> ToyTrainer:
         ends = None if peer in endless else ROUNDS
-        return ToyTrainer(peer, seed, incarnation=incarnation, samples_total=997, rounds=ends)
+        return ToyTrainer(peer, seed, incarnation=incarnation, samples_total=997, rounds=ends, snapshot_s=snapshot_s)
 
     return Swarm(make_core, n, seed, make_trainer=make_trainer)
 
@@ -88,6 +94,31 @@ def test_who_misses_the_end_of_rolling_rounds_ends_with_everybodys_bits(misses: 
     everybody_finished(swarm)
     assert len({toy(swarm, peer).digest for peer in swarm.hosts}) == 1
     assert swarm.now < back_at + 3.0
+
+
+@pytest.mark.parametrize("snapshot_s", [0.35, 3.0])
+def test_who_comes_back_to_those_who_have_finished_gets_a_state_that_takes_long_to_copy(snapshot_s: float) -> None:
+    """Nobody is in reach at first, the copy is not there when they are looked for again, no round comes after the last, and those
+    who have it do not stay longer than that for one that asks for nothing."""
+    swarm = swarm_that_ends(3, n=4, f=1, snapshot_s=snapshot_s)
+    run_to(swarm, ROUNDS - 20)
+    swarm.restart(LATE, after_s=2.0)
+    swarm.run_until(lambda: over(swarm), limit_s=60)
+    everybody_finished(swarm)
+    assert toy(swarm, LATE).restored[-1][0] == ROUNDS
+    assert len({toy(swarm, peer).digest for peer in swarm.hosts}) == 1
+
+
+def test_who_is_about_to_take_a_state_has_its_time_from_then_on() -> None:
+    """In pieces of different donors, say, that are large: each question shows that it is at it."""
+    swarm = swarm_that_ends(3, n=4, f=1, snapshot_s=1.5, drain_timeout_s=2.0)
+    run_to(swarm, ROUNDS - 20)
+    swarm.restart(LATE, after_s=2.0)
+    swarm.run_until(lambda: swarm.hosts[LATE].core.phase == "recovering", limit_s=20)
+    swarm.run_for(1.6)  # they have vouched, and one is asked for what they vouched for
+    assert swarm.hosts[LATE].core.recovery.donor is not None
+    stay_until = max(swarm.hosts[peer].core.ending.stay_until() for peer in range(LATE))
+    assert stay_until > swarm.now + 1.8
 
 
 @pytest.mark.parametrize("misses", [sleeps, starts_again, is_cut_off])

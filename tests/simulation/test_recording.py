@@ -11,8 +11,8 @@ import pytest
 
 from gossip import recorder
 from gossip.core import events
-from gossip.core.events import Contributed, Payload, Received
-from gossip.core.messages import PeerId, Progress
+from gossip.core.events import Contributed, Likeness, Payload, Received
+from gossip.core.messages import PeerId, Ping, Progress
 from gossip.core.peer import Peer
 from gossip.core.settings import CoreSettings, MembershipSettings
 from gossip.errors import ConfigError
@@ -231,6 +231,11 @@ def test_a_payload_is_recorded_as_its_facts_and_not_its_bytes() -> None:
     assert (back.round_id, back.samples, back.loss) == (7, 3, 0.1)
     (payload,) = back.payloads
     assert (payload.data, payload.nbytes, payload.finite, payload.digest) == (None, 4_000_000, False, b"d" * 16)
+
+
+def test_what_a_node_found_out_about_a_result_is_recorded_with_it() -> None:
+    event: Any = Received(1, 0, Ping(3, 2, ()), None, Likeness(2.0, 4.0, 8.0))
+    assert recorder.restored(msgpack.unpackb(msgpack.packb(recorder.plain(event)), strict_map_key=False)) == event
 
 
 def test_what_is_no_plain_data_is_refused_by_name() -> None:

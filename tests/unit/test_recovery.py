@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gossip.core.digests import digests_of
-from gossip.core.donating import AHEAD_MAX, COPIES_MAX, MOVED_ON, NO_STATE, TAKERS_MAX, CopyExpires, vouched_digest
+from gossip.core.donating import AHEAD_MAX, COPIES_MAX, MOVED_ON, NO_STATE, TAKERS_MAX, TOO_EARLY, CopyExpires, vouched_digest
 from gossip.core.events import (
     CancelTimer,
     Effect,
@@ -24,7 +24,7 @@ from gossip.core.events import (
     TakeSnapshot,
 )
 from gossip.core.messages import Message, StateOffer, StateRequest, Voucher
-from gossip.core.recovery import HURRY_S, AskAnother, Recovery
+from gossip.core.recovery import HURRY_S, REMIND_S, AskAnother, Recovery
 from gossip.core.settings import CoreSettings
 from gossip.core.timers import Timers
 
@@ -427,7 +427,7 @@ def test_a_donor_that_is_past_the_round_or_far_from_it_says_where_it_is() -> Non
     bench.hear(3, StateRequest(LINEAGE, 1, 7, "voucher"), able=False)
     said = answers(bench)
     reasons = {peer: (voucher.round_id, voucher.reason) for peer, voucher in said.items() if isinstance(voucher, Voucher)}
-    assert reasons == {1: (7, MOVED_ON), 2: (7, "is not there yet"), 3: (7, NO_STATE)}
+    assert reasons == {1: (7, MOVED_ON), 2: (7, TOO_EARLY), 3: (7, NO_STATE)}
     ask(bench, 4, 9)
     begins(bench, 11)  # over two rounds at once
     voucher = answers(bench)[4]
@@ -471,3 +471,59 @@ def test_a_trainer_that_cannot_pack_its_state_makes_nobody_wait() -> None:
     assert voucher.digest == b""
     ask(bench, 1, 0)
     assert bench.snapshots == 2, "it is asked again"
+
+
+def test_who_does_not_answer_is_asked_again_as_long_as_it_has_time_to() -> None:
+    """A question that is lost must not cost the whole patience: those who have finished do not stay for so long."""
+    bench = Bench()
+    bench.begin()
+    assert set(bench.asked("voucher")) == {1, 2, 3, 4, 5}
+    bench.vouch(1, 9)
+    bench.wait(REMIND_S)
+    assert set(bench.asked("voucher")) == {2, 3, 4, 5}
+    bench.vouch(2, 9)
+    bench.wait(REMIND_S)
+    bench.vouch(3, 9)
+    assert set(bench.asked("voucher")) == {3, 4, 5}
+    assert bench.core.vouchers == (1, 2, 3)
+
+
+def test_who_comes_while_nobody_is_there_to_ask_has_the_time_of_a_round_to_vouch() -> None:
+    """A large state is not copied and described in the moment after which one looks again for somebody to ask."""
+    bench = Bench()
+    bench.others.gone = {1, 2, 3, 4, 5}
+    bench.begin()
+    bench.wait(0.9 * bench.settings.membership.probe_interval_s)
+    bench.others.gone.clear()
+    bench.do(bench.core.on_view_change(bench.now))
+    assert set(bench.asked("voucher")) == {1, 2, 3, 4, 5}
+    bench.wait(0.9 * bench.settings.rounds.round_timeout_s)
+    for peer in (1, 2, 3):
+        bench.vouch(peer, 9)
+    assert bench.core.vouchers == (1, 2, 3)
+
+
+def test_what_is_asked_for_again_is_answered_once() -> None:
+    bench = Bench()
+    for _ in range(3):
+        ask(bench, 1, 0)
+    assert bench.snapshots == 1
+    packed(bench, 7)
+    assert [to for to, _ in bench.said] == [1]
+    ask(bench, 1, 9, "state")
+    assert isinstance(bench.core.giving.asks[1], StateRequest)
+    assert bench.core.giving.asks[1].what == "state", "another question of the same peer takes the place of the first"
+
+
+def test_a_donor_that_has_no_more_rounds_says_so_to_all_who_wait_for_one() -> None:
+    bench = Bench()
+    ask(bench, 1, 9)
+    ask(bench, 2, 7)
+    bench.do(bench.core.giving.close())
+    ask(bench, 3, 9)
+    refused = {peer: voucher.reason for peer, voucher in answers(bench).items() if isinstance(voucher, Voucher)}
+    assert refused == {1: TOO_EARLY, 3: TOO_EARLY}
+    packed(bench, 7)
+    voucher = answers(bench)[2]
+    assert isinstance(voucher, Voucher)
+    assert (voucher.round_id, voucher.reason) == (7, ""), "what it holds it vouches for"

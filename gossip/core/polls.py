@@ -1,0 +1,38 @@
+"""One poll of a taker: who was asked to vouch for the state before which round, what they said, and what most of them say."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from hashlib import blake2b
+
+from .messages import DIGEST_BYTES, PeerId, Voucher
+
+
+@dataclass(slots=True)
+class Poll:
+    """``named``: the round that they are asked about; 0: wherever they are. ``until``: when their time to answer is over."""
+
+    seed: int
+    named: int = 0
+    until: float = 0.0
+    asked: tuple[PeerId, ...] = ()
+    votes: dict[PeerId, Voucher] = field(default_factory=dict)
+    hurried: bool = False  # enough have answered, or all but f: the others have a moment left
+    paused: bool = False  # it is over, and nothing came of it
+
+    def unanswered(self, donors: Collection[PeerId]) -> list[PeerId]:
+        return [peer for peer in self.asked if peer not in self.votes and peer in donors]
+
+    def largest(self, strict: bool) -> list[PeerId]:
+        """Most of those who say the same; of equally many, those whom a lot drawn from the run's seed prefers: the same for every
+        taker, and nothing that a liar could choose. ``strict``: the same of what scripts set, too."""
+        groups: dict[tuple[bytes, bytes, int, bytes], list[PeerId]] = defaultdict(list)
+        for peer, voucher in self.votes.items():
+            if voucher.digest:
+                groups[voucher.chain, voucher.digest, voucher.round_id, voucher.settings if strict else b""].append(peer)
+        return min(groups.values(), key=lambda peers: (-len(peers), min(map(self._lot, peers))), default=[])
+
+    def _lot(self, peer: PeerId) -> bytes:
+        return blake2b(f"{self.seed}/{peer}".encode(), digest_size=DIGEST_BYTES).digest()
