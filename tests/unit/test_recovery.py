@@ -496,8 +496,9 @@ def test_who_comes_while_nobody_is_there_to_ask_has_the_time_of_a_round_to_vouch
     bench.wait(0.9 * bench.settings.membership.probe_interval_s)
     bench.others.gone.clear()
     bench.do(bench.core.on_view_change(bench.now))
-    assert set(bench.asked("voucher")) == {1, 2, 3, 4, 5}
+    (nonce,) = {request.nonce for request in bench.asked("voucher").values()}
     bench.wait(0.9 * bench.settings.rounds.round_timeout_s)
+    assert {request.nonce for request in bench.asked("voucher").values()} == {nonce}, "their answers still count"
     for peer in (1, 2, 3):
         bench.vouch(peer, 9)
     assert bench.core.vouchers == (1, 2, 3)
