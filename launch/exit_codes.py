@@ -43,7 +43,7 @@ CODES: dict[int, Meaning] = {
     6: Meaning(
         "refused", "The swarm refused the peers: another model, version, swarm key or run.", "make all peers build the same model"
     ),
-    130: Meaning("stopped", "Ctrl-C. The first lets every peer finish its round and leave; the second kills."),
+    130: Meaning("stopped", "Ctrl-C: every peer finishes its round and leaves; a second one kills. After the last round: 0."),
     143: Meaning("stopped", "The launcher got SIGTERM or SIGHUP; peers left as after one Ctrl-C."),
 }
 

@@ -48,6 +48,8 @@ class Outcome:
 
 def exit_code(outcome: Outcome) -> int:
     """The launcher's exit code (``docs/exit_codes.md``)."""
+    if outcome.stopped in ("interrupt", "terminate") and _all_done(outcome):
+        return 0  # all that was stopped is the wait for those who might have come back
     match outcome.stopped:
         case "interrupt" | "killed":
             return 130
@@ -66,6 +68,12 @@ def exit_code(outcome: Outcome) -> int:
         if code in codes:
             return code
     return next((code for code in codes if code), 5)  # all were killed: nobody is left to reach a quorum
+
+
+def _all_done(outcome: Outcome) -> bool:
+    """Whether the training was over for every peer of this launcher."""
+    done = [outcome.view.halted.get(peer, {}).get("reason") == "finished" for peer in outcome.finished]
+    return bool(done) and all(done) and len(done) == len(outcome.last_lives)
 
 
 def _code(life: Life, halted: Mapping[str, Any]) -> int:

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -103,6 +104,8 @@ def test_a_machine_joins_by_an_address_and_goes_on_when_the_first_is_lost(pair: 
         first.close()  # it is gone for good: what it learnt meanwhile alone is nobody's concern
         (second.run / "end").write_text(str(second.rows("round")[-1]["round"] + 40))
         assert second.launcher is not None
+        second.wait(lambda: "for peers 0, 1, 2 it waits" in second.log, "the end of the training")
+        second.launcher.send_signal(signal.SIGINT)  # they will not come back
         assert second.launcher.wait(PATIENCE_S) == 0, second.log
     finally:
         first.close()

@@ -49,6 +49,17 @@ def test_the_exit_code_says_how_the_run_went(run: Outcome, expected: int) -> Non
     assert exit_code(run) == expected
 
 
+@pytest.mark.parametrize("stopped", ["interrupt", "terminate"])
+def test_a_run_that_only_waited_for_who_might_come_back_was_not_cut_short(stopped: str) -> None:
+    run = outcome(left(0, 0), left(1, 0), stopped=stopped)
+    run.view.feed({"peer": 0, "event": "halted", "exit_code": 0, "reason": "finished", "t": 1.0})
+    assert exit_code(run) != 0, "1 was stopped in the midst"
+    run.view.feed({"peer": 1, "event": "halted", "exit_code": 0, "reason": "finished", "t": 1.0})
+    assert exit_code(run) == 0
+    run.lives.append(killed(2))
+    assert exit_code(run) != 0
+
+
 def test_the_last_life_of_a_peer_counts() -> None:
     run = outcome(killed(2), Life(2, 1, 0, None, (), 0.0, 0.0))
     assert run.finished == [2]
