@@ -104,6 +104,7 @@ class Supervisor:
         try:
             if self._desk is not None:
                 await self._desk.open()
+                self._guardian.remove_socket(self._desk.path)
             if self.doorway is not None:
                 await self.doorway.open()
             which = f"peers {', '.join(map(str, self.peers))}" if self.joins else f"{len(self.peers)} peers"
@@ -215,7 +216,7 @@ class Supervisor:
         """None: the run was stopped before there was one to stop, or this machine starts no more processes."""
         pauses = iter(START_AGAIN_S)
         while not self._stop.is_set():
-            warm = self._warm if self._warm is not None and await self._warm.ready() else None
+            warm = self._warm if self._warm is not None and await self._warm.ready_unless(self._stop) else None
             if self._stop.is_set():
                 break
             try:
