@@ -66,6 +66,10 @@ class RunConfig(BaseModel):
     run_dir: str = Field(default="", description="folder of the run; runs/NAME when empty")
     faults: tuple[str, ...] = Field(default=(), description="faults to inject, as for --fault")
     quorum: Literal["majority", "available"] = Field(default="majority", description="how many peers a round needs")
+    min_peers: int | None = Field(
+        default=None, ge=1, le=PEERS_MAX, description="begin with so many, once the patience with the others is over"
+    )
+    patience_s: Seconds = Field(default=10.0, description="how long the others are waited for once min_peers are here")
     on_minority: Literal["pause", "continue"] = Field(
         default="pause", description="what a part without a quorum does once the others are dead for it"
     )
@@ -154,6 +158,12 @@ class RunConfig(BaseModel):
         return not (self.insecure or is_loopback(self.host.strip("[]")))
 
     @property
+    def needed_to_start(self) -> int:
+        """Without so many no training begins."""
+        quorum = 1 if self.quorum == "available" else self.peers // 2 + 1
+        return max(quorum, self.min_peers or 0)
+
+    @property
     def peers_max(self) -> int:
         """How many different ids there are, with those of peers that may join later."""
         return max(self.peers, self.room)
@@ -186,6 +196,8 @@ class RunConfig(BaseModel):
                 on_minority=self.on_minority,
                 round_timeout_s=self.round_timeout_s,
                 start_timeout_s=self.start_timeout_s,
+                min_peers=self.min_peers or 0,
+                patience_s=self.patience_s,
                 quorum_timeout_s=self.quorum_timeout_s,
             ),
             gossip=GossipSettings(mix_every=self.mix_every, mixing=self.mixing, staleness_max=self.staleness_max),

@@ -13,7 +13,7 @@ from typing import Any
 
 from gossip import topologies
 from gossip.aggregators import registry
-from gossip.config import Resolved
+from gossip.config import Resolved, RunConfig
 from gossip.errors import ConfigError, GossipError, TooFewUpdates
 
 
@@ -42,9 +42,34 @@ def check_rule(resolved: Resolved) -> Resolved:
     if "error" in answer:
         raise ConfigError(answer["error"], answer["hint"])
     config.plan.fits(config.topology, answer["rolling"], answer["name"], answer["asks_loss"])
+    check_start(config, answer["f"], answer["needs"], answer["name"])
     if config.f is not None:
         return resolved
     return resolved.with_values(f"what {answer['name']} and {config.peers} peers allow, at most a quarter", f=answer["f"])
+
+
+def check_start(config: RunConfig, f: int, needs: int, rule: str) -> None:
+    """Raises: ConfigError: Those who may begin without the others could not train: there would be no round before more came.
+
+    Args:
+        needs: Updates without which the rule makes nothing of a round, to tolerate ``f``.
+    """
+    least, peers = config.min_peers, config.peers
+    if least is None:
+        return
+    if least > peers:
+        raise ConfigError(f"min_peers = {least}: only {peers} peers start", f"--min-peers {peers} at most, or more peers")
+    if config.quorum == "available":
+        return
+    quorum = 1 if peers < 3 else peers // 2 + 1
+    needs = min(needs, peers)  # more join later, and are waited for then
+    need = max(quorum, needs)
+    if least < need:
+        why = f"for {rule} to tolerate f={f}" if needs > quorum else f"the majority of {peers}"
+        raise ConfigError(
+            f"min_peers = {least}: it takes {need} peers, {why}",
+            f"--min-peers {need} or more, or --quorum available" + (", or lower f" if needs > quorum and f else ""),
+        )
 
 
 def _look(aggregator: str, topology: str, peers: int, f: int | None) -> dict[str, Any]:
@@ -75,7 +100,7 @@ def describe_or_refuse(aggregator: str, topology: str, peers: int, f: int | None
 
 
 def describe(aggregator: str, topology: str, peers: int, f: int | None = None) -> dict[str, Any]:
-    """What the rule is called, and the f that it will be told: the one given, or the most that it can tolerate.
+    """What the rule is called and needs, and the f that it will be told: the one given, or the most that it can tolerate.
 
     Raises: TooFewUpdates or ConfigError: It cannot tolerate f among so many, or for all f that it could be told.
     """
@@ -86,7 +111,8 @@ def describe(aggregator: str, topology: str, peers: int, f: int | None = None) -
     rows = peers if plan.pushes is None else min(1 + len(plan.sources(peer)) for peer in range(peers))
     chosen = _most(rule, peers // 4, rows, centered=not who.rolling) if f is None else f
     rule.check(chosen, rows, centered=not who.rolling)
-    return {"name": rule.name, "f": chosen, "rolling": who.rolling, "asks_loss": rule.needs_trainer}
+    needs = rule.at_least(chosen) if who.rolling else 1  # without rounds in common each peer goes on with what has come
+    return {"name": rule.name, "f": chosen, "needs": needs, "rolling": who.rolling, "asks_loss": rule.needs_trainer}
 
 
 def _most(rule: registry.BoundRule, highest: int, rows: int, *, centered: bool) -> int:

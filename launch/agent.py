@@ -41,6 +41,7 @@ from .view import RunView
 VERSION = 1
 LOST_S = 10.0  # a launcher that was silent for so long before stdin ended was cut off, and has not died
 STOP_S = 0.5  # what peers have to leave in, once the launcher has died
+LEAVE_S = 0.5  # and then the agent, for its last files: a summary of a long run takes longer, and nobody is there who waits
 GOODBYE_S = 0.1
 OUTPUTS_MAX = 5000
 ROWS_AT_ONCE = 200
@@ -189,6 +190,7 @@ class Agent:
             return
         if silent_s < LOST_S:
             self._supervisor.end("terminate", "the launcher is gone: stopping", STOP_S)
+            asyncio.get_running_loop().call_later(STOP_S + LEAVE_S, _leave, self._supervisor.token)
             if self._supervisor.doorway is not None:
                 self._supervisor.doorway.door.goodbye_s = GOODBYE_S  # the other doors of the run close in this moment, too
         else:
@@ -316,6 +318,12 @@ class Agent:
                 if not data:
                     break
                 await self._outbox.flushed()
+
+
+def _leave(token: str) -> None:
+    """Ends what is left of our peers, and this process."""
+    guardian.end({}, token, mercy_s=0.0)
+    os._exit(1)
 
 
 def _end_former(folder: Path) -> None:

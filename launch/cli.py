@@ -27,8 +27,10 @@ from .options import (
     Insecure,
     Json,
     Keys,
+    MinPeers,
     Name,
     OnMinority,
+    Patience,
     Peers,
     Port,
     Quiet,
@@ -94,6 +96,8 @@ def run(
     run_dir: RunDir = None,
     name: Name = None,
     quorum: Quorum = None,
+    min_peers: MinPeers = None,
+    patience: Patience = None,
     on_minority: OnMinority = None,
     batch_policy: BatchPolicy = None,
     slices: Slices = None,
@@ -125,6 +129,7 @@ def run(
 
     flags = given(peers, topology, aggregator, byzantine, fault, faults, rounds, seed, run_dir, name, quorum)
     flags.update(room=room, sender=sender, on_minority=on_minority, batch_policy=batch_policy, slices=slices)
+    flags.update(min_peers=min_peers, patience_s=patience)
     flags.update(start_timeout_s=start_timeout, round_timeout_s=round_timeout, record=record or None, drills=drills or None)
     flags.update(keygen.flags(keys, key, allowed), insecure=insecure or None)
     flags.update(host=own_address(advertise) if advertise else None)

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import shlex
-import time
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gossip.keys import SWARM_KEY
-from gossip.rendezvous import read_seed
 from gossip.transport.addresses import is_loopback
 
 from .entrance import Entrance
 
 if TYPE_CHECKING:
     from .supervisor import Supervisor
-
-UNMET_S = 10.0  # peers say every 5 s whom they wait for
 
 
 class Doorway:
@@ -36,9 +30,6 @@ class Doorway:
         if entrance.key is None and (run.folder / SWARM_KEY).is_file():
             entrance = replace(entrance, key=run.folder / SWARM_KEY)
         self.door = Door(run.config, run.folder, run.peers, entrance, let_in=self._let_in, lost=run.lose, say=run.screen.say)
-        self._unmet: tuple[set[int], float] = (set(), 0.0)
-        self._unreached: dict[int, str] = {}
-        self._probe: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
         """Raises: ConfigError, AddressInUse: It cannot listen."""
@@ -49,8 +40,6 @@ class Doorway:
             self._run.screen.say(f"{more}: {self.invitation()}")
 
     async def close(self) -> None:
-        if self._probe is not None:
-            self._probe.cancel()
         await self.door.close()
 
     def invitation(self) -> str:
@@ -72,36 +61,11 @@ class Doorway:
     def _let_in(self) -> set[int]:
         return {peer for peer in self._run.peers if self._run.view.rows[peer].state == "training"}
 
-    def hear(self, event: Mapping[str, Any]) -> None:
-        """A peer of ours says whom it waits for."""
-        if event.get("event") == "waiting" and isinstance(event.get("missing"), list):
-            ours = self._run.peers
-            self._unmet = {peer for peer in event["missing"] if isinstance(peer, int) and peer not in ours}, time.monotonic()
-
     @property
     def missing(self) -> list[int]:
-        """Who of the first peers is elsewhere, and has not come, or cannot be reached by ours."""
-        unmet, since = self._unmet
-        met_lately = time.monotonic() - since > UNMET_S
-        return sorted({*self.door.missing, *(() if met_lately else unmet)} - set(self._run.peers))
+        """Who of the first peers is elsewhere, and has not come."""
+        return sorted(set(self.door.missing) - set(self._run.peers))
 
     def troubles(self) -> list[str]:
-        """What came back from doors and peers that were tried."""
-        self._begin_probe()
-        return self.door.troubles() + [
-            f"{peer} at {why}" for peer, why in sorted(self._unreached.items()) if peer in self.missing
-        ]
-
-    def _begin_probe(self) -> None:
-        if self._probe is None or self._probe.done():
-            self._probe = asyncio.create_task(self._try_peers())
-
-    async def _try_peers(self) -> None:
-        """Whether peers that have an address, and that ours wait for, take a connection."""
-        from .door_calls import why_silent
-
-        for peer in self.missing:
-            seed = read_seed(self._run.folder / "seeds", peer)
-            if seed is not None and not seed.ended:
-                address = seed.control.removeprefix("tcp://")
-                self._unreached[peer] = f"{address}: {await why_silent(address)}"
+        """What came back from doors that were tried."""
+        return self.door.troubles()

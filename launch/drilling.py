@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gossip.aggregators.attacks import DATA_ATTACKS
@@ -72,8 +73,12 @@ class DrillDesk:
         self._healed_at = 0.0
         self._server: asyncio.Server | None = None
 
+    @property
+    def path(self) -> Path:
+        return self._folder / self._name
+
     async def open(self) -> None:
-        (self._folder / self._name).unlink(missing_ok=True)
+        self.path.unlink(missing_ok=True)
         self._server = await asyncio.start_unix_server(
             self._serve, sock=open_socket(self._folder, self._name, _bind), limit=LINE_MAX
         )
@@ -83,7 +88,7 @@ class DrillDesk:
             handle.cancel()
         if self._server is not None:
             self._server.close()
-            (self._folder / self._name).unlink(missing_ok=True)
+            self.path.unlink(missing_ok=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

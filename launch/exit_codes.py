@@ -31,7 +31,8 @@ CODES: dict[int, Meaning] = {
     ),
     4: Meaning(
         "never_started",
-        "Fewer peers than a quorum came before `--start-timeout`. For `gossip join ADDRESS`: nobody answered there.",
+        "Fewer peers than a quorum, or than `--min-peers`, came before `--start-timeout`. "
+        "For `gossip join ADDRESS`: nobody answered there.",
         "look at the log of the first missing peer: `gossip logs RUN -p PEER`",
     ),
     5: Meaning(

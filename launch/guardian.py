@@ -1,9 +1,10 @@
 """Outlives the launcher, only to end what it started: no peer survives its launcher, however that died.
 
 A tiny process of its own session that holds a pipe to the launcher and learns each peer's process group from it. At end of
-file it wakes whatever is stopped, gives the peers ``MERCY_S`` to leave by themselves (they see the launcher go as well), and
-kills the groups that remain. A group is known by its leader's pid and start time, its members by a word in their environment
-that only this launcher gave out: a pid that somebody else has by now is never hit, and nothing is looked up by name.
+file it wakes whatever is stopped, gives the peers ``MERCY_S`` to leave by themselves (they see the launcher go as well), kills
+the groups that remain, and removes the sockets that the launcher has left in its folder. A group is known by its leader's pid
+and start time, its members by a word in their environment that only this launcher gave out: a pid that somebody else has by now
+is never hit, and nothing is looked up by name.
 
 Run as a file with ``python -I -S``, so it imports the standard library only. The launcher imports its functions.
 """
@@ -13,12 +14,13 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import stat as file_modes
 import sys
 import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
-MERCY_S = 3.0
+MERCY_S = 1.0  # of the two seconds after which nothing of a run may be left, on a machine that does something else, too
 POLL_S = 0.02
 TOKEN_VARIABLE = "GOSSIP_LAUNCHER"
 
@@ -132,11 +134,19 @@ def end(groups: dict[int, int], token: str, mercy_s: float = MERCY_S) -> None:
         time.sleep(POLL_S)
 
 
+def remove_socket(path: str) -> None:
+    """A file that is no socket by now is somebody else's."""
+    with contextlib.suppress(OSError):
+        if file_modes.S_ISSOCK(os.lstat(path).st_mode):
+            os.unlink(path)
+
+
 def main() -> None:
-    """Reads ``token T``, ``watch PID START`` and ``forget PID`` until the launcher is gone or says ``done``."""
+    """Reads ``token T``, ``watch PID START``, ``forget PID`` and ``socket PATH`` until the launcher is gone or says ``done``."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # it ends with the launcher and not before
     groups: dict[int, int] = {}
+    sockets: list[str] = []
     token = ""
     for line in sys.stdin:
         match line.split():
@@ -146,8 +156,12 @@ def main() -> None:
                 groups[int(pid)] = int(started)
             case ["forget", pid]:
                 groups.pop(int(pid), None)
+            case ["socket", *_]:
+                sockets.append(line.removesuffix("\n").partition(" ")[2])
             case ["done"]:
                 return
+    for path in sockets:
+        remove_socket(path)
     if token:
         end(groups, token)
 

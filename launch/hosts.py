@@ -18,6 +18,7 @@ from gossip.telemetry import JsonLines, Logbook, write_json
 from gossip.transport.curve import KeyPair
 
 from . import collecting, ssh
+from .awaiting import waiting
 from .collecting import Collector
 from .frames import Frame
 from .hostlist import Host, place
@@ -25,7 +26,7 @@ from .outcome import Outcome, Stop
 from .peer_process import Guardian, Life
 from .remote import Lost, Remote
 from .screens import Screen
-from .supervisor import INSECURE, INSECURE_EVERY_S, STOP_GRACE_S, TICK_S, WAITING_EVERY_S, waiting
+from .supervisor import INSECURE, INSECURE_EVERY_S, STOP_GRACE_S, TICK_S, WAITING_EVERY_S
 from .survey import Survey, Wanted, survey
 from .view import RunView
 
@@ -348,9 +349,9 @@ class Launch:
             for found in self.places.values():
                 self._listen_for(found)
                 self._dismiss_if_late(found)
-            if self._running and not self.view.ready and self.view.missing and now - told >= WAITING_EVERY_S:
+            if self._running and not self.view.ready and self.view.awaited(now) and now - told >= WAITING_EVERY_S:
                 told = now
-                self._say(waiting(self.view, now - began, self.config.start_timeout_s, self.peer_name))
+                self._say(waiting(self.view, self.config, now - began, now, self.peer_name))
 
     def _listen_for(self, found: Place) -> None:
         """Says when a host falls silent, and for how long; one that stays so is taken for lost."""

@@ -27,8 +27,10 @@ from .options import (
     Insecure,
     Json,
     Keys,
+    MinPeers,
     Name,
     OnMinority,
+    Patience,
     Quiet,
     Quorum,
     Record,
@@ -92,6 +94,8 @@ def hosts(
     run_dir: RunDir = None,
     name: Name = None,
     quorum: Quorum = None,
+    min_peers: MinPeers = None,
+    patience: Patience = None,
     on_minority: OnMinority = None,
     batch_policy: BatchPolicy = None,
     slices: Slices = None,
@@ -121,6 +125,7 @@ def hosts(
     peers = sum(host.slots for host in found)
     flags = options.flags(peers, topology, aggregator, byzantine, fault, faults, rounds, seed, run_dir, name, quorum)
     flags.update(room=room, sender=sender, on_minority=on_minority, batch_policy=batch_policy, slices=slices)
+    flags.update(min_peers=min_peers, patience_s=patience)
     flags.update(start_timeout_s=start_timeout, round_timeout_s=round_timeout, record=record or None, drills=drills or None)
     flags.update(keys=keys if key is None else keys is not False, insecure=insecure or None)
     resolved = resolve(flags, config)

@@ -52,6 +52,11 @@ Slices = Annotated[
     typer.Option(help="speed: smaller batches for peers that are much slower than most; or equal.", show_default=False),
 ]
 StartTimeout = Annotated[float | None, typer.Option(help="Seconds that peers wait for each other.", show_default=False)]
+MinPeers = Annotated[
+    int | None,
+    typer.Option(help="Begin with so many, once they have waited --patience s for the others.", show_default=False),
+]
+Patience = Annotated[float | None, typer.Option(help="Seconds that --min-peers wait for the others.", show_default=False)]
 RoundTimeout = Annotated[float | None, typer.Option(help="Seconds that a round may wait at most.", show_default=False)]
 Record = Annotated[
     bool, typer.Option("--record", help="Write down every event of the protocol, for gossip simulate --recording.")

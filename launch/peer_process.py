@@ -243,6 +243,7 @@ class Guardian:
     def __init__(self, token: str) -> None:
         self._token = token
         self._groups: dict[int, int] = {}
+        self._sockets: list[Path] = []
         self._process = self._start()
 
     def _start(self) -> subprocess.Popen[str]:
@@ -260,6 +261,8 @@ class Guardian:
         process.stdin.write(f"token {self._token}\n")
         for pid, started in self._groups.items():
             process.stdin.write(f"watch {pid} {started}\n")
+        for path in self._sockets:
+            process.stdin.write(f"socket {path}\n")
         return process
 
     @property
@@ -269,6 +272,11 @@ class Guardian:
     def watch(self, process: Watched) -> None:
         self._groups[process.pid] = process.started_ticks
         self._say(f"watch {process.pid} {process.started_ticks}")
+
+    def remove_socket(self, path: Path) -> None:
+        """What would be left in a folder when we are killed."""
+        self._sockets.append(path)
+        self._say(f"socket {path}")
 
     def forget(self, process: Watched) -> None:
         self._groups.pop(process.pid, None)

@@ -8,7 +8,7 @@ import os
 import secrets
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from gossip.errors import LocalError, NeverStarted
 from gossip.rendezvous import announce_end
 from gossip.telemetry import JsonLines, Logbook
 
+from .awaiting import Tries, waiting
 from .doorway import Doorway
 from .drilling import DrillDesk
 from .entrance import Entrance
@@ -83,6 +84,7 @@ class Supervisor:
         self._ended: set[int] = set()  # peers that will not come back
         self._late: set[int] = set()
         self._desk = DrillDesk(self, min(self.peers) if self.joins else None) if config.drills else None
+        self._tries = Tries(self.folder, self.peers)
         self._lost: set[int] = set()  # ids that turned out to be somebody else's
         has_door = entrance is not None or config.room > config.peers
         listens = self._environment.get("GOSSIP_LISTEN", "")
@@ -104,6 +106,7 @@ class Supervisor:
         try:
             if self._desk is not None:
                 await self._desk.open()
+                self._guardian.remove_socket(self._desk.path)
             if self.doorway is not None:
                 await self.doorway.open()
             which = f"peers {', '.join(map(str, self.peers))}" if self.joins else f"{len(self.peers)} peers"
@@ -111,6 +114,7 @@ class Supervisor:
             await asyncio.gather(*(self._life_of(peer, incarnation) for peer, incarnation in self.peers.items()))
         finally:
             watcher.cancel()
+            self._tries.close()
             if self._desk is not None:
                 self._desk.close()
             for number in numbers:
@@ -206,16 +210,14 @@ class Supervisor:
     @property
     def _need(self) -> int:
         """Peers of ours that it takes to start. Who joins finds the others there."""
-        if self.config.quorum == "available" or self.joins:
-            return 1
         elsewhere = self.config.peers - len(self.peers)
-        return max(1, self.config.peers // 2 + 1 - elsewhere)
+        return 1 if self.joins else max(1, self.config.needed_to_start - elsewhere)
 
     async def _begin_life(self, peer: int, incarnation: int) -> PeerProcess | None:
         """None: the run was stopped before there was one to stop, or this machine starts no more processes."""
         pauses = iter(START_AGAIN_S)
         while not self._stop.is_set():
-            warm = self._warm if self._warm is not None and await self._warm.ready() else None
+            warm = self._warm if self._warm is not None and await self._warm.ready_unless(self._stop) else None
             if self._stop.is_set():
                 break
             try:
@@ -292,8 +294,6 @@ class Supervisor:
     def _on_event(self, event: dict[str, Any]) -> None:
         before = set(self.view.hangs)
         self._tell(event)
-        if self.doorway is not None:
-            self.doorway.hear(event)
         for peer in set(self.view.hangs) - before:
             self._wake_later(peer, self.view.hangs.pop(peer))
         if event["event"] == "halted":
@@ -366,12 +366,14 @@ class Supervisor:
                 self._say("! the guardian process was killed; it is started again")
             self._dismiss_early_birds()
             elsewhere = self.doorway.missing if self.doorway is not None else []
-            if self.view.ready or self._stop.is_set() or not (self.view.missing or elsewhere):
+            unmet = self.view.unmet(now).union(elsewhere)
+            if self.view.ready or self._stop.is_set() or not (self.view.missing or unmet):
                 continue
             if now - told >= WAITING_EVERY_S:
                 told = now
-                self._remind(waiting(self.view, now - began, self.config.start_timeout_s, elsewhere=elsewhere))
-                for trouble in self.doorway.troubles() if self.doorway is not None else ():
+                self._remind(waiting(self.view, self.config, now - began, now, elsewhere=elsewhere))
+                doors = self.doorway.troubles() if self.doorway is not None else []
+                for trouble in doors + self._tries.troubles(unmet, shared=self.doorway is None):
                     self._remind(f"!   {trouble}")
             if now - began > self.config.start_timeout_s + START_SLACK_S and len(self.view.here) < self._need:
                 error = NeverStarted(self._need, tuple(self.view.here), tuple(self.view.missing), now - began)
@@ -435,12 +437,3 @@ class Supervisor:
         self.screen.say(text)
         if text[:1] in "x+?-*=":
             self._logbook.note(text)
-
-
-def waiting(
-    view: RunView, seconds: float, timeout_s: float, name: Callable[[int], str] = str, elsewhere: Sequence[int] = ()
-) -> str:
-    """Whom the start waits for, and who is here; ``name``: of a peer; ``elsewhere``: others that are missing."""
-    here = ", ".join(map(name, view.here)) or "nobody"
-    missing = ", ".join(map(name, sorted({*view.missing, *elsewhere})))
-    return f"! waiting for peers {missing} since {seconds:.0f} s (at most {timeout_s:.0f} s); here: {here}"

@@ -19,6 +19,7 @@ State = Literal["starting", "here", "training", "stopped", "gone", "done", "else
 EXIT_ASKED = 143  # of a trainer that was sent SIGTERM, and left politely
 WAKING_S = 1.0  # a peer that was stopped needs a moment to catch up
 EPOCHS_EVERY_S = 5.0  # short epochs share a line
+UNMET_S = 10.0  # peers say every 5 s whom they wait for
 QUIET_S = 2.0  # a second line of the same kind about the same peer comes no sooner
 
 
@@ -77,6 +78,7 @@ class RunView:
         self._shares: dict[int, tuple[int, float]] = {}  # in which round a peer's share changed last, and to what
         self._epochs_told, self._epochs_told_at = 0, float("-inf")
         self._told: dict[tuple[str, int], float] = {}
+        self._unmet: dict[int, tuple[frozenset[int], float]] = {}  # who here lacks whom at the start, and when it last said so
 
     @property
     def accuracy(self) -> float | None:
@@ -91,6 +93,14 @@ class RunView:
     @property
     def missing(self) -> list[int]:
         return [row.peer for row in self.rows.values() if row.state == "starting"]
+
+    def unmet(self, now: float) -> set[int]:
+        """Whom peers here wait for at the start: those who have not come, or not to the end of ``prepare``, or not through."""
+        return {peer for lacks, said_at in self._unmet.values() if now - said_at < UNMET_S for peer in lacks}
+
+    def awaited(self, now: float) -> list[int]:
+        """All whom the start waits for, as far as is known here."""
+        return sorted(self.unmet(now).union(self.missing))
 
     def expect(self, peer: int) -> None:
         """Rows of this one come from now on, too."""
@@ -116,6 +126,8 @@ class RunView:
                 return [f"+ {subject.peer} has come"] if self._fresh("joined", subject.peer, t) else []
             case "waiting" if self._is_new(row) and self._fresh("waiting", row.peer, t):
                 return [f"! {row.peer} has not been let in for {event.get('waited_s')} s"]
+            case "waiting" if not self._is_new(row) and isinstance(event.get("missing"), list):
+                self._unmet[row.peer] = frozenset(peer for peer in event["missing"] if isinstance(peer, int)), t
             case "started":
                 row.state, row.incarnation, row.pid = "here", int(event.get("incarnation") or 0), int(event.get("pid") or 0)
                 row.exit, row.left = "", False
@@ -125,6 +137,7 @@ class RunView:
             case "ready":
                 self.ready.add(row.peer)
                 row.state = "training"
+                return self._begun(event, t)
             case "round":
                 return self._round(row, event, t)
             case "metrics":
@@ -311,6 +324,13 @@ class RunView:
     def _is_new(self, row: PeerRow) -> bool:
         """Whether this life is that of a newcomer."""
         return any(join.is_of(row.peer, row.incarnation) for join in self.joins)
+
+    def _begun(self, event: Mapping[str, Any], t: float) -> list[str]:
+        present = event.get("present")
+        without = sorted(self.unmet(t).difference(present)) if isinstance(present, list) else []
+        if not without or not self._fresh("begun", -1, t):
+            return []
+        return [f"! it begins without {', '.join(map(str, without))}: whoever of them comes takes the state of the others"]
 
     def outage_at(self, t: float) -> int | None:
         """The last that was on at a moment, or over since not long."""

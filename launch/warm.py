@@ -90,6 +90,17 @@ class WarmStart:
                 start_new_session=True,
             )
 
+    async def ready_unless(self, stop: asyncio.Event) -> bool:
+        """As ``ready``; False at once when nothing is to be started any more: who imports torch cannot be hurried."""
+        waits = [asyncio.ensure_future(self.ready()), asyncio.ensure_future(stop.wait())]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+        await asyncio.gather(*waits, return_exceptions=True)
+        return self._ready and not stop.is_set()  # looked at last: others may have asked it to fork meanwhile, in vain
+
     async def ready(self) -> bool:
         """Whether peers can be forked: waits until they can, or it is clear that the process will not have it. When somebody has
         killed the process there is another; when it fails, none for a while, and after ``FAILURES_MAX`` failures no more."""
@@ -163,7 +174,8 @@ class WarmStart:
     def close(self) -> None:
         """No more peers will be started. Those that were are left alone."""
         self._socket.close()
-        self._process.wait()  # it has nothing to do but to see the end of the channel
+        self._process.kill()  # it holds nothing; and while it imports torch it would not see the end of the channel
+        self._process.wait()
         _prctl(PR_SET_CHILD_SUBREAPER, 0)
 
 
@@ -180,7 +192,7 @@ def serve(channel: socket.socket) -> Callable[[], None]:
     while True:
         request, fds, _, _ = socket.recv_fds(channel, REQUEST_BYTES_MAX, 3)
         if not request:
-            sys.exit(0)
+            os._exit(0)  # there is nothing to clear up, and with torch that takes a while
         told, tell = os.pipe()
         between = _fork(tell)
         if between == 0:

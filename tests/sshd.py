@@ -13,6 +13,8 @@ from pathlib import Path
 
 from hosts import Hosts, hosts, why_no_hosts
 
+from gossip.launch.guardian import stat
+
 ROOT = Path(__file__).resolve().parent.parent
 PORT = 2222
 SSHD = "/usr/sbin/sshd"
@@ -106,6 +108,12 @@ class SshHosts:
     def of_gossip(self, name: str) -> dict[int, str]:
         """Processes of a host that are none of sshd's: agents, launchers, ssh, trainers, nodes, guardians."""
         return {pid: what for pid in self.processes(name) if (what := command_of(pid)) and not what.startswith(("sshd", SSHD))}
+
+    @staticmethod
+    def of_session(pid: int) -> list[int]:
+        """Who is left of a process and those that it has started, each peer being a session."""
+        found = [(int(name), stat(int(name))) for name in os.listdir("/proc") if name.isdigit()]
+        return [one for one, of in found if of is not None and of.state not in "ZX" and pid in (one, of.session)]
 
 
 def command_of(pid: int) -> str:

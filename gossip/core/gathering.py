@@ -59,9 +59,10 @@ class Gathering:
 
     def __init__(self, local: PeerId, settings: CoreSettings, view: View) -> None:
         self.local, self.settings, self.view = local, settings, view
-        self.quorum = quorum_of(settings, len(settings.peers))
+        self.needed = max(quorum_of(settings, len(settings.peers)), settings.rounds.min_peers)
         self.hellos: dict[PeerId, Hello] = {}
         self._started_at = self._reported_at = 0.0
+        self._enough_at: float | None = None  # since when so many are here that they may begin without the others
 
     def start(self, now: float) -> None:
         """The patience with those who are missing begins."""
@@ -81,14 +82,13 @@ class Gathering:
         return [Report("waiting", {"missing": list(missing), "waited_s": round(self.waited_s(now), 1)})]
 
     def decide(self, now: float) -> Decision:
-        """What to do now. After the start timeout: begin with a quorum, or not at all."""
+        """What to do now. After the start timeout, or the patience of ``min_peers``: begin with those here, or not at all."""
         expected = self.settings.peers
         own = self.hellos.get(self.local)
         # A newcomer has no say in what the run begins with, however many come: neither in its weights nor in its model.
         voices = {peer: hello for peer, hello in self.hellos.items() if peer in expected or hello.round_id > 0}
         if own is None or not voices:
             return self._wait(tuple(peer for peer in expected if peer not in self.hellos), now)
-        time_is_up = self.waited_s(now) > self.settings.rounds.start_timeout_s
         others = [peer for peer in expected if peer != self.local]
         gone = {peer for peer in others if self.view.is_gone(peer)}  # nobody waits for them
         unreachable = {peer for peer in others if self.view.skip_reason(peer)}  # though they may have said hello
@@ -104,18 +104,31 @@ class Gathering:
         here = (peer for peer in sorted(voices) if peer not in gone and peer not in unreachable)
         present = tuple(peer for peer in here if self.hellos[peer].layout == layout)
         missing = tuple(peer for peer in expected if peer not in present)
+        time_is_up = self._is_patience_over(present, now) or self.waited_s(now) > self.settings.rounds.start_timeout_s
         if any(peer not in gone for peer in missing) and not time_is_up:
             return Wait(missing)
-        if len(present) < self.quorum:
+        if len(present) < self.needed:
             if not time_is_up:
                 return Wait(missing)
-            came = f"{len(present)} of {self.quorum} needed peers came in {self.waited_s(now):.0f} s"
+            came = f"{len(present)} of {self.needed} needed peers came in {self.waited_s(now):.0f} s"
             return TooFew(f"{came}; missing: {', '.join(map(str, missing))}")
         state = _most_common({peer: self.hellos[peer].state for peer in present})
         if own.state != state:
             donor = next(peer for peer in present if self.hellos[peer].state == state)
             return Follow(donor, "the swarm begins with other weights than this peer's")
         return Begin(present)
+
+    def _is_patience_over(self, present: tuple[PeerId, ...], now: float) -> bool:
+        """Whether enough have been here for so long that the others are not waited for.
+
+        It counts from when they were enough, not from who came last: so all of them begin in nearly the same moment.
+        """
+        if len(present) < self.needed:
+            self._enough_at = None
+        elif self._enough_at is None:
+            self._enough_at = now
+        rounds = self.settings.rounds
+        return rounds.min_peers > 0 and self._enough_at is not None and now - self._enough_at > rounds.patience_s
 
     def _believes(self, sayers: int, now: float) -> bool:
         """Whether what so many say sends this peer away. Its own word weighs against theirs; a newcomer's does not."""

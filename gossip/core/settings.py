@@ -34,6 +34,8 @@ class RoundSettings:
     on_minority: Literal["pause", "continue"] = "pause"  # continue: as if available, once the others are dead for it
     round_timeout_s: float = 10.0  # the one knob: how long a round may wait at most; adapts downwards from measured rounds
     start_timeout_s: float = 60.0
+    min_peers: int = 0  # so many begin once they have been here for patience_s; 0: a quorum, and only at the start timeout
+    patience_s: float = 10.0
     quorum_timeout_s: float = 60.0
     grace_mads: float = 4.0  # k in median + k * MAD of past arrivals
     grace_floor_s: float = 0.05  # never less than this, so that a busy machine's hiccups exclude nobody

@@ -20,7 +20,6 @@ from sshd import SshHosts, inside, ssh_hosts, why_no_sshd
 pytestmark = [pytest.mark.ssh, pytest.mark.timeout(900), pytest.mark.skipif(bool(why := why_no_sshd()), reason=why)]
 
 WAIT_S = 240.0
-GONE_S = effort(5.0, 2.0)  # two seconds on a machine that has nothing else to do, as at night
 SCRIPT = """
 import sys, time
 from pathlib import Path
@@ -193,6 +192,10 @@ def test_the_host_of_the_launcher_is_cut_off_and_the_rest_finish(tmp_path: Path)
 VICTIMS = ["launcher", "agent", "ssh", "trainer", "node"]
 
 
+def sockets_in(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_socket()]
+
+
 @pytest.mark.parametrize("victim", effort(["launcher", "agent"], VICTIMS))
 def test_whatever_is_killed_leaves_nothing_behind_and_touches_no_other_run(victim: str, tmp_path: Path) -> None:
     """Peers 0 to 2 are on the first host, 3 to 5 on the second; all that is killed is on the second, but the launcher and ssh."""
@@ -205,12 +208,13 @@ def test_whatever_is_killed_leaves_nothing_behind_and_touches_no_other_run(victi
         try:
             other.wait_for_rounds(3, 0, 1)
             before = {number: set(on.of_gossip(on.names[number])) for number in (0, 1)}
-            run = Run(on, tmp_path / "one", "--restarts", "0", slots=2)
+            run = Run(on, tmp_path / "one", "--restarts", "0", slots=2, GOSSIP_DRILLS="true")
             run.wait_for_rounds(3, 0, 1)
             new = {
                 number: {pid: what for pid, what in on.of_gossip(on.names[number]).items() if pid not in before[number]}
                 for number in (0, 1)
             }
+            assert sockets_in(tmp_path / "b")
             pid = kill(victim, run, new)
             since = time.monotonic()
             if victim == "launcher":
@@ -218,10 +222,16 @@ def test_whatever_is_killed_leaves_nothing_behind_and_touches_no_other_run(victi
             elif victim in ("agent", "ssh"):
                 took = run.nothing_is_left(1, since, tuple(before[1]))
             else:
-                run.wait(lambda: pid not in on.of_gossip(on.names[1]), "its end")
+                run.wait(lambda: not on.of_session(pid), "the end of the peer" if victim == "trainer" else "its end")
                 took = time.monotonic() - since
-            print(f"{victim}: nothing left after {took:.2f} s")
-            assert took < GONE_S
+            # Two seconds, where the processor has time for it: what is only waited for is in test_launch_guardian.py.
+            print(f"{victim}: nothing left after {took:.2f} s, load {os.getloadavg()[0]:.1f}")
+            if victim == "launcher":
+                assert not sockets_in(tmp_path / "a") + sockets_in(tmp_path / "b")
+            if victim == "node":
+                run.wait(lambda: len(run.rows(1, "started")) > 3, "another node of its trainer")
+            if victim in ("trainer", "node"):
+                run.wait_for_rounds(5, 0, 1)
             other.wait_for_rounds(5, 0, 1)
             for number in (0, 1):
                 assert set(on.of_gossip(on.names[number])) >= before[number], "the other run is untouched"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -80,9 +81,8 @@ async def test_a_peer_that_has_an_address_and_is_not_met_is_tried_and_named(
     folder, heard = tmp_path / "run", Heard()
     config = config_in(folder)
     mine = Supervisor(config, script_command(FAKE, ["raise-early-all-but-0"]), heard, share={0: 0}, entrance=Entrance())
-    assert mine.doorway is not None
     announce(folder, 1)
-    mine.doorway.hear({"peer": 0, "event": "waiting", "missing": [1], "waited_s": 5.0})
+    mine.view.feed({"peer": 0, "event": "waiting", "missing": [1], "waited_s": 5.0, "t": time.monotonic()})
     refused = "!   1 at 127.0.0.1:9: connection refused: nothing listens there"
     heard.when.append((lambda view: refused in heard.said, lambda: mine.end("terminate")))
     await asyncio.wait_for(mine.run(), 60)

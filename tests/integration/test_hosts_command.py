@@ -6,9 +6,13 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
+from conftest import MARK, marked
+
+from gossip.launch.guardian import TOKEN_VARIABLE
 
 FAKE_SSH = Path(__file__).resolve().parent.parent / "fake_ssh.py"
 # Ends well, and has no need of a swarm.
@@ -87,3 +91,39 @@ def test_check_only_looks(folder: Path) -> None:
     assert set(report["addresses"]) == {"a", "b"}
     assert len(set(report["addresses"].values())) == 1, "they are one machine"
     assert not (folder / "runs").exists()
+
+
+# As a summary of a run of days: whoever works that out when nobody is there any more would be left behind.
+NEVER_DONE = """
+import sys
+if "gossip.launch.agent" in sys.orig_argv:
+    import time
+    import gossip.launch.runs as runs
+    runs.conclude = lambda *_: time.sleep(3600)
+"""
+
+
+def test_agents_whose_launcher_is_killed_leave_though_they_have_not_written_all_down(folder: Path) -> None:
+    (folder.parent / "sitecustomize.py").write_text(NEVER_DONE)
+    for name in ("here", "b"):
+        (folder.parent / name / "train.py").write_text("import time\nprint('up', flush=True)\ntime.sleep(3600)\n")
+    # The launcher's guardian does not reach the other end of a real ssh.
+    ssh = f"env -u {TOKEN_VARIABLE} setsid --wait {sys.executable} {FAKE_SSH}"
+    words = [sys.executable, "-m", "gossip.launch.cli", "hosts", "--ssh", ssh, "-H", "../hosts.txt"]
+    path = f"{folder.parent}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    environment = {**os.environ, "GOSSIP_WARM": "false", "PYTHONPATH": path}
+    with (folder / "out").open("wb") as out:
+        launcher = subprocess.Popen([*words, "--aggregator", "mean", "--", "train.py"], cwd=folder, env=environment, stdout=out)
+    until = time.monotonic() + 200
+    try:
+        while (folder / "out").read_text().count("] up") < 3:
+            assert time.monotonic() < until
+            assert launcher.poll() is None
+            time.sleep(0.05)  # between two looks, not instead of one
+    finally:
+        launcher.kill()
+        launcher.wait()
+    until = time.monotonic() + 60
+    while left := marked(os.environ[MARK]):
+        assert time.monotonic() < until, left
+        time.sleep(0.02)

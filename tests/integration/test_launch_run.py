@@ -100,3 +100,27 @@ def test_a_run_that_is_asked_to_stop_stops_and_leaves_a_summary(folder: Path, nu
     summary = json.loads((folder / "out" / "summary.json").read_text())
     assert (summary["status"], summary["exit_code"]) == ("stopped", code)
     assert summary["deaths"] == []
+
+
+LATE = """
+import os
+
+if os.environ["GOSSIP_PEER"] == "2":
+    open("begun").read()  # until somebody writes
+
+
+def tell(peer):
+    if peer.id == 0 and peer.round == 3:
+        open("begun", "w").close()
+"""
+
+
+def test_enough_peers_begin_without_one_that_comes_later_and_is_taken_in(folder: Path) -> None:
+    (folder / "train.py").write_text(LATE + SCRIPT.replace("    peer.log(", "    tell(peer)\n    peer.log("))
+    os.mkfifo(folder / "begun")
+    words = command("-n", "3", "--min-peers", "2", "--patience", "0.5", "train.py", "1500")
+    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = [json.loads(line) for line in (folder / "out" / "events.jsonl").read_text().splitlines()]
+    assert {row["peer"]: row["present"] for row in rows if row.get("event") == "ready"} == {0: [0, 1], 1: [0, 1]}
+    assert json.loads((folder / "out" / "summary.json").read_text())["finished"] == [0, 1, 2]

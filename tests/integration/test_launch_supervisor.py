@@ -210,8 +210,9 @@ async def test_nobody_is_started_after_the_run_was_stopped(tmp_path: Path, monke
         def __init__(self, *_: Any) -> None:
             pass
 
-        async def ready(self) -> None:
+        async def ready_unless(self, stop: asyncio.Event) -> bool:
             watched._on_signal(signal.SIGINT)
+            return stop.is_set()
 
         def start(self, *_: Any) -> None:
             pytest.fail("a peer was started")

@@ -100,13 +100,14 @@ async def test_without_the_process_that_forks_peers_are_started_one_by_one_and_i
     torch: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text(torch)
+    monkeypatch.setattr(warm, "AGAIN_S", 100.0)  # or a machine that takes long to start three peers has it said again
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
     watched, heard = supervisor(tmp_path, "finish", warm=True)
     outcome = await asyncio.wait_for(watched.run(), 60)
     assert (outcome.exit_code, outcome.finished) == (0, [0, 1, 2])
     (line,) = [text for text in heard.said if "forks peers" in text]
     assert says in line
-    assert "tried again in 1 s" in line
+    assert "tried again in 100 s" in line
 
 
 async def test_the_process_that_forks_is_given_up_after_some_failures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,6 +121,24 @@ async def test_the_process_that_forks_is_given_up_after_some_failures(tmp_path: 
         start.close()
     assert len(said) == warm.FAILURES_MAX
     assert said[-1].endswith("it is not tried again")
+
+
+async def test_nobody_waits_for_a_process_that_is_not_ready_once_all_is_to_end(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import time\ntime.sleep(3600)\n")  # as torch on a disk that is slow
+    start = warm.WarmStart({**os.environ, "PYTHONPATH": str(tmp_path)}, "a word", pytest.fail)
+    stop = asyncio.Event()
+    waiting = asyncio.create_task(start.ready_unless(stop))
+    try:
+        done, _ = await asyncio.wait([waiting], timeout=0.05)
+        assert not done
+        stop.set()
+        assert await asyncio.wait_for(waiting, 20) is False
+    finally:
+        closed = asyncio.create_task(asyncio.to_thread(start.close))
+        done, _ = await asyncio.wait([closed], timeout=20)
+        start._process.kill()
+        await closed
+    assert done, "it was waited for"
 
 
 async def test_a_peer_that_no_process_can_be_made_for_is_tried_some_times_and_then_lost(

@@ -1,0 +1,143 @@
+"""Beginning without those who are missing: how many it takes, after how long, and what is said of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gossip import fitting
+from gossip.config import RunConfig, resolve
+from gossip.core.gathering import Begin, Decision, Gathering, TooFew, Wait
+from gossip.core.messages import Hello
+from gossip.core.settings import CoreSettings, RoundSettings
+from gossip.errors import ConfigError
+from gossip.launch.awaiting import Tries, waiting
+from gossip.launch.view import RunView
+from gossip.rendezvous import SeedFolder, announce_end
+
+PATIENCE_S, START_S = 10.0, 60.0
+HELLO = Hello(b"lineage!", b"layout", b"state", 0, "ready", "control", "bulk", b"", ())
+
+
+class NobodyGone:
+    version = 0
+
+    def skip_reason(self, peer: int) -> str:
+        return ""
+
+    def is_gone(self, peer: int) -> bool:
+        return False
+
+    def met(self) -> tuple[int, ...]:
+        return ()
+
+
+def gathering(min_peers: int, peers: int = 5) -> Gathering:
+    rounds = RoundSettings(min_peers=min_peers, patience_s=PATIENCE_S, start_timeout_s=START_S)
+    found = Gathering(0, CoreSettings(b"run-0001", b"lineage!", 1, tuple(range(peers)), rounds=rounds), NobodyGone())
+    found.start(0.0)
+    return found
+
+
+def come(found: Gathering, *peers: int, at: float) -> Decision:
+    for peer in peers:
+        found.hear(peer, HELLO)
+    return found.decide(at)
+
+
+def test_enough_peers_begin_when_their_patience_is_over() -> None:
+    found = gathering(min_peers=4)
+    assert come(found, 0, 1, 2, at=20.0) == Wait((3, 4)), "a quorum, but not enough"
+    assert come(found, 3, at=25.0) == Wait((4,))
+    assert found.decide(25.0 + PATIENCE_S) == Wait((4,))
+    assert found.decide(25.1 + PATIENCE_S) == Begin((0, 1, 2, 3))
+
+
+def test_the_patience_counts_from_when_they_were_enough_whoever_comes_later() -> None:
+    found = gathering(min_peers=3)
+    come(found, 0, 1, 2, at=1.0)
+    assert come(found, 3, at=10.0) == Wait((4,))
+    assert found.decide(11.1) == Begin((0, 1, 2, 3))
+
+
+def test_all_of_them_do_not_wait() -> None:
+    assert come(gathering(min_peers=3), 0, 1, 2, 3, 4, at=1.0) == Begin((0, 1, 2, 3, 4))
+
+
+def test_fewer_than_that_do_not_begin_though_they_are_a_quorum() -> None:
+    found = gathering(min_peers=4)
+    assert come(found, 0, 1, 2, at=1.0) == Wait((3, 4))
+    assert found.decide(START_S + 1) == TooFew("3 of 4 needed peers came in 61 s; missing: 3, 4")
+
+
+def test_without_a_number_only_the_start_timeout_ends_the_wait() -> None:
+    found = gathering(min_peers=0)
+    come(found, 0, 1, 2, 3, at=1.0)
+    assert found.decide(START_S - 1) == Wait((4,))
+    assert found.decide(START_S + 1) == Begin((0, 1, 2, 3))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"peers": 4, "min_peers": 2}, "min_peers = 2: it takes 3 peers, the majority of 4"),
+        ({"peers": 4, "min_peers": 5}, "min_peers = 5: only 4 peers start"),
+        ({"peers": 9, "min_peers": 6, "aggregator": "krum", "f": 2}, "min_peers = 6: it takes 7 peers, for krum to tolerate f=2"),
+    ],
+)
+def test_a_number_that_could_not_train_is_refused_before_the_start(options: dict[str, object], said: str) -> None:
+    with pytest.raises(ConfigError, match=said) as refused:
+        fitting.check_rule(resolve(options))
+    assert "--min-peers" in str(refused.value.hint)
+
+
+def test_with_the_quorum_available_any_number_will_do() -> None:
+    assert fitting.check_rule(resolve({"peers": 4, "min_peers": 1, "quorum": "available"})).config.needed_to_start == 1
+
+
+def test_what_peers_need_to_start_is_what_the_core_counts() -> None:
+    config = resolve({"peers": 5, "min_peers": 4, "patience_s": 3.0, "run": "00" * 8, "f": 0}).config
+    rounds = config.settings().rounds
+    assert (config.needed_to_start, rounds.min_peers, rounds.patience_s) == (4, 4, 3.0)
+
+
+def said_by(peer: int, missing: list[int], t: float) -> dict[str, object]:
+    return {"event": "waiting", "peer": peer, "missing": missing, "waited_s": t, "t": t}
+
+
+def test_a_launcher_of_one_peer_names_whom_that_lacks_and_who_has_come() -> None:
+    view, config = RunView([0]), RunConfig(peers=4, min_peers=3)
+    view.feed({"event": "started", "peer": 0, "incarnation": 0, "t": 1.0})
+    view.feed(said_by(0, [2, 3], 5.0))
+    assert view.awaited(5.1) == [2, 3]
+    said = "! waiting for peers 2, 3 since 7 s (at most 60 s; 10 s once 3 are here); here: 0, 1"
+    assert waiting(view, config, 7.0, 5.1) == said
+    assert view.awaited(16.0) == [], "it would have said so again"
+    begun = {"event": "ready", "peer": 0, "present": [0, 1, 2], "t": 5.2}
+    assert view.feed(begun) == ["! it begins without 3: whoever of them comes takes the state of the others"]
+
+
+def test_a_peer_of_ours_that_is_here_and_not_ready_is_waited_for() -> None:
+    view = RunView(3)
+    for peer in range(3):
+        view.feed({"event": "started", "peer": peer, "incarnation": 0, "t": 1.0})
+    view.feed(said_by(0, [2], 6.0))
+    assert waiting(view, RunConfig(peers=3), 6.0, 6.0) == "! waiting for peers 2 since 6 s (at most 60 s); here: 0, 1"
+
+
+async def test_why_somebody_is_missing_is_found_out_in_the_background(tmp_path: Path) -> None:
+    for peer in (1, 2):
+        SeedFolder(tmp_path / "seeds", peer, 9).announce("tcp://127.0.0.1:9", "tcp://127.0.0.1:9", 0)
+    announce_end(tmp_path / "seeds", 2, 0)
+    tries = Tries(tmp_path, own={0})
+    assert tries.troubles([0, 1, 2, 3], shared=True) == []
+    assert tries._task is not None
+    await tries._task
+    assert tries.troubles([0, 1, 2, 3], shared=True) == [
+        f"0 has not come through gossip.init() and peer.prepare(): {tmp_path}/peer-0/out.log",
+        "1 at 127.0.0.1:9: connection refused: nothing listens there",
+        "2 has ended",
+        f"3 has no address in {tmp_path}/seeds: it was not started, or with another folder",
+    ]
+    tries.close()
