@@ -378,6 +378,8 @@ class Node:
                 self.trainer.take_snapshot()
             case events.Restore():
                 self.trainer.restore(effect)
+            case events.Confirmed():
+                self.trainer.confirmed(effect)
             case events.Halt():
                 self._halt = effect
             case _ as never:

@@ -139,6 +139,10 @@ class TrainerLink:
 
         self._worker.submit(lambda: _filled(state), copied)
 
+    def confirmed(self, effect: events.Confirmed) -> None:
+        """Behind the state that it may have to take over first."""
+        self._outbox.append(_Outgoing(control.Confirmed(effect.round_id, effect.agreed)))
+
     def halted(self, reason: str, exit_code: int) -> None:
         """The last word, at once: rounds that wait for a slot are not for this trainer any more."""
         self.flush()
@@ -273,6 +277,8 @@ class TrainerLink:
                 self._snapshot(message, fds)
             case control.Restored():
                 self._emit(events.Restored(message.round_id, message.error))
+            case control.Confirm():
+                self._emit(events.Confirm(message.round_id))
             case control.Close():
                 self.closed = True
                 self.ended_with = {"state_round": message.round_id, "state_digest": message.digest.hex() or None}

@@ -8,6 +8,7 @@ will not come back; nobody is waited for then.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import inf
 from typing import Any, Protocol
 
@@ -48,6 +49,7 @@ class Ending:
         self._lost_at: dict[PeerId, float] = {}
         self._back_at: dict[PeerId, float] = {}
         self.wanted = -1  # the round that our trainer has offered an update for last
+        self.differs: Callable[[PeerId], bool] = lambda peer: False  # whether it says that it holds another state of our round
         self._stopped_at = inf
         self._completing = False
 
@@ -100,7 +102,8 @@ class Ending:
 
     def _needed_until(self, peer: PeerId) -> float:
         drain_s = self.settings.rounds.drain_timeout_s
-        behind = peer not in self.completed and self.rounds.elsewhere.seen.get(peer, 0) < self.rounds.round_id
+        here = self.rounds.elsewhere.seen.get(peer, 0) >= self.rounds.round_id and not self.differs(peer)
+        behind = peer not in self.completed and not here
         if not self.membership.skip_reason(peer):
             return max(self._stopped_at, self._back_at.get(peer, -inf)) + drain_s if behind else -inf
         if not self._completing:

@@ -199,6 +199,13 @@ class Ended:
 
 
 @record
+class Confirm:
+    """The trainer has had all its rounds before ``round_id``, and wants to know whether others hold the same."""
+
+    round_id: int
+
+
+@record
 class Stop:
     """Leave politely: say so, help those who are behind, halt.
 
@@ -226,6 +233,7 @@ Event: TypeAlias = (
     | TrainerLost
     | TrainerProgress
     | Ended
+    | Confirm
     | Stop
 )
 
@@ -369,6 +377,17 @@ class Restore:
 
 
 @record
+class Confirmed:
+    """The answer to ``Confirm``, behind a ``Restore`` where the trainer held something else.
+
+    ``agreed``: enough others hold the same state before ``round_id``. Else it is the best that could be found out.
+    """
+
+    round_id: int
+    agreed: bool
+
+
+@record
 class Report:
     """Something that a person or a report wants to know. Becomes a line in ``events.jsonl``."""
 
@@ -408,6 +427,7 @@ Effect: TypeAlias = (
     | Go
     | TakeSnapshot
     | Restore
+    | Confirmed
     | Report
     | Committed
     | Halt

@@ -29,8 +29,9 @@ class Greeting:
         self.layout = b""
         self.state = b""
         self.stage: Stage = "ready"
+        self.asks = False
         self.branch: Callable[[], tuple[bytes, tuple[PeerId, ...]]] = lambda: (b"", ())
-        """H of the last round, and who has contributed lately: where branches may live side by side."""
+        """H of the last round, and who has contributed lately where branches may live side by side."""
         self._answered: dict[PeerId, tuple[int, float]] = {}  # which life of a peer, and when
 
     def prepare(self, event: Prepared) -> None:
@@ -49,6 +50,7 @@ class Greeting:
             bulk=self.address[1],
             chain=chain,
             side=side,
+            asks=self.asks,
         )
 
     def to(self, peer: PeerId) -> Send:

@@ -268,8 +268,9 @@ class Hello:
     stage: Stage  # ready: wants to be in the roster; completed: its script has had all its rounds, the last before ``round_id``
     address: str
     bulk: str
-    chain: bytes = b""  # H of the round before; empty where no two branches can live side by side
-    side: tuple[PeerId, ...] = ()  # contributors of the last commits there
+    chain: bytes = b""  # H of the round before; empty in gossip rounds
+    side: tuple[PeerId, ...] = ()  # contributors of the last commits there; empty where no two branches can live side by side
+    asks: bool = False  # its trainer has had all its rounds, and waits to hear whether others hold the same
 
 
 @record

@@ -53,9 +53,9 @@ class Partings:
 
 @record
 class Housekeeping:
-    """``hello``: say hello again; ``watch``: is there a quorum; ``leave``: however things stand."""
+    """``hello``: say hello again; ``watch``: is there a quorum; ``leave``: however things stand; ``confirm``: ask again."""
 
-    what: Literal["hello", "watch", "leave"]
+    what: Literal["hello", "watch", "leave", "confirm"]
 
 
 class Pledging(Protocol):

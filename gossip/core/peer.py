@@ -18,12 +18,14 @@ from gossip.topologies.base import Topology
 
 from . import gathering
 from .astray import StillBehind
+from .confirming import Confirming
 from .donating import CopyExpires
 from .ending import Ending, Helped
 from .events import (
     Aggregated,
     Applied,
     ClockJumped,
+    Confirm,
     Contributed,
     Effect,
     Ended,
@@ -122,6 +124,7 @@ class Peer:
         self.gathering = Gathering(local, settings, self.membership)
         self.others = Others(local, self.membership, self.rounds, self.gathering)
         self.ending = Ending(local, settings, self.membership, self.rounds, self.timers)
+        self.confirming = Confirming(local, self._rolling, self.membership, self.greeting, self.ending, self.timers)
         self._leaving = Leaving(settings, self._rolling, self.timers)
         self._returning: Returning | None = None
         if self._rolling is not None:
@@ -153,6 +156,7 @@ class Peer:
         membership = self.membership
         for change in membership.drain() if membership.view.changes else ():
             effects += self._on_change(change, now)
+        effects += self.confirming.look(now) if self.confirming.round_id is not None else ()
         if rolling is not None and rolling.astray.lost_track is not None:
             (donor, reason), rolling.astray.lost_track = rolling.astray.lost_track, None
             if self.phase == "running":
@@ -220,17 +224,20 @@ class Peer:
             case Prepared():
                 return self._on_prepared(event, now)
             case Sharded():
-                return self._on_sharded(event)
+                self._data = (event.samples_total, event.batch, event.ahead)
+                return self._configured() if self.phase == "running" else []
             case SnapshotTaken():
                 return self.recovery.giving.on_snapshot(event, now)
             case Restored():
                 return self._on_restored(event, now)
             case TrainerLost():
-                said = self.membership.announce_own_death(event.reason, now)
-                return self._end(Halt(f"the trainer is gone: {event.reason}", 1), said)
+                halt = Halt(f"the trainer is gone: {event.reason}", 1)
+                return self._end(halt, self.membership.announce_own_death(event.reason, now))
             case Ended(peer):
                 self.ending.ended.add(peer)
                 return []
+            case Confirm():
+                return self.confirming.ask(event.round_id, self.phase in ("running", "recovering"), now)
             case Stop():
                 return self._on_stop(event, now)
             case _:
@@ -274,16 +281,13 @@ class Peer:
                 return self._returning.go_on(self.phase == "running", now)
             case Helped():
                 return self.ending.stay(now)
+            case Housekeeping("watch"):
+                return self._watch_quorum(now)
             case Housekeeping():
-                return self._on_housekeeping(what, now)
+                return self._gather(now) if self.phase == "gathering" else []
             case _:
                 assert isinstance(what, TIMERS)
                 return self.membership.on_timer(what, now)
-
-    def _on_housekeeping(self, timer: Housekeeping, now: float) -> list[Effect]:
-        if timer.what == "watch":
-            return self._watch_quorum(now)
-        return self._gather(now) if self.phase == "gathering" else []
 
     def _again(self, what: Literal["hello", "watch"], at: float) -> Effect:
         return self.timers.set(at, Housekeeping(what))
@@ -343,16 +347,12 @@ class Peer:
             new = sender not in self.gathering.hellos
             self.gathering.hear(sender, hello)
             return effects + ([self.greeting.to(sender)] if new else []) + self._decide(now)
-        effects += self.rounds.on_hello(sender, hello, now)
+        effects += self.rounds.on_hello(sender, hello, now) + self.confirming.hear(sender, incarnation, hello, now)
         if hello.round_id == 0 or hello.layout != self.greeting.layout or self.others.is_elsewhere(sender):
             effects += self.greeting.answer(sender, incarnation, now)  # it has just come, or from afar: tell it where we are
         return effects
 
     # --- data -------------------------------------------------------------------------------------------------------------
-
-    def _on_sharded(self, event: Sharded) -> list[Effect]:
-        self._data = (event.samples_total, event.batch, event.ahead)
-        return self._configured() if self.phase == "running" else []
 
     def _configured(self) -> list[Effect]:
         try:
@@ -439,6 +439,7 @@ class Peer:
         if self._leaving.breaks_its_word():
             return self._leave(now)
         effects = self.rounds.stop(now) + self.recovery.giving.close()
+        self.confirming.stop()
         self.phase, self.greeting.stage = "draining", "completed" if event.completed else "leaving"
         if not helpful:
             return effects + self._leave(now)

@@ -35,9 +35,7 @@ class Sides:
 
     def told(self) -> tuple[bytes, tuple[PeerId, ...]]:
         """What a hello says of us: H of the last round, and who has contributed lately."""
-        if not self.may_differ:
-            return b"", ()
-        return self.lineage.head, tuple(sorted(self._contributors()))
+        return self.lineage.head, tuple(sorted(self._contributors())) if self.may_differ else ()
 
     def committed(self, contributors: Iterable[PeerId]) -> None:
         """To the round that is over."""
@@ -85,12 +83,16 @@ class Sides:
                 best, first = frozenset(side), peer
         if best == ours:
             return None
-        self._chosen = frozenset(best)
+        self.choose(best)
         return first, f"{len(best)} peers train on another branch, {len(ours)} on ours"
 
     def prefers(self, peer: PeerId) -> bool:
         """Whether it is of the side whose state we want; of any, as long as we want none."""
         return not self._chosen or peer in self._chosen
+
+    def choose(self, peers: Iterable[PeerId]) -> None:
+        """It is their state that we want."""
+        self._chosen = frozenset(peers)
 
     def restart(self, roster: Iterable[PeerId]) -> None:
         """The state of another peer was taken over, and with it its branch: who is in that roster is there, too."""

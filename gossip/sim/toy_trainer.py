@@ -52,7 +52,7 @@ falls as liars are found out. previous is the last aggregate, if there is one.""
 Step = Callable[[events.Aggregate], events.Aggregated]
 """Answers what is asked of a rule whose shards decide together: ``measure``, ``decide`` and ``combine``."""
 
-TRAINER_EFFECTS = (events.Aggregate, events.Apply, events.Go, events.TakeSnapshot, events.Restore)
+TRAINER_EFFECTS = (events.Aggregate, events.Apply, events.Go, events.TakeSnapshot, events.Restore, events.Confirmed)
 
 
 class Trainer(Protocol):
@@ -199,6 +199,7 @@ class ToyTrainer:
         if initial is not None:  # a peer begins with weights of its own and has to take over the swarm's
             self.parameters = np.random.default_rng([seed, 2, initial]).standard_normal(elements)
         self.next_round = 0
+        self.confirmed: events.Confirmed | None = None
         self.computing: events.Contributed | None = None  # from the parameters as they are
         self._put_off: list[Effect] = []  # while it computes
         self.changed_at = 0.0
@@ -257,7 +258,7 @@ class ToyTrainer:
         match effect:
             case events.Go(round_id):
                 if self.rounds is not None and round_id >= self.rounds:
-                    return [(0.0002, events.Stop("finished", completed=True))]
+                    return [(0.0002, events.Confirm(round_id))]
                 return self._compute(effect)
             case events.Apply():
                 self._apply(effect, now)
@@ -269,6 +270,9 @@ class ToyTrainer:
                 return [(self.snapshot_s, events.SnapshotTaken(self.next_round, packed_of(packed, self.piece_bytes), sizes))]
             case events.Restore():
                 return [(self.snapshot_s, self._restore(effect, now))]
+            case events.Confirmed():
+                self.confirmed = effect
+                return [(0.0002, events.Stop("finished", completed=True))]
             case (
                 events.Send()
                 | events.SetTimer()

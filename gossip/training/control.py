@@ -16,6 +16,10 @@ A life, seen from the trainer:
              <- Apply(r)   the aggregate is in result slot ``slot``; also rounds that were committed without us
     Applied(r) ->
              <- Go(r + 1)
+    Confirm(r + 1) ->      (with f > 0, in rolling rounds) the script has had all its rounds
+             <- Restore?   it was told another result of the last one than most
+    Restored ->
+             <- Confirmed
     Close    ->            polite end; the node drains and answers Halted
 """
 
@@ -107,6 +111,13 @@ class Log:
 
 
 @record
+class Confirm:
+    """All rounds before ``round_id`` are had, as far as this trainer's script wants any: do others hold the same?"""
+
+    round_id: int
+
+
+@record
 class Close:
     """Goodbye. ``digest`` is that of the parameters after all rounds before ``round_id``; b"" when there was no time for it."""
 
@@ -175,6 +186,14 @@ class Restore:
 
 
 @record
+class Confirmed:
+    """Behind a ``Restore`` where this trainer held something else. ``agreed``: enough others hold what it holds."""
+
+    round_id: int
+    agreed: bool
+
+
+@record
 class Halted:
     reason: str
     exit_code: int
@@ -195,5 +214,5 @@ def error_of(halted: Halted) -> BaseException:
             return error
 
 
-FromTrainer: TypeAlias = Prepare | Shard | Contribute | Applied | Judged | Snapshot | Restored | Log | Close
-FromNode: TypeAlias = Go | Apply | Judge | TakeSnapshot | Restore | Halted
+FromTrainer: TypeAlias = Prepare | Shard | Contribute | Applied | Judged | Snapshot | Restored | Log | Confirm | Close
+FromNode: TypeAlias = Go | Apply | Judge | TakeSnapshot | Restore | Confirmed | Halted

@@ -19,16 +19,16 @@ import torch
 
 from gossip.aggregators.registry import BoundRule
 from gossip.aggregators.senders import Memory, Sender
-from gossip.errors import ConfigError, GossipError, LocalError, NodeLost
+from gossip.errors import GossipError, LocalError, NodeLost
 
 from . import control
-from .arena import Arena, map_bytes, map_rows
+from .arena import Arena, map_bytes
 from .channel import Channel, ChannelClosed, clip
 from .copies import copy_state
-from .judging import Bench
+from .judging import Bench, Judging
 from .layout import Layout
 from .outbox import Outbox
-from .rates import rates_of, stepping_with
+from .rates import learning_rate_of, rates_of, stepping_with
 from .spawn import NodeHandle, StartNode, connect
 from .state import pack_state, state_digest, unpack_state
 
@@ -37,6 +37,7 @@ logger = logging.getLogger(__name__)
 WAKE_S = 0.5  # how long a signal may go unnoticed while we wait for the node
 BRIEF_S = 0.05  # what a step may take for its predecessor's receipt to travel with its update
 HURRIED_S = 2.0  # for a node to leave that is not to help anybody
+CONFIRM_S = 45.0  # for others' word of the last round, and for their state where it is another
 RESTARTS_MAX = 3
 RESTARTS_WITHIN_S = 60.0
 
@@ -76,16 +77,16 @@ class Exchange:
         self.round_id = 0
         self.peers = self.alive = 1
         self.restarts = 0
+        self._judging = Judging()
         self._deaths: list[float] = []
         self._shard: control.Shard | None = None
         self._halted: control.Halted | None = None
+        self._confirmed: control.Confirmed | None = None
         self._outbox = Outbox()
         self._changes = 0  # counts what has changed the parameters
         self._in_step = False
         self._brief, self._left_at = False, 0.0  # whether steps are short; when we last handed over to the user
         self._prepared = False
-        self._rows: Any = None
-        self._bench: Bench | None = None
         self._snapshots_due = 0  # asked for while a round could be computed: they wait for the next time that we wait anyway
 
     # --- the model -------------------------------------------------------------------------------------------------------
@@ -110,7 +111,7 @@ class Exchange:
             take_extra: Takes it back.
         """
         self._model, self._optimizer, self._inner_step = model, optimizer, inner_step
-        self._layout, self._bench, self._rule = layout, bench, rule
+        self._layout, self._judging = layout, Judging(bench, rule, layout.elements)
         self._extra, self._take_extra = extra, take_extra
         self._arena = Arena.create(layout.elements)
         self._updates = [torch.from_numpy(vector) for vector in self._arena.updates]
@@ -123,29 +124,12 @@ class Exchange:
 
     def _introduce(self) -> None:
         state = pack_state(self._model, self._optimizer, self._extra())
-        self._say(
-            control.Prepare(
-                self._layout.elements,
-                self._layout.digest,
-                state_digest(state),
-                len(state),
-                self.learning_rate,
-                self._bench is not None,
-                self.round_id,
-            ),
-            os.dup(self._arena.fd),
-        )
+        model = (self._layout.elements, self._layout.digest, state_digest(state), len(state))
+        about = control.Prepare(*model, learning_rate_of(self._optimizer.param_groups), self._judging.able, self.round_id)
+        self._say(about, os.dup(self._arena.fd))
         if self._shard is not None:
             self._say(self._shard)
         self._flush()
-
-    @property
-    def learning_rate(self) -> float:
-        """Of the first parameter group."""
-        rate = float(self._optimizer.param_groups[0].get("lr", 0.0))
-        if not math.isfinite(rate):
-            raise ConfigError(f"the learning rate is {rate}", "look at the scheduler: it must stay a number")
-        return rate
 
     def shard(self, samples_total: int, batch: int, ahead: int = 0) -> None:
         """From now on rounds come with samples, and with a guess at those of the next ``ahead``. Also before ``prepare``."""
@@ -214,7 +198,18 @@ class Exchange:
         loss = loss if loss is not None and math.isfinite(loss) else None
         rates = rates_of(self._optimizer.param_groups) if samples else ()
         finite = samples > 0 and bool(np.isfinite(self._arena.updates[go.slot]).all())
-        self._say(control.Contribute(go.round_id, go.slot, samples, loss, self.learning_rate, go.want_parameters, finite, rates))
+        self._say(
+            control.Contribute(
+                go.round_id,
+                go.slot,
+                samples,
+                loss,
+                learning_rate_of(self._optimizer.param_groups),
+                go.want_parameters,
+                finite,
+                rates,
+            )
+        )
         self._flush()
 
     def _settle(self, go: control.Go, samples: int, loss: float | None) -> None:
@@ -229,6 +224,28 @@ class Exchange:
             # A node that was started again has not heard of our update, which is still right: nothing has changed since.
             self._offer(again, go.slot, samples, loss)
             go = again
+
+    def confirm(self, given_up: Callable[[], object]) -> None:
+        """The script has had all its rounds: waits until enough others hold the same parameters, and takes theirs over where this
+        peer was told another result of its last round. Not for long, and not again once that is known.
+
+        Args:
+            given_up: Looked at about twice a second, and may raise; once it is true, nobody is waited for.
+        """
+        known, until = self._confirmed, time.monotonic() + CONFIRM_S
+        if not self._prepared or self._halted is not None or known == control.Confirmed(self.round_id, True):
+            return
+        self._confirmed = None
+        self._say(control.Confirm(self.round_id))
+        try:
+            while self._confirmed is None and self._halted is None and time.monotonic() < until and not given_up():
+                self._arena.note_progress(self.round_id)
+                self._snapshot()
+                self._flush()
+                self._hear(*self._channel.receive(WAKE_S))
+        except ChannelClosed:
+            return  # the node has died: who goes on starts another, and who closes asks nobody any more
+        self._flush()
 
     # --- listening -------------------------------------------------------------------------------------------------------
 
@@ -277,12 +294,14 @@ class Exchange:
                 self.round_id = message.round_id
                 self.peers, self.alive = message.peers, message.alive
             case control.Judge():
-                self._judge(message, fds)
+                self._say(self._judging.answer(message, fds, learning_rate_of(self._optimizer.param_groups)))
             case control.TakeSnapshot():
                 self._snapshots_due += 1
                 self._snapshot(at_leisure=True)
             case control.Restore():
                 self._restore(message, fds.popleft())
+            case control.Confirmed():
+                self._confirmed = message
             case control.Halted():
                 self._halted = message
             case _ as never:
@@ -295,32 +314,13 @@ class Exchange:
             self._changes += 1
             if message.mix_scale:
                 self._layout.add_to_parameters(self._mixes[message.slot], message.mix_scale)
-            # Outside of a step the user's gradients are not ours to change: they may be accumulating.
-            kept = None if self._in_step else [parameter.grad for parameter in self._layout.parameters]
-            if kept is not None:
-                for parameter in self._layout.parameters:
-                    parameter.grad = None
-            self._layout.scatter_gradients(self._results[message.slot])
-            with stepping_with(self._optimizer.param_groups, message.rates):
-                self._inner_step()
-            if kept is not None:
-                for parameter, gradient in zip(self._layout.parameters, kept, strict=True):
-                    parameter.grad = gradient
+            with self._layout.gradients_put_by(not self._in_step):
+                self._layout.scatter_gradients(self._results[message.slot])
+                with stepping_with(self._optimizer.param_groups, message.rates):
+                    self._inner_step()
         self.round_id = max(self.round_id, message.round_id + 1)
         self._arena.note_progress(self.round_id)
         self._say(control.Applied(message.round_id, message.slot))
-
-    def _judge(self, question: control.Judge, fds: deque[int]) -> None:
-        if question.capacity:
-            fd = fds.popleft()
-            try:
-                self._rows = map_rows(fd, question.capacity, self._layout.elements)
-            finally:
-                os.close(fd)
-        if self._bench is None or self._rule is None:
-            self._say(control.Judged(question.ticket, (), (), "this peer has no loss to judge by"))
-        else:
-            self._say(self._bench.answer(self._rule, question, self._rows, self.learning_rate))
 
     def _snapshot(self, at_leisure: bool = False) -> None:
         """Copies the state for the node, as often as it has asked; ``at_leisure`` unless a round can be computed."""
@@ -384,7 +384,7 @@ class Exchange:
             self._node.kill()
         self._incarnation += 1
         self.go = None
-        self._rows = None
+        self._judging.forget()
         self._outbox.drop()
         self._channel, self._node = connect(self._start, self._incarnation)
         if self._prepared:
@@ -419,7 +419,7 @@ class Exchange:
             self._layout.forget_slots()
             self._updates = self._parameters = self._results = self._mixes = []
             self._arena.close()
-        self._rows = None
+        self._judging.forget()
 
     def _hear_at_the_end(self, messages: list[Any], fds: list[int]) -> None:
         """Donates the state if asked. Takes no rounds any more: the model is the user's now."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from hashlib import blake2b
@@ -16,7 +18,7 @@ from gossip.aggregators.base import Verdict
 from gossip.aggregators.registry import BoundRule
 from gossip.errors import ConfigError
 
-from .arena import Vector
+from .arena import Vector, map_rows
 from .channel import clip
 from .control import Judge, Judged
 from .layout import Layout
@@ -129,6 +131,35 @@ class Bench:
                     module.training = training
                 np.random.set_state(of_numpy)
                 random.setstate(of_python)
+
+
+class Judging:
+    """A trainer's answers: with the memory that it shares with its node for them, and with a bench and the run's rule, if it has
+    these."""
+
+    def __init__(self, bench: Bench | None = None, rule: BoundRule | None = None, elements: int = 0) -> None:
+        self._bench, self._rule, self._elements = bench, rule, elements
+        self._rows: Vector | None = None
+
+    @property
+    def able(self) -> bool:
+        return self._bench is not None
+
+    def answer(self, question: Judge, fds: deque[int], learning_rate: float) -> Judged:
+        """``fds``: the descriptors that came with the question and with what is behind it."""
+        if question.capacity:
+            fd = fds.popleft()
+            try:
+                self._rows = map_rows(fd, question.capacity, self._elements)
+            finally:
+                os.close(fd)
+        if self._bench is None or self._rule is None or self._rows is None:
+            return Judged(question.ticket, (), (), "this peer has no loss to judge by")
+        return self._bench.answer(self._rule, question, self._rows, learning_rate)
+
+    def forget(self) -> None:
+        """Another node has memory of its own."""
+        self._rows = None
 
 
 def _numbers(tensor: Tensor) -> tuple[float, ...]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import functools
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from hashlib import blake2b
 
 import numpy as np
@@ -112,6 +113,18 @@ class Layout:
         for at, parameter in enumerate(self.parameters):
             if parameter.grad is None:
                 marks[at] = 0.0
+
+    @contextmanager
+    def gradients_put_by(self, wanted: bool) -> Iterator[None]:
+        """Outside of a step (``wanted``) the user's gradients are not ours to change: they may be accumulating."""
+        kept = [parameter.grad for parameter in self.parameters] if wanted else None
+        if kept is not None:
+            for parameter in self.parameters:
+                parameter.grad = None
+        yield
+        if kept is not None:
+            for parameter, gradient in zip(self.parameters, kept, strict=True):
+                parameter.grad = gradient
 
     def scatter_gradients(self, flat: Tensor) -> None:
         """Copies ``flat``, ``(elements,)`` float32, into the parameters' ``.grad``; nothing keeps pointing to ``flat``.

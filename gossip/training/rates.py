@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from gossip.core.rates import RATES_MAX
+from gossip.errors import ConfigError
 
 _NAMES = ("lr", "momentum", "betas")
 """All that the schedulers of torch touch: OneCycleLR and CyclicLR turn the momentum (or its like), too."""
@@ -17,6 +19,14 @@ _NAMES = ("lr", "momentum", "betas")
 def rates_of(groups: Sequence[Mapping[str, Any]]) -> tuple[float, ...]:
     """The numbers of all groups, one after the other; of so many that no message holds them the first."""
     return tuple([number for group in groups for name in _NAMES for number in _numbers(group.get(name))])[:RATES_MAX]
+
+
+def learning_rate_of(groups: Sequence[Mapping[str, Any]]) -> float:
+    """Of the first group."""
+    rate = float(groups[0].get("lr", 0.0))
+    if not math.isfinite(rate):
+        raise ConfigError(f"the learning rate is {rate}", "look at the scheduler: it must stay a number")
+    return rate
 
 
 @contextmanager

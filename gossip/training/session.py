@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import json
 import math
-import numbers
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -25,7 +24,7 @@ from gossip.errors import ConfigError, GossipError
 from gossip.faults import Slow
 
 from .batches import Batches, check_accumulate
-from .channel import METRICS_MAX, Channel
+from .channel import Channel
 from .checks import check_model, plain_model
 from .control import Go
 from .differing import compared
@@ -33,6 +32,7 @@ from .exchange import Exchange
 from .judging import Bench
 from .layout import Layout
 from .loader import ShardedLoader, loader_of
+from .metrics import line_of
 from .several import as_one
 from .spawn import NodeHandle, Place, StartNode
 from .stepping import Steps, check_optimizers
@@ -43,7 +43,6 @@ from .watch import ExceptHook, Termination, watch_launcher, write_error
 CLOSE_S = 45.0
 """More than a node takes that waits for those who were lost shortly before the end: ``linger_s`` and ``drain_timeout_s``."""
 HURRIED_CLOSE_S = 2.0
-TEXT_MAX = 200
 EXIT_SIGTERM = 143
 
 Model = TypeVar("Model", bound=torch.nn.Module)
@@ -192,14 +191,8 @@ class Session:
         Raises: ConfigError: A value is something else.
         """
         self._check_open()
-        line = {"round": self.round, **{name: _plain(name, value) for name, value in metrics.items()}}
-        loss = line.get("loss")
-        if isinstance(loss, int | float):
-            self._loss = float(loss)
-        # JSON has no NaN; a word says more than nothing.
-        text = json.dumps({k: str(v) if isinstance(v, float) and not math.isfinite(v) else v for k, v in line.items()})
-        if len(text) > METRICS_MAX:
-            raise ConfigError(f"{len(metrics)} metrics make a line of {len(text)} characters, at most {METRICS_MAX} are taken")
+        text, loss = line_of(self.round, metrics)
+        self._loss = self._loss if loss is None else loss
         self._exchange.log(text)
 
     def keep(self, **objects: Any) -> None:
@@ -228,6 +221,7 @@ class Session:
                     return
                 epoch = max(epoch, go.epoch)
             if epoch >= total:
+                self._confirm(self._look_around)
                 return
             yield epoch
             epoch += 1
@@ -275,10 +269,13 @@ class Session:
         if reason == "finished" and self._termination.since is not None:
             reason = "stopped"
         patience_s = CLOSE_S if reason == "finished" else HURRIED_CLOSE_S
+        hurry = lambda: self._termination.since is not None  # noqa: E731
         if self._loader is not None:
             self._loader.close()
         try:
-            self._exchange.close(reason, patience_s, lambda: self._termination.since is not None)
+            if reason == "finished":
+                self._confirm(hurry)
+            self._exchange.close(reason, patience_s, hurry)
         except KeyboardInterrupt:
             self._exchange.close(reason, HURRIED_CLOSE_S)  # said twice, it means now
             raise
@@ -322,9 +319,16 @@ class Session:
             self._exchange.contribute(samples, loss, partial(self._be_slow, slowness) if slowness > 1 else None)
         finally:
             self._in_round = False
+        if self._out_of_rounds:
+            self._confirm(self._look_around)
         self._computing_since = time.monotonic()
         if self._termination.since is not None:
             self._stop()
+
+    def _confirm(self, given_up: Callable[[], object]) -> None:
+        """There is no round after this in which a lie would be found out."""
+        if self._config.f:
+            self._exchange.confirm(given_up)
 
     def _be_slow(self, factor: float) -> None:
         """The slow fault: computing takes ``factor`` times as long."""
@@ -436,14 +440,3 @@ class Session:
     def _forked(self) -> None:
         if not self._closed:
             self._exchange.drop_after_fork()
-
-
-def _plain(name: str, value: Any) -> int | float | str:
-    if isinstance(value, Tensor) and value.numel() == 1:
-        value = value.item()
-    if isinstance(value, bool | numbers.Real):
-        return int(value) if isinstance(value, numbers.Integral) else float(value)
-    if isinstance(value, str) and len(value) <= TEXT_MAX:
-        return value
-    what = f"a string of {len(value)} characters" if isinstance(value, str) else type(value).__name__
-    raise ConfigError(f"cannot log {name}: it is {what}", f"numbers and strings of at most {TEXT_MAX} characters can be logged")

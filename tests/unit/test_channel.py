@@ -31,12 +31,14 @@ EXAMPLES = [
     control.Snapshot(4, 100, ""),
     control.Restored(5, "no"),
     control.Log("{}"),
+    control.Confirm(400),
     control.Close("finished"),
     control.Go(6, 2, True, 1, ((0, 32), (64, 70)), False, 8, 7),
     control.Apply(6, -1, 0.0),
     control.Judge(9, 8, 10, 2, -1, False),
     control.TakeSnapshot(),
     control.Restore(7, 100),
+    control.Confirmed(400, True),
     control.Halted("too few peers", 5),
 ]
 

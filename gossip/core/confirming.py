@@ -1,0 +1,128 @@
+"""The last round of a training: a lie in any other is found out by the hashes that travel with the next one.
+
+A peer whose trainer has had all its rounds therefore asks everybody for their H before the trainer goes on with its parameters
+(``Hello`` with ``asks``; whoever is in the same round answers). If more peers hold another H than ours, and more than f of them,
+we were told something else than they: we take over the state of one of them, as from any other branch. Of equals the lower hash
+is right, so that both come to the same end; where both may have gone on by themselves, ``sides`` says which. Nobody waits long:
+neither for those who keep silent nor for those who are lost.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from .ending import Ending
+from .events import Confirmed, Effect, Report
+from .greeting import Greeting
+from .membership import Membership
+from .messages import Hello, PeerId
+from .parting import Housekeeping
+from .rolling import RollingRounds
+from .timers import Timers
+
+ASK_EVERY_S = 0.25
+GRACE_S = 1.0
+"""How long those are waited for whose word cannot change anything any more: one of them may need our state, and not know yet."""
+
+
+class Confirming:
+    """``round_id``: before which the trainer holds its last state and waits for others' word; None: it does not."""
+
+    def __init__(
+        self,
+        local: PeerId,
+        rounds: RollingRounds | None,
+        membership: Membership,
+        greeting: Greeting,
+        ending: Ending,
+        timers: Timers[Any],
+    ) -> None:
+        self.local, self.membership, self.greeting, self.timers = local, membership, greeting, timers
+        self.rounds = rounds if rounds is not None and rounds.settings.f else None  # else there is nothing to confirm
+        self.round_id: int | None = None
+        self._said: dict[PeerId, tuple[int, bytes]] = {}  # the round that each is in, and its H of the one before
+        self._since = self._again_at = 0.0
+        self._changed = False  # once is enough: no liar sends us to and fro
+        ending.differs = self.differs
+
+    def ask(self, round_id: int, running: bool, now: float) -> list[Effect]:
+        """The trainer has had all its rounds before ``round_id``. ``running``: there are others to ask."""
+        if self.rounds is None or not running:
+            return [Confirmed(round_id, self.rounds is None)]
+        if self.round_id == round_id:
+            return []
+        self.round_id, self._since, self._changed = round_id, now, False
+        self.greeting.asks = True
+        return self._tell(now)
+
+    def hear(self, peer: PeerId, incarnation: int, hello: Hello, now: float) -> list[Effect]:
+        """Who waits itself asks again and again, so that it need not answer."""
+        if self.rounds is None or not hello.chain:
+            return []
+        self._said[peer] = hello.round_id, hello.chain
+        answers = hello.asks and self.round_id is None and hello.round_id == self.rounds.round_id
+        return self.greeting.answer(peer, incarnation, now) if answers else []
+
+    def differs(self, peer: PeerId) -> bool:
+        """Whether it holds another state before our round than we do."""
+        if self.rounds is None:
+            return False
+        at, chain = self._said.get(peer, (-1, b""))
+        return at == self.rounds.round_id and chain != self.rounds.chain
+
+    def look(self, now: float) -> list[Effect]:
+        """To be called after whatever happens, while ``round_id`` is not None."""
+        rounds, asked = self.rounds, self.round_id
+        assert rounds is not None
+        assert asked is not None
+        over = now >= self._since + rounds.settings.rounds.drain_timeout_s
+        if rounds.mode == "off" or rounds.astray.lost_track is not None:
+            return []  # it takes over a state, and looks again then
+        if rounds.round_id != asked:  # what was built on a state is the word of a majority for it
+            return self._confirm(rounds.round_id > asked) if over or rounds.round_id > asked else []
+        missing = [peer for peer in rounds.roster if not self._has_said(peer) and not self.membership.skip_reason(peer)]
+        voices = Counter([chain for at, chain in self._said.values() if at == asked])
+        ours, f = 1 + voices.pop(rounds.chain, 0), rounds.settings.f
+        chain, theirs = min(voices.items(), key=lambda voice: (-voice[1], voice[0]), default=(b"", 0))
+        may_change = not self._changed and not rounds.astray.sides.may_differ
+        if theirs > f and (theirs, rounds.chain) > (ours, chain) and may_change:
+            if over or not missing or theirs > ours + len(missing):
+                return self._change(chain, theirs, ours)
+        elif not voices and ours > len(missing) and (not missing or now >= self._since + GRACE_S):
+            return self._confirm(True)
+        if over or (not missing and max(theirs, ours) <= f):
+            return self._give_up(ours, dict(voices), missing)
+        return self._tell(now) if now >= self._again_at else []
+
+    def _tell(self, now: float) -> list[Effect]:
+        self._again_at = now + ASK_EVERY_S
+        return [*self.greeting.to_all(), self.timers.set(self._again_at, Housekeeping("confirm"))]
+
+    def stop(self) -> None:
+        """The trainer does not wait any more."""
+        self.round_id, self.greeting.asks = None, False
+
+    def _has_said(self, peer: PeerId) -> bool:
+        return peer == self.local or self._said.get(peer, (-1, b""))[0] == self.round_id
+
+    def _change(self, chain: bytes, theirs: int, ours: int) -> list[Effect]:
+        assert self.rounds is not None
+        self._changed, astray = True, self.rounds.astray
+        there = sorted(peer for peer, said in self._said.items() if said == (self.round_id, chain))
+        astray.sides.choose(there)
+        astray.lost_track = (there[0], f"{theirs} peers hold another result of the last round, {ours} ours")
+        return []
+
+    def _confirm(self, agreed: bool) -> list[Effect]:
+        assert self.round_id is not None
+        confirmed = Confirmed(self.round_id, agreed)
+        self.stop()
+        return [confirmed]
+
+    def _give_up(self, ours: int, others: dict[bytes, int], missing: list[PeerId]) -> list[Effect]:
+        """Time is up: what speaks for our result has to do."""
+        assert self.rounds is not None
+        agreed = ours > max(self.rounds.settings.f, *others.values(), 0)
+        told = {"round": self.round_id, "same": ours, "other": sum(others.values()), "silent": missing}
+        return [*([] if agreed else [Report("unconfirmed_end", told)]), *self._confirm(agreed)]

@@ -1,0 +1,144 @@
+"""The script has had all its rounds: its parameters are final when enough others hold the same, or when theirs are here."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from torch import Tensor
+from trainer_fakes import FakeNode, Swarm, backward, flat_parameters, small_model
+
+from gossip.training import control
+from gossip.training.state import pack_state
+
+ELEMENTS = 5 * 7 + 7 + 7 * 3 + 3
+LAST = np.full(ELEMENTS, 0.5, dtype=np.float32)
+
+
+def to_the_end(node: FakeNode) -> None:
+    """One round, which is the last."""
+    node.prepared()
+    node.go(0)
+    node.expect(control.Contribute)
+    node.apply(0, 0, LAST)
+    node.expect(control.Applied)
+    node.go(1)
+
+
+def others_state() -> tuple[bytes, Tensor]:
+    model, optimizer = small_model(seed=7)
+    return pack_state(model, optimizer, {}), flat_parameters(model)
+
+
+def corrected(node: FakeNode) -> None:
+    to_the_end(node)
+    assert node.expect(control.Confirm) == control.Confirm(1)
+    node.restore(1, others_state()[0])
+    assert node.expect(control.Restored) == control.Restored(1, "")
+    node.go(1)
+    node.send(control.Confirmed(1, True))
+    node.halt()
+
+
+def test_a_script_whose_rounds_are_counted_sees_the_corrected_parameters_behind_its_last_step() -> None:
+    model, optimizer = small_model()
+    with Swarm(corrected, f=1, rounds=1) as swarm:
+        swarm.session.prepare(model, optimizer)
+        backward(model, 0)
+        optimizer.step()
+        assert flat_parameters(model).equal(others_state()[1])
+        assert swarm.session.finished
+
+
+def test_a_script_that_counts_its_passes_sees_them_behind_its_loop() -> None:
+    model, optimizer = small_model()
+    with Swarm(corrected, f=1) as swarm:
+        swarm.session.prepare(model, optimizer)
+        for _ in swarm.session.epochs(1):
+            backward(model, 0)
+            optimizer.step()
+        assert flat_parameters(model).equal(others_state()[1])
+
+
+def test_who_counts_by_itself_has_them_when_it_has_closed_and_so_has_its_last_word() -> None:
+    model, optimizer = small_model()
+    with Swarm(corrected, f=1) as swarm:
+        swarm.session.prepare(model, optimizer)
+        backward(model, 0)
+        optimizer.step()
+        swarm.session.close()
+        assert flat_parameters(model).equal(others_state()[1])
+        [goodbye] = [said for said in swarm.nodes[0].heard if isinstance(said, control.Close)]
+        assert goodbye.digest == swarm.session._exchange._layout.digest_parameters()
+
+
+def test_a_copy_is_given_meanwhile_to_one_that_needs_it() -> None:
+    def node(n: FakeNode) -> None:
+        to_the_end(n)
+        n.expect(control.Confirm)
+        n.send(control.TakeSnapshot())
+        assert n.expect(control.Snapshot).round_id == 1
+        n.send(control.Confirmed(1, True))
+        n.halt()
+
+    model, optimizer = small_model()
+    with Swarm(node, f=1) as swarm:
+        swarm.session.prepare(model, optimizer)
+        backward(model, 0)
+        optimizer.step()
+
+
+@pytest.mark.parametrize("agreed", [True, False])
+def test_what_is_known_is_not_asked_again_and_what_is_not_is(agreed: bool) -> None:
+    def node(n: FakeNode) -> None:
+        to_the_end(n)
+        n.expect(control.Confirm)
+        n.send(control.Confirmed(1, agreed))
+        if not agreed:
+            n.expect(control.Confirm)
+            n.send(control.Confirmed(1, False))
+        n.halt()
+
+    model, optimizer = small_model()
+    with Swarm(node, f=1, rounds=1) as swarm:
+        swarm.session.prepare(model, optimizer)
+        backward(model, 0)
+        optimizer.step()
+
+
+def test_nobody_is_asked_where_nobody_is_expected_to_lie() -> None:
+    def node(n: FakeNode) -> None:
+        to_the_end(n)
+        n.halt()
+
+    model, optimizer = small_model()
+    with Swarm(node, f=0, rounds=1) as swarm:
+        swarm.session.prepare(model, optimizer)
+        backward(model, 0)
+        optimizer.step()
+
+
+def test_a_signal_ends_the_wait_of_one_that_closes() -> None:
+    def node(n: FakeNode) -> None:
+        to_the_end(n)
+        n.expect(control.Confirm)
+        swarm.termination.since = 0.0
+        assert n.halt().reason == "finished"
+
+    model, optimizer = small_model()
+    with Swarm(node, f=1) as swarm:
+        swarm.session.prepare(model, optimizer)
+        backward(model, 0)
+        optimizer.step()
+
+
+def test_a_node_that_dies_meanwhile_keeps_nobody() -> None:
+    model, optimizer = small_model()
+
+    def node(n: FakeNode) -> None:
+        to_the_end(n)
+        n.expect(control.Confirm)
+
+    with Swarm(node, f=1) as swarm:
+        swarm.session.prepare(model, optimizer)
+        backward(model, 0)
+        optimizer.step()
