@@ -46,6 +46,7 @@ class Astray:
         self.began_at = 0.0  # when the present round did
         self._ahead: dict[PeerId, int] = {}  # the latest round that each peer says it is in, of those that said more than ours
         self._branches: dict[PeerId, bytes] = {}
+        self._left = b""  # our H when we wanted to change over to a larger branch last
         self._asked = -1  # the round for which a timer runs already
         self._open: tuple[PeerId, int] | None = None  # who was asked for the commits from which round on
         self._pause_s, self._not_before = 0.0, float("-inf")  # between two requests, and when the next one may be made
@@ -163,8 +164,10 @@ class Astray:
             self.lost_track = (peer, f"round {commit.round_id} was committed on another branch")
         return True
 
-    def greeted(self, peer: PeerId, hello: Hello, stance: Stance) -> list[Effect]:
+    def greeted(self, peer: PeerId, hello: Hello, stance: Stance, now: float) -> list[Effect]:
         """``peer`` has said where it is. If that is on another branch and behind us, it cannot know, and is told."""
+        if not self.sides.may_differ and hello.chain and hello.round_id == self.lineage.next_round:
+            self.is_elsewhere(peer, hello.chain, now)
         self._weigh()
         if stance != "fork":
             return []
@@ -199,7 +202,12 @@ class Astray:
         with_us = 1 + sum(1 for branch in self._branches.values() if branch == ours)
         with_them = sum(1 for branch in self._branches.values() if branch == parent)
         more = with_them > with_us or (with_them == with_us and parent < ours)
+        if self._left == ours and now - self.began_at <= self.settings.rounds.round_timeout_s:
+            # We are back without another state: all had left, each for another's. So those come first whose branch is the larger
+            # for certain, and the others stay, to give them a state.
+            more = with_them > with_us + len({*self.settings.peers} - {*self._branches, self.local})
         if more and self.is_believed(with_them, now):
+            self._left = ours
             where = f"round {self.lineage.next_round}"
             self.lost_track = (peer, f"{with_them} peers are on another branch at {where}, {with_us} on ours")
         return True

@@ -372,7 +372,7 @@ class Peer:
         if self.phase != "recovering":
             return []
         self.phase = "running"
-        return [Report("kept_own_state", {"round": self.rounds.round_id}), *self.rounds.resume(now)]
+        return [Report("kept_own_state", {"round": self.rounds.round_id}), *self.rounds.resume(now), *self.greeting.to_all()]
 
     def _on_restored(self, event: Restored, now: float) -> list[Effect]:
         effects, done = self.recovery.on_restored(event, now)

@@ -212,7 +212,7 @@ class RollingRounds:
             self.partings.is_back(sender)
             self.joining.add(sender)
             return self.on_view_change(now)  # a round may be closed to let it in
-        return self.astray.greeted(sender, hello, stance)
+        return self.astray.greeted(sender, hello, stance, now)
 
     def on_progress(self, peer: PeerId, step: int, now: float) -> list[Effect]:
         """An ack tells how many rounds a peer's trainer has applied: more than we know of means that we have missed some."""
