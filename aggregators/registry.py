@@ -173,7 +173,7 @@ def check(spec: str) -> None:
                 f"a rule in a file is path/to/{place}.py:{function}; known by name: {', '.join(known)}",
             )
         if not function and _is_name(place) and _plain(place) not in known:
-            raise UnknownName("aggregator" if stage is last else "pre-aggregation", _plain(place), known)
+            raise UnknownName("aggregator" if stage is last else "pre-aggregation", place, known)
 
 
 def places(spec: str) -> tuple[str, ...]:

@@ -221,7 +221,10 @@ class RunConfig(BaseModel):
         except OSError as error:
             raise ConfigError(f"cannot read the run's settings {path}: {error}") from error
         except ValidationError as error:
-            raise _explained(error, {}) from error
+            said = _explained(error, {})
+            raise ConfigError(
+                f"{path}: {said}", said.hint or "it was cut or changed: nothing can join this run by its folder"
+            ) from error
 
 
 OPTIONS: tuple[str, ...] = tuple(RunConfig.model_fields)

@@ -170,20 +170,28 @@ class Refused(RemoteError):
 
     exit_code = 6
 
+    def __init__(self, message: str, hint: str | None = None) -> None:
+        super().__init__(message, hint)
+        self.message, self._hint = message, hint
+
+    def __str__(self) -> str:
+        return self.message
+
+    @property
+    def hint(self) -> str | None:
+        return self._hint
+
 
 class ModelDiffers(Refused):
     """The swarm trains another model: a line about each."""
 
     def __init__(self, swarm: str, here: str) -> None:
-        super().__init__(swarm, here)
+        super().__init__(
+            f"refused: the model differs from the swarm's\n  swarm  {swarm}\n  here   {here}",
+            "all peers must build the same model: from the same code, with the same arguments",
+        )
+        self.args = (swarm, here)
         self.swarm, self.here = swarm, here
-
-    def __str__(self) -> str:
-        return f"refused: the model differs from the swarm's\n  swarm  {self.swarm}\n  here   {self.here}"
-
-    @property
-    def hint(self) -> str:
-        return "all peers must build the same model: from the same code, with the same arguments"
 
 
 class SwarmError(GossipError):

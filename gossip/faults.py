@@ -23,7 +23,18 @@ from gossip.errors import BadFault
 from .fault_kinds import ATTACKS, Attack, Crash, Hang, Liar, RealFault, Restart, Slow, Victim
 from .fault_tables import Fault, from_table, to_table, toml_of
 from .fault_words import KINDS, read_word
-from .world_faults import REAL_LIES, RESULT_LIES, WORLD_KINDS, LinkFault, NetworkFault, NodeLie, Partition, ServerFault, kind_of
+from .world_faults import (
+    LAST_LIES,
+    REAL_LIES,
+    RESULT_LIES,
+    WORLD_KINDS,
+    LinkFault,
+    NetworkFault,
+    NodeLie,
+    Partition,
+    ServerFault,
+    kind_of,
+)
 
 __all__ = [
     "ATTACKS",
@@ -109,7 +120,7 @@ class FaultPlan:
             the rule cannot.
         """
         for fault in self.faults:
-            if isinstance(fault, NodeLie) and fault.lie in RESULT_LIES and not (rolling or idle):
+            if isinstance(fault, NodeLie) and fault.lie in (*RESULT_LIES, *LAST_LIES) and not (rolling or idle):
                 raise BadFault(
                     f"fault {fault}: it is a lie of those who serve rounds, and in {topology} rounds nobody does",
                     "--topology rolling, or a lie about updates: sign_flip, scale, nan",

@@ -160,6 +160,16 @@ def two_results(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | N
 
 
 @lie
+def last_results(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[Letter] | None:
+    """If it serves the last round of the run it gives one peer another result than all others: nobody can tell it from a true
+    one, and there is no next round in which it would be found out."""
+    message = envelope.message
+    last = isinstance(message, Commit) and liar.rounds is not None and message.round_id == liar.rounds - 1
+    victim = min([peer for peer in liar.peers if peer != liar.peer], default=liar.peer)
+    return slightly_wrong_results(liar, to, envelope, payload) if last and to == victim else None  # type: ignore[return-value]
+
+
+@lie
 def strange_roster(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[Letter] | None:
     """As a server it names a roster with somebody in it who is not of the run."""
     if _own_result(liar, envelope, payload) is None or not isinstance(envelope.message, Commit):

@@ -32,6 +32,7 @@ class Liar:
         core: Its honest core, as it is at the moment.
         rng: For lies that are told now and then.
         lies: The names of those that it tells, each made of what the one before has left.
+        rounds: Of the run; None: nobody counts them.
     """
 
     peer: PeerId
@@ -40,6 +41,7 @@ class Liar:
     rng: random.Random
     lies: tuple[str, ...]
     digest_of: Callable[[Any], bytes] = digest_of  # a result's: simulated trainers have their own
+    rounds: int | None = None
     told: Counter[str] = field(default_factory=Counter)  # how often each lie was told
     heard: dict[str, Letter] = field(default_factory=dict)  # what a lie keeps for later
     forged: set[bytes] = field(default_factory=set)  # digests of results that are lies already, and may come back to their teller

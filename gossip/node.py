@@ -154,7 +154,7 @@ class Node:
         known = rule_of(rule, settings.f, centered=not topology.rolling)
         self._tongue = Tongue(plan, spec.peer, config.seed, config.peers, known, drills)
         who = (plan, spec.peer, config.peers, f"{config.seed}/{spec.incarnation}", self.transport, self._tongue, self._journal)
-        self._letters = Letters(*who, core=lambda: self.core, where=lambda: self._round)
+        self._letters = Letters(*who, core=lambda: self.core, where=lambda: self._round, rounds=config.rounds)
         self.trainer = TrainerLink(
             self._channel,
             self._worker,

@@ -38,6 +38,7 @@ class Letters:
         journal: Journal,
         core: Callable[[], Any],
         where: Callable[[], int],
+        rounds: int | None = None,
     ) -> None:
         self._peer, self._transport, self._tongue, self._journal, self._where = peer, transport, tongue, journal, where
         self._planned = {fault.lie: str(fault) for fault in plan if isinstance(fault, NodeLie)}
@@ -47,7 +48,7 @@ class Letters:
             from .lying import Liar
 
             assert LIES.keys() >= set(lies), "the plan was checked"
-            self._liar = Liar(peer, tuple(range(peers)), core, Random(f"{seed}/{peer}"), lies)
+            self._liar = Liar(peer, tuple(range(peers)), core, Random(f"{seed}/{peer}"), lies, rounds=rounds)
         # Whoever is honest hands its letters to the transport itself: to be able to lie costs nothing.
         self.send: Callable[[PeerId, Message, Payload | None], object] = transport.send
         if self._liar is not None or tongue.tells_each:

@@ -297,6 +297,9 @@ RESULT_LIES = (
 )
 """About what a server makes of the updates of a round."""
 
+LAST_LIES = ("last_results",)
+"""About the result of the last round of a run that counts its rounds. (Every schedule of the simulator ends with such a one.)"""
+
 SHARD_LIES = ("wrong_measures", "broken_measures", "kept_measures", "wrong_decisions")
 """About what the servers of shards that decide together tell each other."""
 
@@ -328,7 +331,7 @@ NODE_LIES = (
 )
 """What a Byzantine node may say instead of what its core wants to: the names in ``gossip.lies``."""
 
-REAL_LIES = (*RESULT_LIES, *STATE_LIES)
+REAL_LIES = (*RESULT_LIES, *LAST_LIES, *STATE_LIES)
 """Those that nodes of real runs tell, too. Each is also a word, such as ``wrong_results:5,6``."""
 
 
@@ -336,7 +339,7 @@ REAL_LIES = (*RESULT_LIES, *STATE_LIES)
 class NodeLie:
     """The nodes of the peers lie about more than their updates, all through a run (in the simulator: until the calm begins)."""
 
-    lie: str = field(metadata={"choices": NODE_LIES})
+    lie: str = field(metadata={"choices": (*NODE_LIES, *LAST_LIES)})
     peers: tuple[int, ...]
 
     def __str__(self) -> str:

@@ -6,6 +6,7 @@ import ipaddress
 import socket
 
 from gossip.errors import ConfigError
+from gossip.transport.addresses import is_loopback
 
 
 def own_address(wanted: str) -> str:
@@ -23,6 +24,25 @@ def own_address(wanted: str) -> str:
     except ValueError:
         raise ConfigError(f"{wanted!r} is no interface, address or network", _have(addresses)) from None
     return _only(wanted, [number for number in everything if ipaddress.ip_address(number) in network], addresses)
+
+
+def told_to_others(wanted: str) -> str:
+    """The same, of an address that other machines are to be told. Raises: ConfigError: It is one that leads back to them."""
+    names_itself = wanted in ("localhost", socket.gethostname())
+    found = "" if names_itself else own_address(wanted)
+    if not names_itself and not is_loopback(found):
+        return found
+    leads = "the name of this machine, which mostly is 127.0.0.1 or 127.0.1.1" if names_itself else f"{found} on every machine"
+    others = {
+        interface: usable
+        for interface, numbers in own_addresses().items()
+        if (usable := [number for number in numbers if not is_loopback(number)])
+    }
+    instead = f"--advertise {next(iter(others))}; {_have(others)}" if others else "this machine has no address that others reach"
+    raise ConfigError(
+        f"peers cannot advertise {wanted!r}: it is {leads}, and other machines do not get here by it",
+        f"{instead}. For this machine alone leave it out",
+    )
 
 
 def own_addresses() -> dict[str, list[str]]:

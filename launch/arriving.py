@@ -150,7 +150,7 @@ class _Newcomer:
                     return address, answer
                 message, hint = printable(answer.message), printable(answer.hint)
                 if answer.kind == "version":
-                    raise Refused(f"refused to join: {message}; {hint}")
+                    raise Refused(f"refused to join: {message}", hint)
                 if answer.kind != "wait":
                     raise ConfigError(message, hint)
                 waits = message
@@ -171,11 +171,11 @@ class _Newcomer:
 
     def _refused_by_key(self) -> Refused:
         where = ", ".join(self._ticket.doors)
-        copy = "copy runs/NAME/swarm.key from a machine of the run, and join with --key FILE"
+        copy = "copy runs/NAME/swarm.key from a machine of the run, as with scp, and join with --key FILE"
         if self._key is None:
-            return Refused(f"refused to join at {where}: it wants a key, or is no door of gossip; {copy}")
+            return Refused(f"refused to join at {where}: it wants a key, or is no door of gossip", copy)
         own = fingerprint(self._key.public)
-        return Refused(f"refused to join at {where}: wrong swarm key (yours is {own}), or it has none; {copy}")
+        return Refused(f"refused to join at {where}: wrong swarm key (yours is {own}), or it has none", copy)
 
     # --- this machine -----------------------------------------------------------------------------------------------------
 

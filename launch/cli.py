@@ -122,7 +122,7 @@ def run(
     from gossip.config import resolve
 
     from . import feasible, runs, task_runs
-    from .advertise import own_address
+    from .advertise import told_to_others
     from .entrance import Entrance
     from .peer_setup import script_command
     from .screens import PlainScreen
@@ -132,7 +132,7 @@ def run(
     flags.update(min_peers=min_peers, patience_s=patience)
     flags.update(start_timeout_s=start_timeout, round_timeout_s=round_timeout, record=record or None, drills=drills or None)
     flags.update(keygen.flags(keys, key, allowed), insecure=insecure or None)
-    flags.update(host=own_address(advertise) if advertise else None)
+    flags.update(host=told_to_others(advertise) if advertise else None)
     resolved = resolve(flags, config)
     if show:
         fitting.check_names(resolved.config.topology, resolved.config.aggregator)
@@ -146,6 +146,8 @@ def run(
         raise typer.Exit(runs.finish(folder, outcome, screen, as_json))
     pair = keygen.own_key(key, resolved.config)
     resolved = runs.settle(resolved, script.stem)
+    if port:
+        feasible.check_port(resolved.config.host, port)
     folder = runs.begin(resolved, sys.argv, script.resolve().parent, pair)
     screen = PlainScreen(sys.stderr if as_json else None, every_s=10.0, quiet=quiet)
     settled = resolved.config

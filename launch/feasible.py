@@ -1,10 +1,12 @@
-"""What is checked on this machine before anything starts: memory, the script, the run's folder."""
+"""What is checked on this machine before anything starts: memory, the script, a port, the run's folder."""
 
 from __future__ import annotations
 
+import errno
+import socket
 from pathlib import Path
 
-from gossip.errors import ConfigError, OutOfMemory, RunExists
+from gossip.errors import AddressInUse, ConfigError, OutOfMemory, RunExists
 
 PEER_BYTES = 450 * 2**20
 """What a peer's two processes add to the memory in use: 280 MiB for a trainer that has imported torch and scikit-learn, 160 MiB
@@ -27,6 +29,22 @@ def check_script(script: Path) -> None:
     if not script.is_file():
         near = sorted(path.name for path in script.parent.glob("*.py"))[:8] if script.parent.is_dir() else []
         raise ConfigError(f"there is no script {script}", f"in that folder: {', '.join(near)}" if near else None)
+
+
+def check_port(host: str, port: int) -> None:
+    """Raises AddressInUse when somebody has it already; better before a folder is made than when the door opens."""
+    plain = host.strip("[]")
+    with socket.socket(socket.AF_INET6 if ":" in plain else socket.AF_INET) as end:
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the door will: who has just left keeps nobody out
+        try:
+            end.bind((plain, port))
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                return  # whatever it is, the door says it
+            from gossip.transport.holders import holder_of
+
+            holder = holder_of(port)
+            raise AddressInUse(f"{host}:{port}", str(holder) if holder else None, holder.run if holder else "") from None
 
 
 def make_run_folder(path: Path) -> None:

@@ -308,7 +308,10 @@ def main() -> None:
         sys.exit(1)
     gc.collect()
     gc.freeze()  # or the first collection would copy most of what is shared
-    channel.send(READY)
+    try:
+        channel.send(READY)
+    except BrokenPipeError:
+        sys.exit(1)  # the launcher could not begin, and has said why
     serve(channel)()
 
 

@@ -42,9 +42,11 @@ from gossip.world_faults import (
 )
 
 from .checkers import Circumstances, Panel, Violation, every_checker
+from .checkers.concluding import EndsAlike
 from .checkers.promptness import AT_ONCE_S
 from .checkers.rounds import rule_has_enough
 from .driver import Swarm, address
+from .last_round import play_end
 from .nemesis import Nemesis
 from .network import LinkModel, Network
 from .observer import Observer
@@ -84,7 +86,8 @@ class Outcome:
         rounds: The round that half of the peers are in at the end, or beyond: a liar may send one anywhere.
         struck: Kind of fault -> how often it really took place.
         cuts: Different ways in which the network was cut.
-        counts: What became of the messages: sent, delivered, lost, cut, corrupted, malformed, ...
+        counts: What became of the messages: sent, delivered, lost, cut, corrupted, malformed, ...; and how many
+            were lied to in the last round.
         reports: What the peers reported, by event.
         judged: Invariant -> how often it was judged.
         judged_by: Checker -> how often it has judged what could have been wrong.
@@ -161,6 +164,8 @@ def run(schedule: Schedule, observers: Iterable[Observer] = ()) -> Outcome:
     swarm.deliveries_max = min(most, swarm.deliveries_max)
     swarm.too_many = _begotten
     violation: Found | None = None
+    found: tuple[int, float, float] | None = None  # before the end
+    lied_to = 0
     try:
         nemesis.begin(swarm)
         swarm.run_for(schedule.active_s)
@@ -172,23 +177,29 @@ def run(schedule: Schedule, observers: Iterable[Observer] = ()) -> Outcome:
             swarm.run_for(SLICE_S)
         panel.close(swarm)
         pace.judge(swarm)
+        found = _reached(swarm, schedule.compute_s[0]), swarm.now, _left(swarm)
+        swarm.hooks.remove(panel)  # the lie that comes forks the history
+        ends = next(checker for checker in panel.checkers if isinstance(checker, EndsAlike))
+        swarm.hooks.append(ends)
+        lied_to = play_end(swarm, ends.circumstances.liars, ends)
     except Exception as error:  # noqa: BLE001 - whatever leaves a core is a finding, not an end of the search
         blamed = panel.blame(swarm, error)
         violation = Found(blamed.invariant, blamed.peer, blamed.now_s, blamed.text)
     lives = (*swarm.past, *swarm.hosts.values())
+    rounds, simulated_s, left = found or (_reached(swarm, schedule.compute_s[0]), swarm.now, _left(swarm))
     return Outcome(
         schedule,
         violation,
         swarm.trace_hash,
-        _reached(swarm, schedule.compute_s[0]),
-        swarm.now,
+        rounds,
+        simulated_s,
         dict(nemesis.totals(swarm)),
         len(nemesis.cuts_seen),
-        {**swarm.counts, "delivered": swarm.deliveries},
+        {**swarm.counts, "delivered": swarm.deliveries, "lied_to_at_last": lied_to},
         dict(Counter(report.event for life in lives for _, report in life.reports)),
         panel.judged(),
         panel.judged_by(),
-        _left(swarm),
+        left,
     )
 
 

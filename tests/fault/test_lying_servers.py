@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from effort import LONG, effort
+from safetensors.torch import load_file
 from test_demo import demo
 
 from gossip.telemetry import read_lines
@@ -55,3 +56,17 @@ def test_servers_that_lie_are_found_out_and_cost_neither_rounds_nor_accuracy(
     assert set(summary["suspected"]) <= set(LIARS)
     if lie not in UNPROVEN:
         assert summary["quarantined"] == list(LIARS)
+
+
+@pytest.mark.timeout(300)
+def test_one_lie_in_the_last_round_leaves_no_replica_apart(free_run_dir: Path) -> None:
+    """Whoever serves the last round tells it, and nobody any other: one lie in all, of which no later round could tell."""
+    run(free_run_dir, "--fault", f"last_results:{','.join(map(str, range(PEERS)))}")
+    events = list(read_lines(free_run_dir / "events.jsonl"))
+    halted = {row["peer"]: row for row in events if row.get("event") == "halted"}
+    assert sum(row["lies"].get("last_results", 0) for row in halted.values()) == 1
+    assert len({row["state_digest"] for row in halted.values()}) == 1
+    assert {row["state_round"] for row in halted.values()} == {ROUNDS}
+    assert any("another result of the last round" in row["reason"] for row in events if row.get("event") == "recovering")
+    finals = [load_file(free_run_dir / f"peer-{peer}" / "final.safetensors") for peer in range(PEERS)]
+    assert all(final[name].equal(finals[0][name]) for final in finals for name in finals[0]), "what scripts have saved"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +16,11 @@ from gossip.core.events import Halt, Payload
 from gossip.core.messages import Commit, Envelope, Hello, PeerId
 from gossip.core.peer import Peer
 from gossip.lying import Letter
+from gossip.sim.checkers import Violation
+from gossip.sim.checkers.concluding import EndsAlike
 from gossip.sim.driver import Swarm
+from gossip.sim.play import run
+from gossip.sim.schedule import Schedule
 from gossip.sim.toy_trainer import payload_of
 
 LIMIT_S = 60.0
@@ -142,3 +148,52 @@ def test_who_is_asked_to_stop_meanwhile_does() -> None:
         swarm.stop(peer)
     swarm.run_until(lambda: over(swarm), limit_s=LIMIT_S)
     assert swarm.now < asked_at + DRAIN_S + 0.5
+
+
+# --- the checker ----------------------------------------------------------------------------------------------------------
+
+
+def lied_to_at_last(**core: Any) -> tuple[Swarm[Peer], EndsAlike]:
+    """A swarm at its end, whose cores' ``confirming`` has ``core`` in place of its own."""
+    swarm, checker = swarm_that_ends(1, n=5, f=1), EndsAlike()
+    swarm.hooks.append(checker)
+    swarm.outgoing = LiesAtLast((2,))
+    run_to(swarm, ROUNDS - 10)
+    for host in swarm.hosts.values():
+        for name, planted in core.items():
+            setattr(host.core.confirming, name, partial(planted, host.core.confirming))
+    return swarm, checker
+
+
+def test_a_sound_end_is_judged_and_nobody_waits_in_vain() -> None:
+    swarm, checker = lied_to_at_last()
+    swarm.run_until(lambda: over(swarm), limit_s=LIMIT_S)
+    checker.judge_end(swarm)
+    assert checker.judged >= 10
+
+
+def test_who_takes_its_own_state_for_everybodys_is_caught() -> None:
+    swarm, _ = lied_to_at_last(look=lambda confirming, now: confirming._confirm(True))
+    with pytest.raises(Violation, match=r"S9 .* it ends before round 60 with \w+, peer \d with \w+"):
+        swarm.run_until(lambda: over(swarm), limit_s=LIMIT_S)
+
+
+def test_who_cannot_say_though_all_are_there_is_caught() -> None:
+    swarm, _ = lied_to_at_last(look=lambda confirming, now: confirming._give_up(1, {}, []))
+    with pytest.raises(Violation, match="its last state may be another than that of 4 others"):
+        swarm.run_until(lambda: over(swarm), limit_s=LIMIT_S)
+
+
+def test_who_is_never_answered_is_caught() -> None:
+    swarm, checker = lied_to_at_last(look=lambda confirming, now: [])
+    swarm.run_for(20.0)
+    with pytest.raises(Violation, match="whether its last state is everybody's, in vain"):
+        checker.judge_end(swarm)
+
+
+def test_schedules_end_with_a_lie_in_the_last_round() -> None:
+    schedule = Schedule(8, peers=5, active_s=1.0, duration_s=1.0, compute_s=(0.02, 0.04), aggregator="median")
+    outcome = run(schedule)
+    assert outcome.violation is None, outcome.violation
+    assert outcome.counts["lied_to_at_last"]
+    assert outcome.judged_by["EndsAlike"] >= 10

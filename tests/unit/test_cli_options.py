@@ -77,7 +77,7 @@ def test_version_is_printed(gossip: Gossip) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("run", "--aggregator", "trimed-mean", "x.py"), "unknown aggregator 'trimed_mean'. Did you mean 'trimmed_mean'?"),
+        (("run", "--aggregator", "trimed-mean", "x.py"), "unknown aggregator 'trimed-mean'. Did you mean 'trimmed_mean'?"),
         (("run", "--topology", "roling", "x.py"), "unknown topology 'roling'. Did you mean 'rolling'?"),
         (("run", "--fault", "crush:3@50", "x.py"), "Did you mean 'crash'?"),
         (("run", "-n", "8", "--fault", "crash:9@50", "x.py"), "there is no peer 9"),

@@ -20,7 +20,7 @@ from gossip.node_files import Journal
 from gossip.node_letters import Letters
 from gossip.node_lies import Tongue
 from gossip.state_lies import FAR_ROUNDS
-from gossip.world_faults import REAL_LIES, RESULT_LIES, STATE_LIES
+from gossip.world_faults import LAST_LIES, REAL_LIES, RESULT_LIES, STATE_LIES
 
 LIAR, OTHER = 1, 2
 TOLD = (0, 2, 3)
@@ -42,10 +42,13 @@ class Sent:
         return True
 
 
-def letters_of(word: str, sent: Sent, folder: Path | None = None, core: Any = None, peer: PeerId = LIAR) -> Letters:
+def letters_of(
+    word: str, sent: Sent, folder: Path | None = None, core: Any = None, peer: PeerId = LIAR, rounds: int | None = None
+) -> Letters:
     plan = faults.parse(word)
     journal = Journal(peer, folder, None)
-    return Letters(plan, peer, 4, "seed", sent, Tongue(plan, peer, 7, 4), journal, lambda: core, lambda: 9)  # type: ignore[arg-type]
+    who = (plan, peer, 4, "seed", sent, Tongue(plan, peer, 7, 4), journal)
+    return Letters(*who, lambda: core, lambda: 9, rounds=rounds)  # type: ignore[arg-type]
 
 
 def commit(server: PeerId = LIAR) -> Commit:
@@ -105,6 +108,15 @@ def test_who_equivocates_tells_the_truth_to_even_numbers_only() -> None:
     assert isinstance(message, Commit)
     assert content is not None
     assert message.digest == digest_of(content.data) == digest_of(-RESULT)
+
+
+def test_who_lies_at_last_does_so_in_the_last_round_and_to_one_peer() -> None:
+    for rounds, victims in ((10, [0]), (11, []), (None, [])):
+        sent = Sent()
+        letters = letters_of("last_results:1", sent, rounds=rounds)
+        for peer in TOLD:
+            letters.send(peer, commit(), TRUTH)  # of round 9
+        assert [peer for peer, said, _ in sent.letters if said != commit()] == victims
 
 
 def test_a_kept_result_reaches_nobody_and_a_roster_is_changed_without_the_result() -> None:
@@ -196,6 +208,6 @@ def test_a_state_is_broken_swapped_kept_or_of_a_round_that_nobody_has_come_to() 
 
 
 def test_every_lie_of_a_real_run_has_a_word_and_a_liar_who_can_tell_it() -> None:
-    assert {*RESULT_LIES, *STATE_LIES} == set(REAL_LIES) <= set(LIES)
+    assert {*RESULT_LIES, *LAST_LIES, *STATE_LIES} == set(REAL_LIES) <= set(LIES)
     for lie in REAL_LIES:
         assert letters_of(f"{lie}:1", Sent()).ended_with == {"lies": {}}

@@ -17,6 +17,7 @@ from gossip.sim.observer import Observer
 from .answering import RuleAnswers
 from .answers import AnswersOnce, CommitsForAReason, OffersOnce
 from .base import Checker, Circumstances, Onlooker, Violation
+from .concluding import EndsAlike
 from .consensus import ReplicasStayClose
 from .contents import CheckedBeforeUse, Conserved, TakesOverTheDonorsState
 from .crashes import CrashCostsLittle
@@ -102,6 +103,7 @@ def every_checker(circumstances: Circumstances | None = None) -> list[Onlooker]:
         AppliedOnce(c),
         UsedOnce(c),
         IdenticalReplicas(c),
+        EndsAlike(c),
         OneHistory(disturbances, c),
         HandsOnWhatItHolds(c),
         TakesWhatWasCommitted(c),

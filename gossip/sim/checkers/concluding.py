@@ -1,0 +1,60 @@
+"""S9 at the end of a training: who is told that its last state is everybody's holds what everybody holds, to the last bit."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gossip.core.events import Confirm, Confirmed, Effect, Event
+from gossip.core.messages import PeerId
+from gossip.sim.toy_trainer import ToyTrainer
+
+from .base import Checker, Circumstances, peer_core
+from .rounds import rolling_of
+
+if TYPE_CHECKING:
+    from gossip.sim.driver import Swarm
+
+
+class EndsAlike(Checker):
+    """S9: all who are told before one round that others hold what they hold hold the same, where somebody may lie (f > 0) and
+    somebody could have told. In the end all who have asked are told so, when more than 2f run."""
+
+    invariant = "S9"
+    events = (Confirm,)
+    effects = (Confirmed,)
+
+    def __init__(self, circumstances: Circumstances | None = None) -> None:
+        super().__init__(circumstances)
+        self._told: dict[int, tuple[bytes, PeerId]] = {}
+        self.waiting: dict[PeerId, float] = {}  # who has asked, and since when
+
+    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
+        self.waiting.pop(peer, None)
+
+    def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+        if isinstance(event, Confirm) and rolling_of(peer_core(swarm, peer)) is not None:
+            self.waiting.setdefault(peer, swarm.now)
+
+    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+        if not isinstance(effect, Confirmed):
+            return
+        since, core, trainer = self.waiting.pop(peer, None), peer_core(swarm, peer), swarm.hosts[peer].trainer
+        if since is None or core is None or not core.settings.f:
+            return
+        running = sum(host.running for host in swarm.hosts.values())
+        enough = effect.agreed or running <= 2 * core.settings.f
+        self.demand(enough, swarm, peer, f"it is told that its last state may be another than that of {running - 1} others")
+        if not effect.agreed or not isinstance(trainer, ToyTrainer) or trainer.next_round != effect.round_id:
+            return
+        digest, first = self._told.setdefault(effect.round_id, (trainer.digest, peer))
+        text = f"it ends before round {effect.round_id} with {trainer.digest.hex()}, peer {first} with {digest.hex()}"
+        self.demand(trainer.digest == digest, swarm, peer, text)
+
+    def judge_end(self, swarm: Swarm[Any]) -> None:
+        """The training is over: nobody waits any more who still runs."""
+        for peer, since in self.waiting.items():
+            running = swarm.hosts[peer].running
+            self.demand(not running, swarm, peer, f"it has asked at {since:.2f} s whether its last state is everybody's, in vain")
+
+
+__all__ = ["EndsAlike"]

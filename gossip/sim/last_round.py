@@ -1,0 +1,100 @@
+"""The end of a simulated training: all scripts come to their last round, and whoever serves that one lies in it.
+
+In any other round the next one's hashes would tell. What is said is a little longer than the truth, so nobody refuses it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from random import Random
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gossip.core.events import Payload
+from gossip.core.messages import Commit, Envelope, PeerId
+from gossip.core.peer import Peer
+from gossip.core.rolling import RollingRounds
+from gossip.lying import Letter
+
+from .checkers.concluding import EndsAlike
+from .toy_trainer import ToyTrainer, payload_of
+from .wire import Outgoing
+
+if TYPE_CHECKING:
+    from .driver import Swarm
+
+ROUNDS = 3  # that are still trained, at least
+LOOKED_AT = 12
+LONGER = np.float32(1.01)
+SLICE_S = 0.25
+
+
+class LiesAtLast:
+    """What ``Swarm.outgoing`` is set to: the first server that hands out its result of ``round_id`` gives some another one.
+
+    Args:
+        able: Who may be that server; None: anybody.
+    """
+
+    def __init__(
+        self, round_id: int, victims: Iterable[PeerId], able: Iterable[PeerId] | None, then: Outgoing | None = None
+    ) -> None:
+        self.round_id, self.victims, self._then = round_id, frozenset(victims), then
+        self._able = None if able is None else frozenset(able)
+        self.liar: PeerId | None = None
+        self.told = 0
+
+    def __call__(self, sender: PeerId, to: PeerId, envelope: Envelope, payload: Payload | None) -> Iterable[Letter]:
+        commit = envelope.message
+        if isinstance(commit, Commit) and commit.round_id == self.round_id and commit.server == sender and payload is not None:
+            if self.liar is None and (self._able is None or sender in self._able):
+                self.liar = sender
+            if sender == self.liar and to in self.victims and commit.shard == 0:
+                self.told += 1
+                lie = payload_of((payload.data * LONGER).astype(np.float32), digest=True)
+                return [(to, replace(envelope, message=replace(commit, digest=lie.digest)), lie)]
+        return [(to, envelope, payload)] if self._then is None else self._then(sender, to, envelope, payload)
+
+
+def play_end(swarm: Swarm[Peer], liars: frozenset[PeerId], checker: EndsAlike) -> int:
+    """Where somebody may lie, and a majority is needed: lets all come to their end, and judges it. How many were lied to.
+
+    Args:
+        liars: Of the run: one of them is the server that lies, if there are any.
+    """
+    cores = {peer: host.core for peer, host in swarm.hosts.items() if host.running}
+    settings = next((core.settings for core in cores.values()), None)
+    if settings is None or not settings.f or not all(isinstance(core.rounds, RollingRounds) for core in cores.values()):
+        return 0
+    last = _last_of(max(cores.values(), key=lambda core: core.rounds.round_id), liars)
+    rng = Random(f"last round/{swarm.seed}")
+    victims = rng.sample(sorted(cores), rng.randint(1, max(1, len(cores) - 1)))
+    lies = swarm.outgoing = LiesAtLast(last - 1, victims, liars or None, swarm.outgoing)
+    for host in swarm.hosts.values():
+        if isinstance(host.trainer, ToyTrainer):
+            host.trainer.rounds = last
+    rounds = settings.rounds
+    until = swarm.now + 2 * (rounds.drain_timeout_s + rounds.round_timeout_s)
+    while swarm.now < until and any(_trains(swarm, peer) for peer in cores):
+        swarm.run_for(SLICE_S)
+    checker.judge_end(swarm)
+    return lies.told
+
+
+def _last_of(core: Peer, liars: frozenset[PeerId]) -> int:
+    """How many rounds there are in all: of a few, so many that a liar may serve the last one, if there are any."""
+    rounds, settings = core.rounds, core.settings
+    assert isinstance(rounds, RollingRounds)
+    for last in range(rounds.round_id + ROUNDS, rounds.round_id + ROUNDS + LOOKED_AT):
+        plan = rounds.topology(rounds.agreed.electorate(), last - 1, settings.seed, shards=len(rounds.sizes))
+        if plan.servers[0][0] in liars:
+            return last
+    return rounds.round_id + ROUNDS
+
+
+def _trains(swarm: Swarm[Peer], peer: PeerId) -> bool:
+    """Whether it has not come to its end yet."""
+    host = swarm.hosts[peer]
+    return host.running and isinstance(host.trainer, ToyTrainer) and host.trainer.confirmed is None
