@@ -108,10 +108,19 @@ def data_exact(summary: dict[str, Any]) -> bool:
     return samples["once"] > 0 and samples["twice"] == samples["never"] == 0
 
 
+def assert_no_secret_is_shown(run: Run) -> None:
+    """In no command line and no environment, which others on the machine can read."""
+    secret = read_pair(run.out / "swarm.key").secret
+    for row in run.rows("spawned"):
+        for file in ("cmdline", "environ"):
+            assert secret.encode() not in Path(f"/proc/{row['pid']}/{file}").read_bytes()
+
+
 def test_a_swarm_grows_and_shrinks_and_who_remains_never_starts_again(run: Run) -> None:
     most, rest = effort((3, 0), (14, 1))
-    run.begin("-n", "2", "--room", str(2 + most))
+    run.begin("-n", "2", "--room", str(2 + most), "--keys")
     run.train(range(2))
+    assert_no_secret_is_shown(run)
     run.join(most - rest)
     first_to_stay = 2 + most - rest
     run.train(range(first_to_stay))
@@ -129,6 +138,7 @@ def test_a_swarm_grows_and_shrinks_and_who_remains_never_starts_again(run: Run) 
     assert all(join["round"] > 0 for join in summary["joins"])
     assert len(summary["left"]) == most - rest
     assert (summary["rejoins"], summary["suspected"], len(summary["finished"])) == ([], [], 2 + rest)
+    assert run.rows("notice") == [], "somebody was turned away for a key"
 
 
 def test_the_last_one_goes_on_and_a_fresh_swarm_grows_from_it(run: Run) -> None:
@@ -148,18 +158,3 @@ def test_the_last_one_goes_on_and_a_fresh_swarm_grows_from_it(run: Run) -> None:
     epochs = [(row["twice"], row["never"]) for row in run.rows("epoch")]
     assert epochs == [(0, 0)] * len(epochs)
     assert len(summary["finished"]) == 1 + fresh
-
-
-def test_newcomers_get_in_where_there_are_keys_and_no_secret_is_shown(run: Run) -> None:
-    run.begin("-n", "2", "--room", "3", "--keys")
-    run.train(range(2))
-    secret = read_pair(run.out / "swarm.key").secret
-    for row in run.rows("spawned"):
-        for file in ("cmdline", "environ"):
-            assert secret.encode() not in Path(f"/proc/{row['pid']}/{file}").read_bytes()
-    run.join(1)
-    run.train(range(3))
-    summary = run.end()
-    assert [launcher.returncode for launcher in run.launchers] == [0, 0]
-    assert (summary["status"], summary["replicas_identical"], len(summary["joins"])) == ("finished", True, 1)
-    assert run.rows("notice") == []

@@ -50,7 +50,7 @@ RAISES = TRAIN.replace("WIDTH", "2").replace(
     '        raise ValueError("Expected input batch_size (32) to match target batch_size (31)")\n'
     "    loss.backward()\n",
 )
-OTHER_MODEL = TRAIN.replace("WIDTH", "2 + int(os.environ['GOSSIP_PEER'])")
+OTHER_MODEL = TRAIN.replace("WIDTH", "2 + (os.environ['GOSSIP_PEER'] == '2')")
 OTHER_OPTIMIZER = """\
 import torch
 import gossip
@@ -147,12 +147,12 @@ def taken_port(desk: Desk) -> None:
 
 def script_raises(desk: Desk) -> None:
     (desk.folder / "train.py").write_text(RAISES)
-    desk.gossip("run -n 2 --name digits train.py", only=lambda line: line.startswith("x peer 1 failed"))
+    desk.gossip("run -n 3 --name digits train.py", only=lambda line: line.startswith("x peer 2 failed"))
 
 
 def other_model(desk: Desk) -> None:
     (desk.folder / "train.py").write_text(OTHER_MODEL)
-    desk.gossip("run -n 2 --name digits train.py", only=lambda line: line.startswith("x peer 1 failed"))
+    desk.gossip("run -n 3 --name digits train.py", only=lambda line: line.startswith("x peer 2 failed"))
 
 
 def wrong_key(desk: Desk) -> None:
