@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
@@ -16,10 +16,15 @@ SAME_CLOCK_S = 0.002
 
 
 class Collector:
-    """Takes in the files of one host. Where they go is ours to say: a path that leads out of the folder is refused."""
+    """Takes in the files of one host. Where they go is ours to say: a path that leads out of the folder, or to a peer of another
+    host, is refused.
 
-    def __init__(self, folder: Path, host: str) -> None:
-        self._folder, self._host = folder, host
+    Args:
+        peers: Which run there.
+    """
+
+    def __init__(self, folder: Path, host: str, peers: Container[int]) -> None:
+        self._folder, self._host, self._peers = folder, host, peers
         self._open: tuple[str, BinaryIO] | None = None
         self.paths: list[Path] = []
         self.left_out: list[str] = []
@@ -45,6 +50,9 @@ class Collector:
         if not parts or ".." in parts or parts[0].startswith("/"):
             raise Malformed(f"{self._host} sends a file that is none of the run's: {name!r}")
         is_peers = parts[0].startswith("peer-") and len(parts) > 1
+        number = parts[0].removeprefix("peer-")
+        if is_peers and not (number.isdecimal() and int(number) in self._peers):
+            raise Malformed(f"{self._host} sends a file of a peer that is not there: {name!r}")
         return self._folder.joinpath(*parts) if is_peers else self._folder.joinpath(FETCHED, self._host, *parts)
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
 """A launcher's door: where newcomers knock, and where the launchers of a run tell each other where their peers are.
 
-Each writes what it hears into its own ``seeds/``, which is all that a peer's node ever reads. Doors visit each other: at once
-when something has changed, and else every second to compare what they know. What they agree on is in ``doorkeeper``.
+Each writes what it hears into its own ``seeds/``, which is all that a peer's node ever reads. Doors visit each other
+(``neighbours``); what they agree on, and who is believed, is in ``doorkeeper``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import random
 import secrets
 import time
 from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,16 +26,14 @@ from gossip.transport.curve import Authenticator, as_server, prove_closed
 from gossip.transport.sockets import bind, bound_address, endpoint
 
 from . import door_messages as says
-from .door_calls import NUMBER_BYTES, Unanswered, ask, new_socket, plain
+from .door_calls import NUMBER_BYTES, ask, new_socket, plain
 from .door_folder import DoorFolder
 from .door_rates import Allowance
-from .doorkeeper import CLAIMED, DOOR_ID_BYTES, DoorEntry, Doorkeeper, Entry, News
+from .doorkeeper import CLAIMED, DOOR_ID_BYTES, DoorEntry, Doorkeeper, Entry
 from .entrance import Entrance
+from .neighbours import Neighbours
 
 LOOK_S = 0.2
-VISIT_S = 1.0
-VISIT_SOON_S = 0.2  # while somebody of the first peers is missing
-BACK_OFF_MAX_S = 8.0
 ASK_S = 2.0
 GOODBYE_S = 1.0
 CLAIM_TRIES = 8
@@ -46,19 +43,6 @@ KNOCK_COST = 20.0
 BYTES_A_UNIT = 4096
 UNITS_A_S, UNITS_AT_ONCE = 500.0, 2000.0
 STUMBLES_MAX = 16
-
-
-@dataclass(slots=True)
-class Neighbour:
-    """Another door, and how it went with it."""
-
-    address: str
-    news: set[int] = field(default_factory=set)  # ids whose entries it has not been told of
-    wake: asyncio.Event = field(default_factory=asyncio.Event)
-    tries: int = 0  # since it answered last
-    error: str = ""
-    answered: bool = False
-    gone: bool = False
 
 
 class Door:
@@ -94,7 +78,6 @@ class Door:
         self._key = read_pair(entrance.key) if entrance.key is not None else None
         self._insecure = config.insecure or self._key is not None  # it may listen elsewhere than on loopback
         self._authenticator: Authenticator | None = None
-        self._neighbours: dict[str, Neighbour] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._allowance = Allowance(UNITS_A_S, UNITS_AT_ONCE)
         self._knocks = 0
@@ -121,6 +104,7 @@ class Door:
         self.address = at.removeprefix("tcp://")
         local = DoorEntry(self.door, self.address, self._folder.place())
         self.keeper = Doorkeeper(local, self._own, self._config.peers, self._config.peers_max)
+        self.neighbours = Neighbours(self._config.run_id, self.keeper, self._ask, self._learn, self._run, self._going_on)
         self._folder.announce(local)
         self.meet(self._entrance.seeds)
         self._look()
@@ -150,7 +134,7 @@ class Door:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         question = says.Push(self._config.run_id, entry, tuple(self.keeper.entries.values()), ())
-        goodbyes = [self._ask(other.address, question) for other in self._neighbours.values() if other.answered]
+        goodbyes = [self._ask(other.address, question) for other in self.neighbours.all.values() if other.answered]
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(asyncio.gather(*goodbyes, return_exceptions=True), self.goodbye_s)
         self._destroy()
@@ -244,9 +228,10 @@ class Door:
                 digest = keeper.digest()
                 if digest == question.digest:
                     return says.State(keeper.local, digest, (), ())
-                return says.State(keeper.local, digest, tuple(keeper.entries.values()), tuple(keeper.doors.values()))
+                return says.State(keeper.local, digest, tuple(keeper.entries.values()), keeper.told)
             case says.Push():
                 self._learn(question.entries, (question.sender, *question.doors))
+                self.neighbours.make_sure(question.sender, question.entries)
                 return says.State(keeper.local, keeper.digest(), (), ())
             case _:
                 return None
@@ -271,6 +256,8 @@ class Door:
         if config.room <= config.peers:
             first = f"the run {config.name} has room for its {config.peers} first peers only"
             return says.TurnedAway("full", first, f"gossip run --room {2 * config.peers} ...")
+        if knock.door in keeper.doors:
+            return says.TurnedAway("wait", "there is a door of that number", "knock again: another number is drawn")
         if len(knock.door) != DOOR_ID_BYTES or not 1 <= knock.count <= config.peers_max:
             return says.TurnedAway(
                 "full", f"{knock.count} newcomers at once", f"the run {config.name} has room for {config.peers_max}"
@@ -289,7 +276,7 @@ class Door:
             tuple(sorted(ids.items())),
             given.model_dump_json().encode(),
             tuple(keeper.entries.values()),
-            tuple(keeper.doors.values()),
+            keeper.told,
         )
 
     def _code(self) -> tuple[tuple[str, ...], str, str]:
@@ -318,11 +305,11 @@ class Door:
             if proposal is None:
                 return None
             question = says.Propose(self._config.run_id, proposal.entries)
-            others = [other.address for other in self._neighbours.values() if other.answered and not other.tries]
-            answers = await asyncio.gather(*(self._ask(address, question) for address in others), return_exceptions=True)
+            asked = (self._ask(address, question) for address in self.neighbours.there)
+            answers = await asyncio.gather(*asked, return_exceptions=True)
             granted = [answer.peers for answer in answers if isinstance(answer, says.Granted)]
             if keeper.agreed(proposal, granted) and self._folder.claim(proposal.entries):
-                self._spread(keeper.give(proposal, time.monotonic()))
+                self.neighbours.spread(keeper.give(proposal, time.monotonic()))
                 return {entry.peer: entry.incarnation for entry in proposal.entries}
             await asyncio.sleep(CLAIM_PAUSE_S * (1 + self._draw(8)))
         return None
@@ -336,7 +323,7 @@ class Door:
 
     def troubles(self) -> list[str]:
         """Which doors do not answer, and what came back."""
-        return [f"{other.address}: {other.error} (x{other.tries})" for other in self._neighbours.values() if other.tries]
+        return self.neighbours.troubles()
 
     async def _keep(self) -> None:
         while True:
@@ -347,24 +334,22 @@ class Door:
                 self._look()
                 expired = self.keeper.expire(time.monotonic())
                 self._folder.write(expired, self.keeper)
-                self._spread(expired)
+                self.neighbours.spread(expired)
 
     def _look(self) -> None:
         """Reads what has changed in the folder, and tells the others."""
         for news in self._folder.look(self.keeper, self._let_in()):
-            self._spread(news)
-        for address in self._folder.other_doors():
-            self._visit(address)
+            self.neighbours.spread(news)
+        self.meet(self._folder.other_doors())
 
-    def _learn(self, entries: Iterable[Entry], doors: Iterable[DoorEntry]) -> None:
+    def _learn(self, entries: Iterable[Entry], doors: Iterable[DoorEntry], source: bytes = b"") -> None:
         """What another door says goes into the folder. It is passed on to nobody: every door tells all others itself, and who
-        has missed that compares."""
-        news = self.keeper.merge(entries, doors)
+        has missed that compares. ``source``: whose word it is."""
+        news = self.keeper.hear(entries, doors, source, self.neighbours.answers)
         for door in news.doors:
-            if door.ended:
-                self._forget(door.address)
-            else:
-                self._visit(door.address)
+            self._visit(door.address, named=True)
+        for door in news.closed:
+            self.neighbours.make_sure(door, ())
         self._folder.write(news, self.keeper)
         for peer in news.lost:
             self._lost(peer)
@@ -376,62 +361,9 @@ class Door:
         for address in addresses:
             self._visit(address)
 
-    def _visit(self, address: str) -> None:
-        if address != self.address and address not in self._neighbours and endpoint(f"tcp://{address}", self._insecure):
-            neighbour = self._neighbours[address] = Neighbour(address, set(self.keeper.entries))
-            self._run(self._visits(neighbour))
-
-    def _forget(self, address: str) -> None:
-        neighbour = self._neighbours.pop(address, None)
-        if neighbour is not None:
-            neighbour.gone = True
-            neighbour.wake.set()
-
-    def _spread(self, news: News) -> None:
-        for neighbour in self._neighbours.values() if news else ():
-            neighbour.news.update(entry.peer for entry in news.entries)
-            if not neighbour.tries:
-                neighbour.wake.set()
-
-    async def _visits(self, neighbour: Neighbour) -> None:
-        """All the visits to one door."""
-        while not neighbour.gone:
-            told, neighbour.news = neighbour.news, set()
-            neighbour.wake.clear()
-            pause_s = VISIT_S
-            try:
-                with self._going_on():
-                    await self._talk(neighbour.address, told)
-                neighbour.tries, neighbour.answered = 0, True
-                pause_s = VISIT_SOON_S if self.keeper.missing() else VISIT_S
-            except Unanswered as silence:
-                neighbour.tries, neighbour.error = neighbour.tries + 1, str(silence)
-                neighbour.news |= told
-                pause_s = min(BACK_OFF_MAX_S, VISIT_SOON_S * 2 ** min(neighbour.tries, 10))
-            with contextlib.suppress(TimeoutError):
-                # wait_for would not be cancelled any more once it is woken (bpo-37658), and the door never closed.
-                async with asyncio.timeout(pause_s):
-                    await neighbour.wake.wait()
-
-    async def _talk(self, address: str, told: Collection[int]) -> None:
-        """Tells a door what is new, or else asks whether it knows the same. Raises: Unanswered."""
-        keeper, run = self.keeper, self._config.run_id
-        before = keeper.digest()
-        known = tuple([keeper.entries[peer] for peer in told if peer in keeper.entries])
-        question = says.Push(run, keeper.local, known, ()) if known else says.Pull(run, keeper.local, before)
-        answer = await self._state(address, question)
-        self._learn(answer.entries, (answer.door, *answer.doors))
-        if isinstance(question, says.Pull) and answer.digest != keeper.digest():
-            everything = says.Push(run, keeper.local, tuple(keeper.entries.values()), tuple(keeper.doors.values()))
-            await self._state(address, everything)
-
-    async def _state(self, address: str, question: says.Question) -> says.State:
-        answer = await self._ask(address, question)
-        if isinstance(answer, says.TurnedAway):
-            raise Unanswered(answer.message)
-        if not isinstance(answer, says.State):
-            raise Unanswered("it gave an answer to another question")
-        return answer
+    def _visit(self, address: str, named: bool = False) -> None:
+        if address != self.address and endpoint(f"tcp://{address}", self._insecure):
+            self.neighbours.visit(address, named)
 
     async def _ask(self, address: str, question: says.Question) -> says.Said:
         return await ask(self._context, address, question, ASK_S, self._key)

@@ -2,6 +2,9 @@
 
 Everything is one register an id, and of two entries for an id every door keeps the same, whatever it hears first and however
 often: so doors that have heard of the same entries know the same. A door is an id of its own and the launcher that owns it.
+
+Whoever talks to doors can say what he likes, so who says it counts (``hear``): a door is believed about its own peers when it
+answers at its own address, before anybody else, and others are believed about them when it does not answer.
 """
 
 from __future__ import annotations
@@ -19,6 +22,12 @@ GRANT_S = 10.0
 """Who was granted an id has told all doors by then, or does not take it."""
 LEASE_S = 60.0
 """Who was given an id opens a door of its own at once; whoever has not by then will not come."""
+CLAIM_S = 300.0
+"""A newcomer has an address by then, or its id goes back, whoever has claimed it."""
+UNMET_MAX = 64
+"""Doors that were named and have not answered yet: whoever makes them up fills no more than this."""
+JUMP_MAX = 2**16
+"""So many lives further may somebody else say that a peer is: what comes after the last number there is would be nobody's."""
 CLAIMED: Literal[0] = 0
 LISTENING: Literal[1] = 1
 LET_IN: Literal[2] = 2
@@ -87,6 +96,7 @@ class News:
     entries: tuple[Entry, ...] = ()
     doors: tuple[DoorEntry, ...] = ()
     lost: tuple[int, ...] = ()  # own ids that turned out to be somebody else's
+    closed: tuple[DoorEntry, ...] = ()  # doors that are said to have closed: whoever visits them finds out
 
     def __bool__(self) -> bool:
         return bool(self.entries or self.doors)
@@ -116,6 +126,9 @@ class Doorkeeper:
         self._proposals: list[Proposal] = []
         self._granted: dict[int, tuple[Entry, float]] = {}
         self._leases: dict[int, tuple[Entry, float]] = {}
+        self._claims: dict[int, tuple[Entry, float]] = {}  # of newcomers, and until when they count
+        self._vouched: set[int] = set()  # ids whose entry is the word of the door that it names
+        self._met: set[bytes] = set()  # doors that have answered
         self.merge([Entry(peer, incarnation, CLAIMED, local.door) for peer, incarnation in own.items()])
 
     # --- what is known ----------------------------------------------------------------------------------------------------
@@ -126,6 +139,82 @@ class Doorkeeper:
         lost = tuple([entry.peer for entry in new if entry.peer in self.own and entry.owner != self.local.door])
         self.own.difference_update(lost)
         return News(new, tuple([door for door in doors if self._take_door(door)]), lost)
+
+    def hear(self, entries: Iterable[Entry], doors: Iterable[DoorEntry], source: bytes, answers: Callable[[bytes], bool]) -> News:
+        """As ``merge``, for what was said by somebody: takes what that one may say.
+
+        Args:
+            source: The door that has said it at its own address; b"": somebody has sent it here.
+            answers: Whether a door of that number answers at present.
+        """
+        new: list[Entry] = []
+        lost: list[int] = []
+        for entry in entries:
+            if self._may_say(entry, source, answers):
+                own_word = source != b"" and entry.owner == source and not entry.ended  # who has ended has no more to lose
+                if own_word and entry.peer not in self._vouched | self.own:
+                    self.entries.pop(entry.peer, None)  # what others had said of it before, however great
+                news = self.merge([entry])
+                new += news.entries
+                lost += news.lost
+                if own_word and self.entries.get(entry.peer) == entry:
+                    self._vouched.add(entry.peer)
+        named = [door for door in doors if door.door != self.local.door]
+        closed = [door for door in named if door.ended and door.door in self.doors and not self.doors[door.door].ended]
+        return News(tuple(new), tuple([door for door in named if self._takes_named(door)]), tuple(lost), tuple(closed))
+
+    def _may_say(self, entry: Entry, source: bytes, answers: Callable[[bytes], bool]) -> bool:
+        known, own_word = self.entries.get(entry.peer), source != b"" and entry.owner == source
+        if entry.incarnation > JUMP_MAX + (0 if known is None else known.incarnation):
+            return False
+        if known is None:
+            return True
+        if entry.peer in self.own:
+            # Of ours nobody knows more than we do; but a newcomer's id may have been given away twice.
+            return own_word and entry.peer >= self._first and entry.incarnation == known.incarnation
+        later = entry.incarnation > known.incarnation
+        vouched = entry.peer in self._vouched and answers(known.owner)
+        if not vouched or entry.owner == known.owner == source:
+            return True
+        # Its door is there, and has said how it is: another door may have been given the id as well, or have it next.
+        return known.ended if later else own_word
+
+    def _takes_named(self, door: DoorEntry) -> bool:
+        """A door has one address, and when it has closed others cannot know better than whoever visits it."""
+        known = self.doors.get(door.door)
+        unmet = [other for other in self.doors.values() if other.door not in self._met and not other.ended]
+        if door.ended or len(unmet) > UNMET_MAX:
+            return False
+        if known is not None and not known.ended:
+            return known.address != door.address and door.door not in self._met  # it is where somebody answers
+        self.doors.pop(door.door, None)  # it was taken for closed: that others have said so may have been a lie
+        self._met.discard(door.door)
+        return self._take_door(door)
+
+    def meet(self, door: DoorEntry) -> bool:
+        """A door has answered, at the address that this says. False: one of its number is known elsewhere."""
+        known = self.doors.get(door.door)
+        if door.ended or door.door == self.local.door:
+            return False
+        if known is not None and known.address != door.address and door.door in self._met and not known.ended:
+            return False
+        if known is None and not self._take_door(door):
+            return False
+        self.doors[door.door] = door  # what others have said of it counts no more
+        self._met.add(door.door)
+        return True
+
+    def forget(self, door: bytes) -> None:
+        """It was said to have closed, or was only named, and does not answer."""
+        if door in self._met:
+            self.merge((), [replace(self.doors[door], ended=True)])
+        elif door != self.local.door:
+            self.doors.pop(door, None)
+
+    @property
+    def told(self) -> tuple[DoorEntry, ...]:
+        """The doors that others are told of: those where we have seen that somebody is there, or was."""
+        return tuple([entry for door, entry in self.doors.items() if door in self._met or door == self.local.door])
 
     def _disowned(self, entry: Entry) -> Entry:
         """Ids that we are said to have and do not know of go back: the answer that gave them to us was lost."""
@@ -139,6 +228,7 @@ class Doorkeeper:
         if not 0 <= entry.peer < self._ids or (known is not None and entry.order <= known.order):
             return False
         self.entries[entry.peer] = entry
+        self._vouched.discard(entry.peer)
         return True
 
     def _take_door(self, door: DoorEntry) -> bool:
@@ -150,6 +240,7 @@ class Doorkeeper:
             if gone is None:
                 return False
             del self.doors[gone]
+            self._met.discard(gone)
         self.doors[door.door] = door
         return True
 
@@ -175,7 +266,7 @@ class Doorkeeper:
 
     def digest(self) -> bytes:
         """The same at two doors that know the same."""
-        doors = sorted((door, entry.order) for door, entry in self.doors.items())
+        doors = sorted(door for door, entry in self.doors.items() if not entry.ended)
         return blake2b(repr((sorted(entry.order for entry in self.entries.values()), doors)).encode(), digest_size=16).digest()
 
     def missing(self) -> list[int]:
@@ -280,4 +371,16 @@ class Doorkeeper:
         for entry in over:
             del self._leases[entry.peer]
         missing = [entry for entry in over if entry.owner not in self.doors and self.entries.get(entry.peer) == entry]
+        missing += self._old_claims(now)
         return self.merge([replace(entry, ended=True) for entry in missing])
+
+    def _old_claims(self, now: float) -> list[Entry]:
+        """Ids that somebody has claimed, and nobody uses."""
+        claims = [
+            entry
+            for entry in self.entries.values()
+            if entry.progress == CLAIMED and not entry.ended and entry.peer not in self.own and entry.peer >= self._first
+        ]
+        since = {peer: until for peer, (entry, until) in self._claims.items() if self.entries.get(peer) == entry}
+        self._claims = {entry.peer: (entry, since.get(entry.peer, now + CLAIM_S)) for entry in claims}
+        return [entry for entry, until in self._claims.values() if now >= until]

@@ -303,6 +303,8 @@ class Launch:
                     self._say(f"! {error}")
 
     def _take_row(self, found: Place, row: dict[str, Any]) -> None:
+        if isinstance(row.get("peer"), int) and row["peer"] not in found.peers:
+            raise ValueError(f"{found.name} tells of peer {row['peer']}, which is not there")
         self._events.write({**row, "host": found.name})
         if row.get("event") == "door":
             self._introduce(found, str(row["address"]))
@@ -423,7 +425,7 @@ class Launch:
         if not found.ended or found.remote.over or found.remote.silent_s > SILENT_S:
             self._say(f"! the logs of {found.name} are there only: {self._wanted.host_folder(found.host)}")
             return
-        found.collector = Collector(self._folder, found.name)
+        found.collector = Collector(self._folder, found.name, found.peers)
         try:
             await found.remote.ask("fetch", "fetched", FETCH_S)
         except Lost as lost:

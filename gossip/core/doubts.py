@@ -7,6 +7,7 @@ itself: then this peer's update is the odd one.
 from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
+from collections.abc import Sequence
 from typing import TypeAlias
 
 from .agreed import Agreed, whence
@@ -25,6 +26,7 @@ ROUNDS_KEPT = 256
 hundred times as long: that is no lie, but such a one was seen not long before."""
 
 REFUSALS_KEPT = 64
+ORDERS_KEPT = 8  # rounds: what a server has made is heard soon, or was never taken
 
 Lengths: TypeAlias = "OrderedDict[int, tuple[PeerId, float, int]]"
 """Round -> who made its result, how long that was, and of how many samples."""
@@ -40,6 +42,8 @@ class Doubts:
         self._lengths: dict[int, Lengths] = {}
         self._refused: OrderedDict[tuple[PeerId, int], None] = OrderedDict()  # whose results of which rounds
         self.silences, self.witness = agreed.silences, Witness(server.local, agreed.receipts)
+        self._present: Sequence[ShardRound] = ()
+        self._orders: dict[int, tuple[tuple[PeerId, ...], ...]] = {}  # round -> who serves each shard, one after the other
         self._waited: OrderedDict[tuple[PeerId, int], None] = OrderedDict()  # likewise, for what did not come
 
     def charges(self) -> tuple[Charge, ...]:
@@ -50,13 +54,20 @@ class Doubts:
         charges = [*self.witness.statements(here), *[Charge(*charge) for charge in told]][-CHARGES_MAX:]
         return tuple(sorted(charges, key=lambda c: (c.peer, c.round_id, c.silent, c.turn, c.content)))
 
-    def saw(self, event: Received, shards: int) -> None:
+    def saw(self, event: Received) -> None:
         """A message has come, whether it is of use or not."""
         commit = event.message
         if not self.f or not isinstance(commit, Commit):
             return
-        # Nobody can make up so many turns that what it said in a true one is forgotten.
-        true = commit.shard < shards and commit.made_at < 2 * len(self.server.roster)
+        if (present := self.claims.astray.shards) is not self._present:
+            self._present = present
+            self._orders[self.server.round_id] = tuple([shard.order for shard in present])
+            while len(self._orders) > ORDERS_KEPT:
+                del self._orders[min(self._orders)]
+        # What is no turn of that server nobody need remember: so it can make up few.
+        orders = self._orders.get(commit.round_id, ())
+        order = orders[commit.shard] if commit.shard < len(orders) else ()
+        true = commit.made_at < 2 * len(order) and order[commit.made_at % len(order)] == commit.server
         if true and commit.parent and commit.parent == self.agreed.lineage.before(commit.round_id):
             self.witness.saw(event.sender, event.incarnation, commit)
 

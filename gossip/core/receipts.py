@@ -9,7 +9,7 @@ A turn is of one life, one shard, one attempt and one history: an honest server 
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from hashlib import blake2b
 from struct import pack
@@ -19,7 +19,7 @@ from .lineage import header_bytes
 from .messages import DIGEST_BYTES, Charge, Commit, PeerId
 
 TURNS_KEPT = 64
-"""Turns of all servers that a peer remembers what it was handed in."""
+"""Turns of one server that a peer remembers what it was handed in, and results that it remembers of each who handed them over."""
 
 STATED_MAX = 4
 """Turns of one server of which one peer's word is kept: nobody can push out what others say."""
@@ -27,7 +27,6 @@ STATED_MAX = 4
 SAID_MAX = 8
 """Of all servers: what one peer says takes so much room in every state at most."""
 
-CONTENTS_MAX = 4
 PROVEN_MAX = 16
 MOST_ROWS = 2**16
 HEX = frozenset("0123456789abcdef")
@@ -132,36 +131,38 @@ class Receipts:
 
 
 class Witness:
-    """What this peer was handed, and by whom."""
+    """What this peer was handed, and by whom. One that makes up turns pushes out what it has said itself before, its oldest
+    rounds first, and nothing of anybody else's."""
 
     def __init__(self, local: PeerId, receipts: Receipts) -> None:
         self.local, self.receipts = local, receipts
-        self._handed: OrderedDict[Place, Charge] = OrderedDict()  # by the server itself, the first in its turn
-        self._heard: OrderedDict[Place, set[bytes]] = OrderedDict()  # the contents that anybody has handed over
+        self._handed: dict[PeerId, dict[Place, Charge]] = {}  # by the server itself, the first in its turn
+        self._heard: dict[PeerId, dict[tuple[Place, bytes], int]] = {}  # contents, with their rounds, that each has handed over
 
     def saw(self, sender: PeerId, incarnation: int, commit: Commit) -> None:
         """``sender`` has handed over that commit, in the life ``incarnation``. Taken or not, it was said."""
         place = commit.server, commit.round_id, commit.shard, commit.made_at, commit.parent
         content = _hash(header_bytes(commit))
-        heard = self._heard.setdefault(place, set())
-        if len(heard) < CONTENTS_MAX:
-            heard.add(content)
-        if sender == commit.server and place not in self._handed:
+        heard = self._heard.setdefault(sender, {})
+        heard[place, content] = commit.round_id
+        while len(heard) > TURNS_KEPT:
+            del heard[min(heard, key=heard.__getitem__)]
+        handed = self._handed.setdefault(sender, {}) if sender == commit.server else {}
+        if sender == commit.server and place not in handed:
             turn = _hash(pack(">3q", incarnation, commit.shard, commit.made_at) + commit.parent)
-            self._handed[place] = Charge(sender, commit.round_id, turn=turn, content=content)
-        for kept in (self._handed, self._heard):
-            while len(kept) > TURNS_KEPT:
-                kept.popitem(last=False)
+            handed[place] = Charge(sender, commit.round_id, turn=turn, content=content)
+            while len(handed) > TURNS_KEPT:
+                del handed[min(handed, key=lambda place: place[1])]
 
     def statements(self, round_id: int) -> list[Charge]:
         """What is disputed of it, and not yet stated, in that round: the latest last."""
         oldest = round_id - self.receipts.window
-        told = [
-            charge for charge in self._handed.values() if charge.round_id >= oldest and self.receipts.wants(self.local, charge)
-        ]
-        apart = {place for place, heard in self._heard.items() if len(heard) > 1}
-        seen = {charge for place, charge in self._handed.items() if place in apart}
-        return [charge for charge in told if charge in seen or self.receipts.is_disputed(charge)]
+        handed = [item for known in self._handed.values() for item in known.items()]
+        told = [(place, c) for place, c in handed if c.round_id >= oldest and self.receipts.wants(self.local, c)]
+        contents = {said for heard in self._heard.values() for said in heard}
+        apart = {place for place, number in Counter([place for place, _ in contents]).items() if number > 1}
+        disputed = [charge for place, charge in told if place in apart or self.receipts.is_disputed(charge)]
+        return sorted(disputed, key=lambda charge: charge.round_id)
 
 
 def _hash(content: bytes) -> bytes:

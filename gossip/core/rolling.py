@@ -178,7 +178,7 @@ class RollingRounds:
         if isinstance(message, CommitRequest):
             return self.log.catch_up(sender, message, self.round_id, self.agreed.lineage.before(message.first))
         self.elsewhere.heard(sender, message.round_id, isinstance(message, Update))
-        self.doubts.saw(event, len(self.sizes))
+        self.doubts.saw(event)
         if isinstance(message, NotMe):
             return self._on_not_me(sender, message, now)
         if message.round_id > self.round_id or not self._shards:

@@ -15,16 +15,13 @@ from gossip.core.messages import PeerId
 
 from .base import Traffic
 from .curve import Authenticator, Keys, Knock, as_server, prove_closed
+from .strangers import Strangers
 
 NOBODY: PeerId = -2
 """As the owner of a connection: it has had a key that counts no more."""
-NOTICE_S = 2.0
-"""Whose key is not known for so long is told to people: that of a newcomer may be on its way."""
 SILENT_S = 5.0
 """Whoever is let in says something at once (``GREETING``): it is by messages that we know whose a connection is."""
 GREETING = b""
-STRANGERS_MAX = 64
-FORGET_S = 60.0
 
 _DONTWAIT = int(zmq.DONTWAIT)
 _SRCFD = int(zmq.SRCFD)
@@ -52,7 +49,7 @@ class Guard:
         self._epoll.register(self._authenticator.fd, select.EPOLLIN)
         self.fd: int = self._epoll.fileno()
         self._doors: list[Door] = []
-        self._strangers: dict[str, tuple[float, str]] = {}  # key -> when it was refused first, and where it came from
+        self._strangers = Strangers()
         self._proving = False
 
     def door_of(self, socket: zmq.Socket[bytes]) -> Door:
@@ -79,8 +76,7 @@ class Guard:
             return True
         if not self._proving:
             self._traffic.drop("unknown_key")
-            if len(self._strangers) < STRANGERS_MAX:
-                self._strangers.setdefault(knock.key, (0.0, knock.address))
+            self._strangers.refuse(knock.key, knock.address)
         return False
 
     def look(self, now: float) -> None:
@@ -88,24 +84,14 @@ class Guard:
         self._authenticator.answer()
         for door in self._doors:
             door.look(now)
-        for key, (since, address) in list(self._strangers.items()):
-            self._tell_of(key, since, address, now)
-
-    def _tell_of(self, key: str, since: float, address: str, now: float) -> None:
-        if not since:
-            self._strangers[key] = (now, address)
-        elif self.keys.peer_of(key) is not None:
-            del self._strangers[key]
-        elif now - since >= NOTICE_S:
-            matter = ("unknown_key", address)  # and not the key: of those somebody may have as many as he likes
+        for address in self._strangers.settled(now):
+            self._traffic.settled(("unknown_key", address))
+        for key, address in self._strangers.to_tell(now, lambda key: self.keys.peer_of(key) is not None):
             self._traffic.note(
-                matter,
+                ("unknown_key", address),
                 f"refused somebody at {address} whose key {key[:8]}... is in no seed file here",
                 "if it is a peer of this run: its seed file has to get here, by the shared folder or by its launcher's door",
             )
-            if now - since >= FORGET_S:
-                self._traffic.settled(matter)
-                del self._strangers[key]
 
     def sweep(self) -> None:
         """Cuts off every connection whose key counts no more."""

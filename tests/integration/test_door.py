@@ -8,6 +8,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,10 @@ from gossip.config import RunConfig, resolve
 from gossip.keys import make_pair
 from gossip.launch import door as doors
 from gossip.launch import door_messages as says
+from gossip.launch import neighbours
 from gossip.launch.door import Door
 from gossip.launch.door_calls import NUMBER_BYTES, Unanswered, ask
-from gossip.launch.doorkeeper import CLAIMED, Entry
+from gossip.launch.doorkeeper import CLAIMED, LET_IN, UNMET_MAX, DoorEntry, Entry
 from gossip.launch.entrance import Entrance
 from gossip.rendezvous import SeedFolder, announce_end, peers_in, read_seed
 
@@ -245,7 +247,7 @@ async def test_a_door_that_hears_of_an_end_in_its_last_moment_closes_all_the_sam
     async with door_in(a, (0,)) as first, door_in(b, (1,), first.address) as second:
         announce(b, 1)
         await until(lambda: read_seed(a / "seeds", 1))
-        await until(lambda: all(other.wake._waiters for other in second._neighbours.values()))  # between two visits
+        await until(lambda: all(other.wake._waiters for other in second.neighbours.all.values()))  # between two visits
         announce_end(b / "seeds", 1)
         closing = asyncio.create_task(second.close())
         await asyncio.wait([closing], timeout=20.0)
@@ -280,3 +282,82 @@ async def test_a_full_disk_costs_an_answer_and_not_the_door(tmp_path: Path, monk
     assert [line for line in said if "No space left" in line] == [
         f"! the door at {door.address} could not do something, and goes on: OSError: [Errno 28] No space left on device"
     ]
+
+
+async def met(*open_doors: Door) -> None:
+    await until(lambda: all(len(one.neighbours.there) == len(open_doors) - 1 for one in open_doors))
+
+
+def lies_of(door: Door, stranger: bytes = ANOTHER) -> tuple[Entry, ...]:
+    """About peer 1, whose door this is."""
+    return (
+        Entry(1, 0, LET_IN, door.door, ended=True),
+        Entry(1, 7, LET_IN, door.door, False, "tcp://10.6.6.6:1", "tcp://10.6.6.6:2"),
+        Entry(1, 8, LET_IN, stranger, False, "tcp://10.6.6.6:1", "tcp://10.6.6.6:2"),
+    )
+
+
+async def test_whoever_has_the_key_of_the_swarm_cannot_speak_for_a_door_that_answers(tmp_path: Path) -> None:
+    a, b = tmp_path / "a", tmp_path / "b"
+    async with door_in(a, (0,)) as one, door_in(b, (1,), one.address, lost=lambda peer: pytest.fail("it was told so")) as other:
+        announce(a, 0)
+        announce(b, 1)
+        await until(lambda: read_seed(a / "seeds", 1))
+        await met(one, other)
+        before = read_seed(a / "seeds", 1)
+        for sender in (other.keeper.local, replace(other.keeper.local, ended=True), DoorEntry(ANOTHER, "127.0.0.1:1", ANOTHER)):
+            for lie in lies_of(other):
+                for door in (one, other):
+                    await asked(door, says.Push(config().run_id, sender, (lie,), ()))
+        announce(b, 0)  # when this has got there, all that came of the lies has
+        announce(a, 1 + 1)
+        await until(lambda: read_seed(b / "seeds", 2) and read_seed(a / "seeds", 0))
+        await met(one, other)
+        assert read_seed(a / "seeds", 1) == before == read_seed(b / "seeds", 1)
+        assert other.door in one.keeper.doors
+        assert not one.keeper.doors[other.door].ended
+        announce(b, 1, incarnation=1)
+        await until(lambda: read_seed(a / "seeds", 1).incarnation == 1)  # type: ignore[union-attr]
+
+
+async def test_what_a_door_says_at_its_end_is_believed_when_it_does_not_answer_any_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doors, "LOOK_S", 3600.0)  # it looks when it opens, and once more when it closes
+    a, b = tmp_path / "a", tmp_path / "b"
+    b.mkdir()
+    announce(b, 1)
+    async with door_in(a, (0,)) as one:
+        async with door_in(b, (1,), one.address) as other:
+            await until(lambda: read_seed(a / "seeds", 1))
+            await met(one, other)
+            announce_end(b / "seeds", 1)
+        await until(lambda: read_seed(a / "seeds", 1).ended)  # type: ignore[union-attr]
+        await until(lambda: one.keeper.doors[other.door].ended and not one.neighbours.all)
+
+
+async def test_doors_that_are_made_up_are_forgotten_and_do_not_fill_the_list(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(neighbours, "BACK_OFF_MAX_S", 0.2)
+    async with door_in(tmp_path / "a", (0,)) as one, door_in(tmp_path / "b", (1,), one.address) as other:
+        await met(one, other)
+        for much in range(10):
+            made_up = tuple([DoorEntry(bytes([much, n]) * 4, f"127.0.0.1:{1 + much}{n:02}", b"") for n in range(50)])
+            await asked(one, says.Push(config().run_id, made_up[0], (), made_up))
+            assert len(one.neighbours.all) <= UNMET_MAX + 2
+            assert len(one.keeper.doors) <= UNMET_MAX + 3
+        assert (await asked(one, says.Pull(config().run_id, other.keeper.local, b""))).doors == one.keeper.told
+        assert {door.door for door in one.keeper.told} == {one.door, other.door}
+        await until(lambda: list(one.neighbours.all) == [other.address])
+        assert set(one.keeper.doors) == {one.door, other.door}
+
+
+async def test_nobody_gets_an_id_under_the_number_of_a_door_that_is_there(tmp_path: Path) -> None:
+    async with door_in(tmp_path / "a", (0,)) as one, door_in(tmp_path / "b", (1,), one.address) as other:
+        announce(tmp_path / "a", 0)
+        await met(one, other)
+        await until(lambda: one.keeper.state == "running")
+        for taken in (one.door, other.door):
+            assert (await asked(one, knock(taken))).kind == "wait"
+        assert (await asked(one, says.Look())).free == 4

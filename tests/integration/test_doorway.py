@@ -96,7 +96,7 @@ async def test_a_peer_whose_id_is_somebody_elses_comes_again_under_another(tmp_p
     assert mine.doorway is not None
     door = mine.doorway.door
     other = Entry(2, 0, LET_IN, b"\xff" * 8, False, "tcp://127.0.0.1:7", "tcp://127.0.0.1:8")
-    heard.when.append((lambda view: view.rows[2].state == "training", lambda: door._learn([other], [])))
+    heard.when.append((lambda view: view.rows[2].state == "training", lambda: door._learn([other], [], other.owner)))
     heard.when.append((lambda view: 3 in view.rows and view.rows[3].state == "training", lambda: mine.end("terminate")))
     outcome = await asyncio.wait_for(mine.run(), 60)
     assert [(life.peer, life.code) for life in outcome.lives] == [(3, 0)]

@@ -16,7 +16,7 @@ from zmq.utils.monitor import parse_monitor_message
 from gossip.core.events import LinkDown, LinkUp
 from gossip.core.messages import Ping
 from gossip.errors import LocalError
-from gossip.transport import guard, links
+from gossip.transport import guard, links, strangers
 from gossip.transport.chunks import CHUNK_BYTES, FIRST, FIRST_MARK, NEXT, NEXT_MARK, checksum
 from gossip.transport.curve import KeyPair, as_client, new_pair
 from gossip.transport.zeromq import ZeroMQTransport
@@ -358,7 +358,7 @@ def notices(one: ZeroMQTransport) -> list[str]:
 
 def test_an_unknown_key_is_told_on_both_sides_once(peer, known: Known, monkeypatch):
     monkeypatch.setattr(links, "PATIENCE_S", 0.3)
-    monkeypatch.setattr(guard, "NOTICE_S", 0.3)
+    monkeypatch.setattr(strangers, "NOTICE_S", 0.3)
     one, other = peer(0), peer(1)
     watched = Watched(one, other)
     key = known.listed[0]
@@ -374,7 +374,7 @@ def test_an_unknown_key_is_told_on_both_sides_once(peer, known: Known, monkeypat
 
 
 def test_a_key_that_is_on_its_way_is_no_matter(peer, known: Known, monkeypatch):
-    monkeypatch.setattr(guard, "NOTICE_S", 0.5)
+    monkeypatch.setattr(strangers, "NOTICE_S", 0.5)
     one, other = peer(0), peer(1)
     watched = Watched(one, other)
     key = known.listed[0]

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gossip.launch.doorkeeper import DoorEntry, Doorkeeper, Entry
+from gossip.rendezvous import Seed
 
 IDS, FIRST = 5, 2
 NAMES = [bytes([letter]) * 8 for letter in b"abc"]
@@ -33,6 +34,7 @@ def keepers() -> list[Doorkeeper]:
     return [Doorkeeper(DoorEntry(name, f"10.0.1.{name[0]}:1", name), {}, FIRST, IDS) for name in NAMES]
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 2), st.one_of(ENTRIES, DOORS)), max_size=30),
     st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2)), max_size=10),
@@ -58,7 +60,7 @@ def test_after_all_have_exchanged_all_know_the_same(
     assert doors[0].entries == best, "the greatest entry for each id, and nothing but what was heard"
 
 
-@settings(max_examples=100)
+@settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_doors_that_reach_each_other_give_no_life_of_an_id_away_twice(data: st.DataObject) -> None:
     """Questions and answers of several doors in any order; those that give something away tell the others at some time."""
@@ -94,3 +96,58 @@ def test_doors_that_reach_each_other_give_no_life_of_an_id_away_twice(data: st.D
                     given_away += [(entry.peer, entry.incarnation) for entry in news.entries]
                     untold += [(n, news.entries) for n in range(3) if n != one["at"]]
     assert not [life for life, times in Counter(given_away).items() if times > 1]
+
+
+LIES = st.builds(
+    Entry,
+    peer=st.integers(0, IDS - 1),
+    incarnation=st.integers(0, 3),
+    progress=st.sampled_from([0, 1, 2]),
+    owner=st.sampled_from([b"", b"xxxxxxxx", *NAMES]),
+    ended=st.booleans(),
+    control=st.sampled_from(["", "tcp://10.6.6.6:1"]),
+)
+
+LIES_ABOUT_DOORS = st.builds(
+    DoorEntry,
+    door=st.sampled_from([*NAMES, b"dddddddd"]),
+    address=st.sampled_from(["10.6.6.6:1", "10.0.1.97:1"]),
+    place=st.sampled_from([b"", b"elsewher"]),
+    ended=st.booleans(),
+)
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.one_of(LIES, LIES_ABOUT_DOORS)), max_size=40),
+    st.permutations(range(3)),
+    st.integers(0, 40),
+)
+def test_whatever_somebody_says_doors_that_answer_are_believed_about_their_own_peers(
+    lies: list[tuple[int, Entry | DoorEntry]], order: list[int], visits_at: int
+) -> None:
+    """Each door has a peer; a liar sends all of them what he likes, before and after they have visited each other."""
+    doors = [Doorkeeper(DoorEntry(name, f"10.0.1.{name[0]}:1", b""), {n: 1}, FIRST, IDS) for n, name in enumerate(NAMES)]
+    for n, door in enumerate(doors):
+        door.publish(Seed(n, f"tcp://10.0.1.{n}:1", f"tcp://10.0.1.{n}:2", 1), let_in=True)
+    true = {n: door.entries[n] for n, door in enumerate(doors)}
+
+    def answers(door: bytes) -> bool:
+        return door in NAMES
+
+    def visit() -> None:
+        for at in order:
+            for door in doors:
+                if door is not doors[at]:
+                    assert door.meet(doors[at].local)
+                    door.hear(list(doors[at].entries.values()), doors[at].told, NAMES[at], answers)
+
+    for number, (at, lie) in enumerate(lies):
+        if number == visits_at:
+            visit()
+        doors[at].hear([lie] if isinstance(lie, Entry) else [], [lie] if isinstance(lie, DoorEntry) else [], b"", answers)
+    visit()
+    for door in doors:
+        assert {n: door.entries[n] for n in true} == true
+        assert not any(door.doors[name].ended for name in NAMES)
+        assert door.own

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import pytest
+
 from gossip.launch.doorkeeper import (
+    CLAIM_S,
     CLAIMED,
     DOORS_MAX,
     GRANT_S,
+    JUMP_MAX,
     LEASE_S,
     LET_IN,
     LISTENING,
+    UNMET_MAX,
     DoorEntry,
     Doorkeeper,
     Entry,
@@ -245,3 +250,122 @@ def test_what_was_given_away_elsewhere_in_the_meantime_is_not_given_away() -> No
     assert proposal is not None
     door.merge([Entry(2, 0, CLAIMED, b"another-")])
     assert not door.agreed(proposal, [])
+
+
+# --- who is believed ------------------------------------------------------------------------------------------------------
+
+
+def all_answer(door: bytes) -> bool:
+    return True
+
+
+def nobody_answers(door: bytes) -> bool:
+    return False
+
+
+def met(own: tuple[int, ...] = ()) -> Doorkeeper:
+    """Door A, which has heard of peer 1 and of newcomer 3 from their door B itself."""
+    door, other = keeper(A, own), keeper(B, own=(1, 3))
+    other.publish(seed(1))
+    other.publish(seed(3), let_in=True)
+    assert door.meet(other.local)
+    door.hear(other.entries.values(), [other.local], B, all_answer)
+    assert {1, 3} <= door.entries.keys()
+    return door
+
+
+LIES = [
+    Entry(1, 0, LET_IN, B, ended=True),
+    Entry(1, 0, LET_IN, B, False, "tcp://10.6.6.6:1", "tcp://10.6.6.6:2", "k" * 40),
+    Entry(1, 9, LISTENING, B, False, "tcp://10.6.6.6:1"),
+    Entry(1, 9, LISTENING, C, False, "tcp://10.6.6.6:1"),
+    Entry(1, 9, LISTENING, b"", False, "tcp://10.6.6.6:1"),
+]
+
+
+@pytest.mark.parametrize("lie", LIES)
+@pytest.mark.parametrize("source", [b"", C])
+def test_what_others_say_of_a_peer_whose_door_answers_is_not_believed(lie: Entry, source: bytes) -> None:
+    door = met()
+    before = door.entries[1]
+    assert not door.hear([lie], [], source, all_answer).entries
+    assert door.entries[1] == before
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_what_others_say_of_a_peer_whose_door_does_not_answer_is(lie: Entry) -> None:
+    door = met()
+    assert door.hear([lie], [], b"", nobody_answers).entries == (lie,)
+
+
+def test_a_door_is_believed_about_its_own_peers_before_all_who_spoke_of_them_first() -> None:
+    door, true = keeper(), Entry(1, 0, LISTENING, B, False, "tcp://10.0.0.1:1")
+    for lie in LIES:
+        door.hear([lie], [], b"", all_answer)
+    assert door.hear([true], [], B, all_answer).entries == (true,)
+    assert not door.hear(LIES, [], C, all_answer)
+    later = Entry(1, 1, CLAIMED, B)
+    assert door.hear([later], [], B, all_answer).entries == (later,)
+
+
+def test_of_its_own_peers_a_door_believes_nobody() -> None:
+    door = keeper(own=(0, 2))
+    door.publish(seed(0))
+    door.publish(seed(2))
+    lies = [Entry(0, 0, LET_IN, A, ended=True), Entry(0, 3, LET_IN, C), Entry(0, 0, LET_IN, b"zzzzzzzz")]
+    lies += [Entry(2, 0, LET_IN, A, ended=True), Entry(2, 3, LET_IN, C)]
+    for source in (b"", C, b"zzzzzzzz"):
+        assert not door.hear(lies, [], source, all_answer)
+    assert not door.hear([Entry(2, 0, LET_IN, b"zzzzzzzz")], [], b"", all_answer), "it has to say so itself"
+    assert door.hear([Entry(2, 0, LET_IN, b"zzzzzzzz")], [], b"zzzzzzzz", all_answer).lost == (2,)
+
+
+def test_who_has_ended_may_be_followed_by_anybody_but_not_by_a_life_that_leaves_no_room_for_the_next() -> None:
+    door = met()
+    door.hear([Entry(3, 0, LET_IN, B, ended=True)], [], B, all_answer)
+    assert door.entries[3].ended
+    for much in (JUMP_MAX + 1, 2**63 - 1):
+        assert not door.hear([Entry(3, much, CLAIMED, C), Entry(4, much, CLAIMED, C)], [], C, all_answer)
+    assert door.hear([Entry(3, 1, CLAIMED, JOINER)], [], b"", all_answer).entries
+
+
+def test_an_id_that_was_claimed_and_is_not_used_goes_back_whoever_has_claimed_it() -> None:
+    door = keeper()
+    door.meet(entry_of(C))
+    door.hear([Entry(peer, 0, CLAIMED, C) for peer in range(FIRST, IDS)], [], C, all_answer)
+    assert door.free(0.0) == []
+    assert not door.expire(0.0)
+    assert not door.expire(CLAIM_S - 1)
+    assert {entry.peer for entry in door.expire(CLAIM_S).entries} == set(range(FIRST, IDS))
+    assert door.free(CLAIM_S) == list(range(FIRST, IDS))
+
+
+def test_who_has_claimed_an_id_and_uses_it_keeps_it() -> None:
+    door = keeper()
+    door.hear([Entry(2, 0, CLAIMED, C)], [], C, all_answer)
+    door.expire(0.0)
+    door.hear([Entry(2, 0, LISTENING, C, False, "tcp://10.0.0.3:1")], [], C, all_answer)
+    assert not door.expire(CLAIM_S)
+
+
+def test_a_door_keeps_its_address_and_only_who_visits_it_finds_it_closed() -> None:
+    door = met()
+    (there,) = [other for other in door.doors.values() if other.door == B]
+    moved, closed = DoorEntry(B, "10.6.6.6:1", B), DoorEntry(B, there.address, B, ended=True)
+    assert not door.meet(moved), "somebody else answers under its number"
+    heard = door.hear([], [moved, closed], b"", all_answer)
+    assert (heard.doors, heard.closed) == ((), (closed,))
+    assert door.doors[B] == there
+    door.forget(B)
+    assert door.doors[B].ended
+    assert door.hear([], [there], b"", all_answer).doors == (there,), "it lives after all"
+
+
+def test_doors_that_are_made_up_fill_little_and_nobody_is_told_of_them() -> None:
+    door = met()
+    made_up = [DoorEntry(number.to_bytes(8, "big"), f"10.6.6.6:{number}", C) for number in range(10 * UNMET_MAX)]
+    door.hear([], made_up, C, all_answer)
+    assert len(door.doors) <= UNMET_MAX + 3
+    assert {other.door for other in door.told} == {A, B}
+    door.forget(made_up[0].door)
+    assert made_up[0].door not in door.doors

@@ -11,7 +11,7 @@ import pytest
 
 from gossip.core.agreed import Agreed
 from gossip.core.doubts import ROUNDS_KEPT, Doubts
-from gossip.core.events import Contributed, Effect, Likeness, Payload, Report
+from gossip.core.events import Contributed, Effect, Likeness, Payload, Received, Report
 from gossip.core.messages import CHARGES_MAX, Charge, Commit, Contribution, Hello, Query
 from gossip.core.parting import Partings
 from gossip.core.settings import CoreSettings
@@ -44,7 +44,7 @@ class Desk:
             partings=self.partings,
             skip_reason=lambda peer: self.skipped.get(peer, ""),
         )
-        astray: Any = SimpleNamespace(is_passed=lambda round_id: self.passed)
+        astray: Any = SimpleNamespace(is_passed=lambda round_id: self.passed, shards=[self.shard])
         view: Any = SimpleNamespace(is_gone=self.is_gone, met=lambda: {*range(16)} - self.unknown)
         self.trust = self.agreed.trust
         self.doubts = Doubts(self.agreed, astray, server, view, self.advance)
@@ -87,6 +87,17 @@ def test_a_result_that_opposes_the_own_update_is_refused_and_the_next_server_ask
     assert "cosine of -0.90" in report.fields["reason"]
     assert desk.shard.attempt == 1
     assert desk.judge(1, ALIKE) is None
+
+
+@pytest.mark.parametrize(("made_at", "remembered"), [(3, True), (11, True), (4, False), (19, False)])
+def test_only_what_is_handed_over_in_a_turn_of_its_server_is_remembered(made_at: int, remembered: bool) -> None:
+    desk = Desk()
+    lineage = desk.agreed.lineage
+    lineage.restart(7, b"h" * 16)
+    said = desk.commit(server=3, made_at=made_at, round_id=7, parent=lineage.head)
+    for claims in ({}, {"digest": b"e" * 16}, {"shard": 1}, {"round_id": 6}, {"round_id": 8}, {"parent": b"g" * 16}):
+        desk.doubts.saw(Received(3, 0, replace(said, **claims)))
+    assert len(desk.doubts.witness.statements(7)) == remembered
 
 
 def test_what_more_than_f_have_handed_over_is_taken() -> None:

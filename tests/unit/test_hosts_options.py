@@ -99,7 +99,7 @@ def pieces(path: str, *data: bytes) -> list[dict[str, object]]:
 
 
 def test_files_of_peers_lie_where_they_always_do_and_those_of_a_host_apart(tmp_path: Path) -> None:
-    collector = Collector(tmp_path, "b")
+    collector = Collector(tmp_path, "b", range(2, 4))
     for frame in pieces("peer-2/out.log", b"one", b"two") + pieces("events.jsonl", b"x\n"):
         collector.take(frame)
     assert (tmp_path / "peer-2" / "out.log").read_bytes() == b"onetwo"
@@ -109,12 +109,19 @@ def test_files_of_peers_lie_where_they_always_do_and_those_of_a_host_apart(tmp_p
 @pytest.mark.parametrize("path", ["../x", "peer-2/../../x", "/x", "", "peer-2/../../../x"])
 def test_a_host_cannot_write_elsewhere(path: str, tmp_path: Path) -> None:
     with pytest.raises(Malformed, match="none of the run's"):
-        Collector(tmp_path / "run", "b").take(pieces(f"{tmp_path}/x" if path == "/x" else path, b"x")[0])
+        Collector(tmp_path / "run", "b", range(2, 4)).take(pieces(f"{tmp_path}/x" if path == "/x" else path, b"x")[0])
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("path", ["peer-1/error.json", "peer-x/out.log", "peer-/out.log", "peer--2/out.log", "peer-4/out.log"])
+def test_a_host_writes_nothing_about_peers_of_others(path: str, tmp_path: Path) -> None:
+    with pytest.raises(Malformed, match="of a peer that is not there"):
+        Collector(tmp_path / "run", "b", range(2, 4)).take(pieces(path, b"x")[0])
     assert not list(tmp_path.iterdir())
 
 
 def test_times_are_moved_to_our_clock(tmp_path: Path) -> None:
-    collector = Collector(tmp_path, "b")
+    collector = Collector(tmp_path, "b", range(2, 4))
     rows = b'{"schema":"gossip.commits/1"}\n{"t":5.0,"round":1}\n{"round":2}\n{"t":7.0,"rou'
     for frame in pieces("peer-2/commits.jsonl", rows) + pieces("peer-2/out.log", b'{"t":1}\n'):
         collector.take(frame)

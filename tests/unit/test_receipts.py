@@ -96,14 +96,26 @@ def test_another_life_attempt_shard_or_history_is_another_turn() -> None:
     assert len(turns) == 5
 
 
-def test_what_is_remembered_is_bounded() -> None:
+def test_what_is_remembered_is_bounded_for_each_who_says_it() -> None:
     witness = Witness(0, Receipts(f=1))
     for round_id in range(2 * TURNS_KEPT):
         witness.saw(LIAR, 0, replace(TRUE, round_id=round_id))
-        for number in range(9):
-            witness.saw(3, 0, replace(TRUE, round_id=round_id, digest=bytes([number]) * 16))
-    assert len(witness.statements(0)) == TURNS_KEPT
-    assert max(map(len, witness._heard.values())) <= 4
+        witness.saw(3, 0, replace(TRUE, round_id=round_id, digest=b"z" * 16))
+    assert [charge.round_id for charge in witness.statements(0)] == list(range(TURNS_KEPT, 2 * TURNS_KEPT))
+    assert max(map(len, (*witness._heard.values(), *witness._handed.values()))) == TURNS_KEPT
+
+
+def test_turns_that_a_liar_makes_up_push_out_nothing_of_others_nor_its_own_of_a_later_round() -> None:
+    witness = Witness(0, Receipts(f=1))
+    other = replace(TRUE, server=6)
+    for commit in (TRUE, other):
+        witness.saw(commit.server, 0, commit)
+        witness.saw(3, 0, replace(commit, digest=b"z" * 16))
+    for made_at in range(4 * TURNS_KEPT):
+        witness.saw(5, 0, replace(TRUE, server=5, made_at=made_at))
+        witness.saw(5, 0, replace(TRUE, server=6, made_at=made_at))
+        witness.saw(LIAR, 0, replace(TRUE, round_id=4, made_at=made_at))
+    assert {charge.peer for charge in witness.statements(0)} == {LIAR, 6}
 
 
 def test_what_one_peer_says_of_all_servers_is_bounded_and_ages() -> None:

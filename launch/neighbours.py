@@ -1,0 +1,168 @@
+"""A door's visits to the others: at once when something has changed, and else every second to compare what they know.
+
+What a door says when it is visited, at its own address, is its word. What is sent here may be anybody's, and has a visit follow:
+so does a farewell, which is believed of a door that does not answer any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any
+
+from . import door_messages as says
+from .door_calls import Unanswered
+from .doorkeeper import UNMET_MAX, DoorEntry, Doorkeeper, Entry, News
+
+VISIT_S = 1.0
+VISIT_SOON_S = 0.2  # while somebody of the first peers is missing
+BACK_OFF_MAX_S = 8.0
+NAMED_TRIES = 6
+"""Visits to a door that others have named and that has never answered: some twenty seconds, then it is forgotten."""
+
+Ask = Callable[[str, says.Question], Awaitable[says.Said]]
+Learn = Callable[[Iterable[Entry], Iterable[DoorEntry], bytes], None]
+
+
+@dataclass(slots=True)
+class Neighbour:
+    """Another door, and how it went with it.
+
+    Attributes:
+        named: By another door, and by nobody else.
+        doubt: Something was said in its name: it is asked whether that is so.
+        farewell: What was said to be its last word, until it answers.
+    """
+
+    address: str
+    news: set[int] = field(default_factory=set)  # ids whose entries it has not been told of
+    wake: asyncio.Event = field(default_factory=asyncio.Event)
+    tries: int = 0  # since it answered last
+    error: str = ""
+    answered: bool = False
+    gone: bool = False
+    named: bool = False
+    doubt: bool = False
+    farewell: tuple[Entry, ...] | None = None
+
+
+class Neighbours:
+    """All that one door visits.
+
+    Args:
+        ask: Asks a door. Raises Unanswered.
+        learn: Takes in what a door has said, and whose word that is.
+        begin: Keeps a visit going.
+        going_on: What a full disk and its like cost is what was to be done.
+    """
+
+    def __init__(
+        self,
+        run: bytes,
+        keeper: Doorkeeper,
+        ask: Ask,
+        learn: Learn,
+        begin: Callable[[Coroutine[Any, Any, None]], None],
+        going_on: Callable[[], AbstractContextManager[None]],
+    ) -> None:
+        self._run, self._keeper, self._ask, self._learn = run, keeper, ask, learn
+        self._begin, self._going_on = begin, going_on
+        self.all: dict[str, Neighbour] = {}
+
+    @property
+    def there(self) -> list[str]:
+        """Where somebody answers."""
+        return [other.address for other in self.all.values() if other.answered and not other.tries]
+
+    def troubles(self) -> list[str]:
+        """Which doors do not answer, and what came back."""
+        return [f"{other.address}: {other.error} (x{other.tries})" for other in self.all.values() if other.tries]
+
+    def answers(self, door: bytes) -> bool:
+        """Whether a door answers at present."""
+        entry = self._keeper.doors.get(door)
+        other = self.all.get(entry.address) if entry is not None and not entry.ended else None
+        return other is not None and other.answered and not other.tries
+
+    def visit(self, address: str, named: bool = False) -> None:
+        """From now on, unless too many others have been named that nobody has met."""
+        if address not in self.all and not (named and sum(other.named for other in self.all.values()) > UNMET_MAX):
+            neighbour = self.all[address] = Neighbour(address, set(self._keeper.entries), named=named)
+            self._begin(self._visits(neighbour))
+
+    def spread(self, news: News) -> None:
+        for neighbour in self.all.values() if news else ():
+            neighbour.news.update(entry.peer for entry in news.entries)
+            if not neighbour.tries:
+                neighbour.wake.set()
+
+    def make_sure(self, door: DoorEntry, entries: Iterable[Entry]) -> None:
+        """Something was sent here in the name of a door."""
+        known = self._keeper.doors.get(door.door)
+        neighbour = self.all.get(door.address)
+        if neighbour is None or known is None or known.address != door.address:
+            return
+        neighbour.doubt = True
+        if door.ended:
+            neighbour.farewell = tuple([entry for entry in entries if entry.owner == door.door]) or neighbour.farewell or ()
+        if not neighbour.tries:
+            neighbour.wake.set()
+
+    async def _visits(self, neighbour: Neighbour) -> None:
+        """All the visits to one door."""
+        while not neighbour.gone:
+            told, neighbour.news = neighbour.news, set()
+            neighbour.wake.clear()
+            pause_s = VISIT_S
+            try:
+                with self._going_on():
+                    await self._talk(neighbour, told)
+                neighbour.tries, neighbour.answered, neighbour.named = 0, True, False
+                pause_s = VISIT_SOON_S if self._keeper.missing() else VISIT_S
+            except Unanswered as silence:
+                neighbour.tries, neighbour.error = neighbour.tries + 1, str(silence)
+                neighbour.news |= told
+                pause_s = min(BACK_OFF_MAX_S, VISIT_SOON_S * 2 ** min(neighbour.tries, 10))
+                with self._going_on():
+                    self._let_go(neighbour)
+            with contextlib.suppress(TimeoutError):
+                # wait_for would not be cancelled any more once it is woken (bpo-37658), and the door never closed.
+                async with asyncio.timeout(pause_s):
+                    await neighbour.wake.wait()
+
+    def _let_go(self, neighbour: Neighbour) -> None:
+        """Forgets a door that does not answer, if it has said goodbye, or if all that we have of it is somebody's word."""
+        if neighbour.farewell is None and not (neighbour.named and neighbour.tries >= NAMED_TRIES):
+            return
+        neighbour.gone = True
+        del self.all[neighbour.address]
+        for door in [door.door for door in self._keeper.doors.values() if door.address == neighbour.address]:
+            self._keeper.forget(door)
+        self._learn(neighbour.farewell or (), (), b"")
+
+    async def _talk(self, neighbour: Neighbour, told: Collection[int]) -> None:
+        """Tells a door what is new, or else asks whether it knows the same. Raises: Unanswered."""
+        keeper, run, address = self._keeper, self._run, neighbour.address
+        known = tuple([keeper.entries[peer] for peer in told if peer in keeper.entries])
+        if known:
+            await self._state(address, says.Push(run, keeper.local, known, ()))
+        if known and not neighbour.doubt and neighbour.answered:
+            return
+        neighbour.doubt = False
+        answer = await self._state(address, says.Pull(run, keeper.local, keeper.digest()))
+        neighbour.farewell = None
+        its_word = answer.door.address == address and keeper.meet(answer.door)
+        self._learn(answer.entries, (answer.door, *answer.doors), answer.door.door if its_word else b"")
+        if answer.digest != keeper.digest():
+            await self._state(address, says.Push(run, keeper.local, tuple(keeper.entries.values()), keeper.told))
+
+    async def _state(self, address: str, question: says.Question) -> says.State:
+        answer = await self._ask(address, question)
+        if isinstance(answer, says.TurnedAway):
+            raise Unanswered(answer.message)
+        if not isinstance(answer, says.State):
+            raise Unanswered("it gave an answer to another question")
+        return answer
