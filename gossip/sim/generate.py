@@ -45,14 +45,15 @@ from gossip.world_faults import (
 )
 
 from .bearable import bearable_of
+from .lots import Lots
 from .schedule import PEERS_MAX, Schedule
+from .situations import situated
 from .state_pieces import draw_liar_of_pieces, draw_pieces
 
 PEERS = {4: 8, 5: 6, 6: 4, 7: 2, 8: 1, 9: 1}
 """How often a swarm has so many: messages grow with the square of it, and most of what breaks among nine breaks among five."""
 KINDS_A_SCHEDULE = (4, 6)
 KINDS_MIN = 3
-BEGIN_S = 1.0  # the swarm has gathered by then
 TOPOLOGIES = ("rolling", "rolling", "rolling", "random-k", "random-k", "ring", "full")
 SHARDS = ((8,), (8,), (5, 3), (4, 4, 4))
 RULES_S = (0.0001, 0.0001, 0.01, 0.1)
@@ -132,7 +133,7 @@ def generate(
     )
     # By weight without replacement (Efraimidis and Spirakis): the largest of u ** (1 / weight).
     order = sorted(range(len(KINDS)), key=lambda i: -(lots[i] ** (1.0 / KINDS[i].weight)))
-    made = [kind.draw(_Lots(Random(f"schedule/{seed}/{kind.name}"), n, base.active_s)) for kind in KINDS]
+    made = [kind.draw(Lots(Random(f"schedule/{seed}/{kind.name}"), n, base.active_s)) for kind in KINDS]
     if not topologies.load(chosen_topology).rolling:
         made = [[fault for fault in faults if not needs_a_server(fault)] for faults in made]  # nobody serves there
     pieces = draw_pieces(seed)
@@ -162,41 +163,14 @@ def generate(
         bearable = tuple([replace(f, lie=told) if isinstance(f, NodeLie) and f.lie in lies else f for f in bearable])
     if world is None and pieces is not None:
         base = replace(base, piece_bytes=pieces)
-    return replace(base, faults=bearable)
+    made_up = replace(base, faults=bearable)
+    chosen_by_all = (peers, topology, aggregator, world) != (None, None, None, None)
+    return made_up if chosen_by_all else situated(made_up)
 
 
 def _is_of_a_liar(fault: Fault) -> bool:
     """Whether it is a lie that the run's f counts."""
     return isinstance(fault, Liar) or (isinstance(fault, NodeLie) and fault.lie in STATE_LIES)
-
-
-@dataclass(slots=True)
-class _Lots:
-    """What one kind of fault draws from."""
-
-    random: Random
-    n: int
-    active_s: float
-
-    def peers(self) -> list[int]:
-        """All peers in an order that does not change when there are fewer or more."""
-        lots = [self.random.random() for _ in range(PEERS_MAX)]
-        return sorted(range(self.n), key=lambda peer: lots[peer])
-
-    def when(self, least_s: float = BEGIN_S) -> float:
-        return self.ms(least_s, max(least_s, self.active_s - 0.5))
-
-    def ms(self, least_s: float, most_s: float) -> float:
-        """Whole milliseconds: they look the same in a plan file, in a word and in a trace."""
-        return round(self.random.uniform(least_s, most_s), 3)
-
-    def long(self, least_s: float, most_s: float) -> float:
-        """Short ones as often as long ones."""
-        stretched: float = least_s * (most_s / least_s) ** self.random.random()
-        return round(stretched, 3)
-
-    def few(self, most: int) -> int:
-        return self.random.randint(1, most)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,64 +179,64 @@ class Kind:
 
     name: str
     weight: float
-    draw: Callable[[_Lots], list[Fault]]
+    draw: Callable[[Lots], list[Fault]]
 
 
-def _crash(lots: _Lots) -> list[Fault]:
+def _crash(lots: Lots) -> list[Fault]:
     server, at_s = lots.random.random() < 0.5, lots.when()
     victim = lots.peers()[0]
     return [Crash("server" if server else victim, at_s=at_s)]
 
 
-def _restart(lots: _Lots) -> list[Fault]:
+def _restart(lots: Lots) -> list[Fault]:
     count, order = lots.few(3), lots.peers()
     drawn = [(lots.when(), lots.long(0.01, 4.0)) for _ in range(3)]
     return [Restart(peer, None, after_s, at_s) for peer, (at_s, after_s) in zip(order[:count], drawn, strict=False)]
 
 
-def _restart_loop(lots: _Lots) -> list[Fault]:
+def _restart_loop(lots: Lots) -> list[Fault]:
     """The same peer again and again, sooner than anybody has noticed."""
     victim, began, every_s, after_s = lots.peers()[0], lots.ms(1.0, 6.0), lots.long(0.2, 1.5), lots.long(0.01, 0.2)
     return [Restart(victim, None, after_s, round(began + i * every_s, 3)) for i in range(4)]
 
 
-def _massacre(lots: _Lots) -> list[Fault]:
+def _massacre(lots: Lots) -> list[Fault]:
     """All but one within a fifth of a second, back within two."""
     order, at_s = lots.peers(), lots.ms(3.0, lots.active_s - 4.0)
     drawn = [(lots.ms(0.0, 0.2), lots.long(0.05, 2.0)) for _ in range(PEERS_MAX)]
     return [Restart(peer, None, drawn[peer][1], round(at_s + drawn[peer][0], 3)) for peer in order[1:]]
 
 
-def _crash_midway(lots: _Lots) -> list[Fault]:
+def _crash_midway(lots: Lots) -> list[Fault]:
     order, count = lots.peers(), lots.few(2)
     drawn = [(lots.when(), lots.random.randint(0, 40), lots.long(0.02, 3.0)) for _ in range(2)]
     return [CrashMidway(peer, *each) for peer, each in zip(order[:count], drawn, strict=False)]
 
 
-def _crash_broadcast(lots: _Lots) -> list[Fault]:
+def _crash_broadcast(lots: Lots) -> list[Fault]:
     return [CrashBroadcast(lots.when(), int(lots.random.random() * (lots.n - 1)), lots.long(0.02, 8.0))]
 
 
-def _hang_server(lots: _Lots) -> list[Fault]:
+def _hang_server(lots: Lots) -> list[Fault]:
     return [HangServer(lots.when(), lots.long(0.2, 8.0))]
 
 
-def _hang(lots: _Lots) -> list[Fault]:
+def _hang(lots: Lots) -> list[Fault]:
     count, order = lots.few(2), lots.peers()
     drawn = [(lots.when(), lots.long(0.05, 8.0)) for _ in range(2)]
     return [Hang(peer, None, for_s, at_s) for peer, (at_s, for_s) in zip(order[:count], drawn, strict=False)]
 
 
-def _slow(lots: _Lots) -> list[Fault]:
+def _slow(lots: Lots) -> list[Fault]:
     return [Slow(lots.peers()[0], lots.random.choice((1.5, 2.0, 3.0)))]
 
 
-def _liar(lots: _Lots) -> list[Fault]:
+def _liar(lots: Lots) -> list[Fault]:
     attack, strength = lots.random.choice(LIES)
     return [Liar(attack, (lots.peers()[0],), strength)]
 
 
-def _node_lie(lots: _Lots) -> list[Fault]:
+def _node_lie(lots: Lots) -> list[Fault]:
     """Who lies about states needs somebody who asks for one: others are started again."""
     elsewhere = (*SHARD_LIES, *PIECE_LIES, *CLAIM_LIES)
     lie, (liar, *others) = lots.random.choice([lie for lie in NODE_LIES if lie not in elsewhere]), lots.peers()
@@ -271,7 +245,7 @@ def _node_lie(lots: _Lots) -> list[Fault]:
     return [NodeLie(lie, (liar,)), *(asking if lie in STATE_LIES else ())]
 
 
-def _partition(lots: _Lots) -> list[Fault]:
+def _partition(lots: Lots) -> list[Fault]:
     """One alone, a minority, halves, three parts, or halves with a bridge; one way now and then."""
     made: list[Fault] = []
     count, order = lots.few(2), lots.peers()
@@ -294,83 +268,83 @@ def _partition(lots: _Lots) -> list[Fault]:
     return made
 
 
-def _flap(lots: _Lots) -> list[Fault]:
+def _flap(lots: Lots) -> list[Fault]:
     count, order = lots.few(2), lots.peers()
     drawn = [(lots.when(), lots.long(0.5, 5.0), lots.long(0.05, 2.0)) for _ in range(2)]
     pairs = [tuple(sorted(order[:2])), tuple(sorted(order[1:3]))]
     return [Flap(pair, *each) for pair, each in zip(pairs[:count], drawn, strict=False) if len(pair) == 2]
 
 
-def _near(lots: _Lots) -> tuple[int, ...]:
+def _near(lots: Lots) -> tuple[int, ...]:
     """Whom it concerns: in two of three cases everybody."""
     order, everybody, count = lots.peers(), lots.random.random() < 2 / 3, lots.few(2)
     return () if everybody else tuple(sorted(order[:count]))
 
 
-def _loss(lots: _Lots) -> list[Fault]:
+def _loss(lots: Lots) -> list[Fault]:
     return [Loss(round(lots.random.uniform(0.02, 0.4), 3), lots.when(0.2), lots.long(0.5, 10.0), _near(lots))]
 
 
-def _duplicate(lots: _Lots) -> list[Fault]:
+def _duplicate(lots: Lots) -> list[Fault]:
     return [Duplicate(round(lots.random.uniform(0.05, 0.5), 3), lots.when(0.2), lots.long(0.5, 12.0), _near(lots))]
 
 
-def _corrupt(lots: _Lots) -> list[Fault]:
+def _corrupt(lots: Lots) -> list[Fault]:
     return [Corrupt(round(lots.random.uniform(0.005, 0.1), 4), lots.when(0.2), lots.long(0.5, 8.0), _near(lots))]
 
 
-def _delay(lots: _Lots) -> list[Fault]:
+def _delay(lots: Lots) -> list[Fault]:
     return [Delay(lots.long(0.005, 0.5), lots.when(0.2), lots.long(0.5, 8.0), _near(lots))]
 
 
-def _reorder(lots: _Lots) -> list[Fault]:
+def _reorder(lots: Lots) -> list[Fault]:
     share, held_s = round(lots.random.uniform(0.05, 0.5), 3), lots.long(0.002, 0.2)
     return [Reorder(share, held_s, lots.when(0.2), lots.long(0.5, 10.0), _near(lots))]
 
 
-def _spike(lots: _Lots) -> list[Fault]:
+def _spike(lots: Lots) -> list[Fault]:
     share, spike_s = round(lots.random.uniform(0.002, 0.05), 4), lots.long(0.05, 2.0)
     return [Spike(share, spike_s, lots.when(0.2), lots.long(0.5, 8.0), _near(lots))]
 
 
-def _reset(lots: _Lots) -> list[Fault]:
+def _reset(lots: Lots) -> list[Fault]:
     return [Reset(round(lots.random.uniform(0.001, 0.05), 4), lots.when(0.2), lots.long(0.5, 8.0), _near(lots))]
 
 
-def _narrow(lots: _Lots) -> list[Fault]:
+def _narrow(lots: Lots) -> list[Fault]:
     speed, queue_bytes = lots.long(100.0, 10_000.0), float(lots.random.choice((64, 256, 4096)))
     return [Narrow(speed, queue_bytes, lots.when(0.2), lots.long(0.5, 8.0), _near(lots))]
 
 
-def _full_queue(lots: _Lots) -> list[Fault]:
+def _full_queue(lots: Lots) -> list[Fault]:
     """So slow that an update is still on its way when the next one comes, for which there is no room."""
     speed, queue_bytes = lots.long(10.0, 200.0), float(lots.random.choice((0, 16, 32)))
     return [Narrow(speed, queue_bytes, lots.when(0.2), lots.long(1.0, 8.0), _near(lots))]
 
 
-def _ring(lots: _Lots) -> list[Fault]:
+def _ring(lots: Lots) -> list[Fault]:
     return [Ring(tuple(lots.peers()), lots.when(), lots.long(0.2, 5.0))]
 
 
-def _drift(lots: _Lots) -> list[Fault]:
+def _drift(lots: Lots) -> list[Fault]:
     rate = round(1.0 + lots.random.uniform(-0.1, 0.1), 4)
     return [Drift(lots.peers()[0], rate, lots.when(0.2), lots.long(1.0, 10.0))]
 
 
-def _late_timers(lots: _Lots) -> list[Fault]:
+def _late_timers(lots: Lots) -> list[Fault]:
     return [LateTimers(lots.peers()[0], lots.long(0.005, 0.5), lots.when(), lots.long(0.5, 6.0))]
 
 
-def _slow_node(lots: _Lots) -> list[Fault]:
+def _slow_node(lots: Lots) -> list[Fault]:
     """Hardly noticed, or with more to do than it has time for."""
     return [SlowNode(lots.peers()[0], lots.long(0.0005, 0.03), lots.when(0.2), lots.long(0.5, 6.0))]
 
 
-def _hang_trainer(lots: _Lots) -> list[Fault]:
+def _hang_trainer(lots: Lots) -> list[Fault]:
     return [HangTrainer(lots.peers()[0], lots.when(), lots.long(0.2, 6.0))]
 
 
-def _kill_trainer(lots: _Lots) -> list[Fault]:
+def _kill_trainer(lots: Lots) -> list[Fault]:
     """Once, or again and again soon after each start: then its peer announces its end while others still spread that it came."""
     victim, at_s, after_s = lots.peers()[0], lots.when(), lots.long(0.02, 3.0)
     looping, every_s, soon_s = lots.random.random() < 0.5, lots.long(0.1, 1.0), lots.long(0.01, 0.2)
@@ -379,7 +353,7 @@ def _kill_trainer(lots: _Lots) -> list[Fault]:
     return [KillTrainer(victim, round(at_s + i * every_s, 3), soon_s) for i in range(4)]
 
 
-def _leave(lots: _Lots) -> list[Fault]:
+def _leave(lots: Lots) -> list[Fault]:
     return [Leave(lots.peers()[0], lots.when())]
 
 

@@ -31,7 +31,7 @@ def draw_liar_of_pieces(seed: int, n: int, active_s: float) -> list[Fault]:
     liar, *others = lot.sample(range(n), n)
     times = [round(lot.uniform(EARLY_S, active_s - 0.5), 3) for _ in range(ASKING)]
     asking = [Restart(peer, None, round(lot.uniform(0.01, 1.0), 3), at_s) for peer, at_s in zip(others, times, strict=False)]
-    lie = lot.choice((*PIECE_LIES, "flood"))
+    lie = lot.choice((*PIECE_LIES, "swapped_states", "flood"))
     if lie == "flood":
         asking[0] = replace(asking[0], peer=liar)
     return [*asking, NodeLie(lie, (liar,))]

@@ -6,7 +6,7 @@ import pytest
 from checked_swarm import checked_swarm, tamper
 from test_checkers import another_digest, each
 
-from gossip.core.events import Apply, Committed, Go, Received, Send
+from gossip.core.events import Apply, Committed, Effect, Event, Go, Received, Send
 from gossip.core.messages import CommitRequest, Gossip, Rumour
 from gossip.fault_kinds import Hang, Slow
 from gossip.sim.campaign import Tally
@@ -169,6 +169,24 @@ def test_s15_one_that_asks_for_commits_without_end_is_caught() -> None:
     tamper(swarm, 0, lambda event, effects: [*effects, ask] if isinstance(event, Received) else effects)
     with pytest.raises(Violation, match="asks for the commits from round 0 on 13 times"):
         swarm.run_for(2.0)
+
+
+def test_s15_one_that_goes_on_asking_for_commits_is_caught_though_it_never_asks_a_dozen_times_in_a_second() -> None:
+    checker = AsksInMeasure()
+    swarm = checked_swarm(Panel([checker]))
+    swarm.run_for(1.0)
+    ask = Send(1, CommitRequest(b"lineage!", 0, 0))
+    asked_at = [swarm.now]
+
+    def asks(event: Event, effects: list[Effect]) -> list[Effect]:
+        if swarm.now < asked_at[-1] + 0.15:
+            return effects
+        asked_at.append(swarm.now)
+        return [*effects, ask]
+
+    tamper(swarm, 0, asks)
+    with pytest.raises(Violation, match="asks for the commits from round 0 on 16 times in 2"):
+        swarm.run_for(3.0)
 
 
 BEHIND = Schedule(

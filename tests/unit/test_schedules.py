@@ -18,6 +18,7 @@ from gossip.sim.campaign import Question
 from gossip.sim.generate import JOINT, KINDS, LIES, RULES, generate, needs_a_server
 from gossip.sim.nemesis import name_of
 from gossip.sim.schedule import Schedule, without_peer
+from gossip.sim.situations import SHARE, SITUATIONS, STAY_LEAST
 from gossip.world_faults import (
     STATE_LIES,
     CrashBroadcast,
@@ -89,7 +90,23 @@ def test_rules_have_enough_updates_when_those_are_gone_who_never_come_back() -> 
     many = [*MANY, generate(881210)]  # for which multi_krum, which needs five, would have been drawn
     gone = [(schedule, sum(isinstance(fault, Crash | Leave) for fault in schedule.faults)) for schedule in many]
     assert all(NEEDS[schedule.aggregator] + lost <= schedule.peers for schedule, lost in gone)
-    assert max(lost for _, lost in gone) == 2
+    assert max(lost for schedule, lost in gone if lost < schedule.peers / 2) == 2
+
+
+def test_a_fifth_of_the_schedules_is_of_a_situation_unless_something_was_asked_for() -> None:
+    made = [[situation.name for situation in SITUATIONS if situation.make(schedule) == schedule] for schedule in MANY]
+    assert all(len(names) < 2 for names in made)
+    assert 0.7 * SHARE < sum(map(bool, made)) / len(MANY) < 1.3 * SHARE
+    assert {name for names in made for name in names} == {situation.name for situation in SITUATIONS}
+    asked_for = [generate(schedule.seed, topology=schedule.topology) for schedule in MANY]
+    assert not any(situation.make(schedule) == schedule for schedule in asked_for for situation in SITUATIONS)
+
+
+def test_in_some_schedules_most_of_the_swarm_leaves_and_enough_stay() -> None:
+    left = [(schedule, {fault.peer for fault in schedule.faults if isinstance(fault, Leave)}) for schedule in MANY]
+    most = [schedule.peers - len(peers) for schedule, peers in left if len(peers) > schedule.peers / 2]
+    assert most
+    assert min(most) == STAY_LEAST
 
 
 def test_much_can_happen_while_a_rule_runs_in_half_of_the_schedules() -> None:
@@ -123,6 +140,8 @@ def test_fewer_peers_leave_the_kinds_and_times_of_the_faults_as_they_were() -> N
 def test_a_minority_is_gone_for_good_and_somebody_lives_through_it_all() -> None:
     for schedule in MANY:
         gone = [f for f in schedule.faults if isinstance(f, Crash | Leave)]
+        if len({f.peer for f in gone if isinstance(f, Leave)}) > schedule.peers / 2:
+            continue  # most leave in one moment, as they may
         killed = {f.peer for f in schedule.faults if isinstance(f, Crash | Leave | Restart | CrashMidway | KillTrainer)}
         servers = sum(1 for f in schedule.faults if isinstance(f, CrashBroadcast) or (f in gone and f.peer == "server"))
         assert len(gone) < schedule.peers / 2

@@ -17,6 +17,7 @@ from gossip.sim.observer import Observer
 from .answering import RuleAnswers
 from .answers import AnswersOnce, CommitsForAReason, OffersOnce
 from .base import Checker, Circumstances, Onlooker, Violation
+from .branches import JoinsTheLarger
 from .concluding import EndsAlike
 from .consensus import ReplicasStayClose
 from .contents import CheckedBeforeUse, Conserved, TakesOverTheDonorsState
@@ -145,6 +146,7 @@ def every_checker(circumstances: Circumstances | None = None) -> list[Onlooker]:
         LetsInWhoIsReady(c),
         EverybodyContributes(c),
         OneLineage(c),
+        JoinsTheLarger(c),
         ReplicasStayClose(c),
         AsksForWhatItLacks(c),
         TakesAStateInstead(c),

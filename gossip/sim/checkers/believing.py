@@ -14,9 +14,13 @@ def is_doubtful(core: Peer, rounds: RollingRounds, commit: Commit, likeness: Lik
     far = likeness is not None and not likeness.length <= core.settings.results.longer * likeness.own
     if far or _is_opposed(core, likeness):
         return True
-    return _speaks_for_all(core, rounds, commit) and (
-        _steps(rounds, commit) != "as ever" or bool(_left_out(core, rounds, commit) or _put_in(core, rounds, commit))
-    )
+    if not _speaks_for_all(core, rounds, commit):
+        return False
+    if _steps(rounds, commit) != "as ever":
+        return True
+    # Who catches up cannot tell who was there in the rounds that the others have had meanwhile.
+    past = rounds.astray.is_passed(commit.round_id)
+    return not past and bool(_left_out(core, rounds, commit) or _put_in(core, rounds, commit))
 
 
 def must_be_refused(core: Peer, rounds: RollingRounds, commit: Commit, likeness: Likeness | None) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from gossip.core.events import Effect, Event, Received, Send
+from gossip.core.events import Effect, Event, Received, Report, Send
 from gossip.core.messages import Commit, CommitRequest, NotMe, PeerId, Query, Update
 from gossip.core.peer import Peer
 from gossip.core.rolling import RollingRounds
@@ -100,16 +100,30 @@ class TakesWhatWasCommitted(Checker):
 
     invariant = "S10"
     events = (Commit,)
+    effects = (Report,)
     afters = (Commit,)
 
     def __init__(self, circumstances: Circumstances | None = None) -> None:
         super().__init__(circumstances)
         self._heard: dict[PeerId, _Heard] = {}
         self._doubted: dict[PeerId, dict[tuple[int, int, bytes], set[PeerId]]] = {}  # by round and shard: who handed it over
+        self._refused: dict[PeerId, dict[tuple[int, int], set[PeerId]]] = {}  # likewise, of those of whom it was not taken
 
     def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
         self._heard.pop(peer, None)
         self._doubted.pop(peer, None)
+        self._refused[peer] = {}
+
+    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+        if not isinstance(effect, Report):
+            return
+        refused = self._refused[peer]
+        if effect.event == "recovering":
+            refused.clear()  # in a round that it comes back to it begins anew
+        elif effect.event == "refused_result":
+            refused.setdefault((effect.fields["round"], effect.fields["shard"]), set()).add(effect.fields["from"])
+            if len(refused) > ROUNDS_KEPT:
+                del refused[next(iter(refused))]
 
     def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
         if not isinstance(event, Received) or not isinstance(event.message, Commit):
@@ -137,6 +151,9 @@ class TakesWhatWasCommitted(Checker):
             if len(doubted[where]) <= core.settings.f:
                 if (why := must_be_refused(core, rounds, commit, event.likeness)) and not promised:
                     self._heard[peer] = _Heard(commit, shard.attempt, serves, why)
+                return
+            # Before its own update was there it may have found nothing wrong with it.
+            if len(self._refused[peer].get(where[:2], set()) | {event.sender}) <= core.settings.f:
                 return
         if not promised:
             self._heard[peer] = _Heard(commit, shard.attempt, serves, "")

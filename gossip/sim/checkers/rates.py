@@ -111,6 +111,8 @@ class SpeaksInMeasure(Checker):
             return
         if kind is StateRequest and effect.message.piece:  # type: ignore[union-attr]
             return  # see FetchesInMeasure
+        if kind is StateRequest and peer in self.circumstances.two_faced:
+            return  # it holds what it has lied about, and nobody else does: after each of its turns it needs the others' state
         if kind in (Hello, Ping) and _is_greeting(swarm, kind, effect.peer):
             return  # a link comes up as often as the network resets it
         if kind is Ping and _is_relayed(swarm, effect.peer):

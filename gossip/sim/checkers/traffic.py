@@ -19,7 +19,8 @@ AGAIN = 3
 """Times that one may have to begin with the same news again: an accusation, say, of one that was away meanwhile."""
 KEPT = 4096
 
-REQUESTS_A_SECOND = 12
+REQUESTS = ((12, 1.0), (15, 3.0))
+"""For commits: at most so many in so many seconds. The first ones come soon after each other; then each answer has its time."""
 
 News = tuple[Life, PeerId, str, int, PeerId]
 
@@ -59,8 +60,8 @@ class NewsGrowOld(Checker):
 
 
 class AsksInMeasure(Checker):
-    """S15: who is behind asks for the commits that it lacks a dozen times a second at most: each answer is all of them, and is on
-    its way for as long as the network takes."""
+    """S15: who is behind asks for the commits that it lacks a dozen times in a second at most, and hardly ever in the next two:
+    each answer is all of them, and is on its way for as long as the network takes."""
 
     invariant = "S15"
     effects = (CommitRequest,)
@@ -70,7 +71,7 @@ class AsksInMeasure(Checker):
         self._asked: dict[PeerId, deque[float]] = {}
 
     def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
-        self._asked[peer] = deque(maxlen=REQUESTS_A_SECOND)
+        self._asked[peer] = deque(maxlen=max(most for most, _ in REQUESTS))
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
         if type(effect) is not Send or type(effect.message) is not CommitRequest:
@@ -80,7 +81,8 @@ class AsksInMeasure(Checker):
             return  # one that follows the rounds asks for the next
         asked = self._asked[peer]
         self.judged += 1
-        if len(asked) == REQUESTS_A_SECOND and swarm.now - asked[0] < 1.0:
-            text = f"asks for the commits from round {effect.message.first} on {len(asked) + 1} times"
-            raise self.violated(swarm, peer, f"{text} in {swarm.now - asked[0]:.2f} s")
+        for most, within_s in REQUESTS:
+            if len(asked) >= most and swarm.now - asked[-most] < within_s:
+                text = f"asks for the commits from round {effect.message.first} on {most + 1} times"
+                raise self.violated(swarm, peer, f"{text} in {swarm.now - asked[-most]:.2f} s")
         asked.append(swarm.now)
