@@ -19,6 +19,7 @@ from .settings import CoreSettings
 from .shard import ShardRound
 from .sides import Sides
 from .timers import Timers
+from .view import View
 
 ASK_AGAIN_S = 0.5
 """Most between two requests for commits, however long answers take. After so long without any the next one comes soon again."""
@@ -38,8 +39,8 @@ class Astray:
     ``lost_track`` names a peer to take the state from, and why, when nothing else can help: too far behind, or on a fork.
     """
 
-    def __init__(self, local: PeerId, settings: CoreSettings, lineage: Lineage, timers: Timers[Any]) -> None:
-        self.local, self.settings, self.lineage, self.timers = local, settings, lineage, timers
+    def __init__(self, local: PeerId, settings: CoreSettings, lineage: Lineage, timers: Timers[Any], view: View) -> None:
+        self.local, self.settings, self.lineage, self.timers, self.view = local, settings, lineage, timers, view
         self.sides = Sides(local, settings, lineage)
         self.lost_track: tuple[PeerId, str] | None = None
         self.shards: Sequence[ShardRound] = ()  # of the present round
@@ -184,6 +185,11 @@ class Astray:
         if self.sides.may_differ and (heavier := self.sides.heavier()) is not None:
             self.lost_track = heavier
 
+    def is_back(self, now: float) -> bool:
+        """Whether it has lately come back from such a change without another state: all had left, each for another's. So only
+        those leave again who know that the other branch is the larger, and the others stay, to give them a state."""
+        return self._left == self.lineage.head and now - self.began_at <= self.settings.rounds.round_timeout_s
+
     def is_elsewhere(self, peer: PeerId, parent: bytes, now: float) -> bool:
         """Whether ``peer``, whose last round has the hash ``parent``, is on another branch.
 
@@ -201,11 +207,11 @@ class Astray:
             return False
         with_us = 1 + sum(1 for branch in self._branches.values() if branch == ours)
         with_them = sum(1 for branch in self._branches.values() if branch == parent)
-        more = with_them > with_us or (with_them == with_us and parent < ours)
-        if self._left == ours and now - self.began_at <= self.settings.rounds.round_timeout_s:
-            # We are back without another state: all had left, each for another's. So those come first whose branch is the larger
-            # for certain, and the others stay, to give them a state.
-            more = with_them > with_us + len({*self.settings.peers} - {*self._branches, self.local})
+        silent = 0
+        if self.is_back(now):
+            unheard = {*self.view.met()} - {*self._branches, self.local}
+            silent = sum([not self.view.skip_reason(other) for other in unheard])
+        more = with_them > with_us + silent or (with_them == with_us + silent and parent < ours)
         if more and self.is_believed(with_them, now):
             self._left = ours
             where = f"round {self.lineage.next_round}"

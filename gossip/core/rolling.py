@@ -48,7 +48,7 @@ class RollingRounds:
         self.local, self.settings, self.topology, self.view, self.timers = local, settings, topology, view, timers
         rounds = settings.rounds
         self.agreed = Agreed(settings)
-        self.astray = Astray(local, settings, self.agreed.lineage, timers)
+        self.astray = Astray(local, settings, self.agreed.lineage, timers, view)
         self.deadline = Deadline(rounds.grace_mads, rounds.grace_floor_s, rounds.round_timeout_s)
         self.log = CommitLog(rounds.commit_log, rounds.commit_log_bytes)
         self.joining: set[PeerId] = set()  # ready to be in the roster

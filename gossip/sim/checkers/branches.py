@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 class JoinsTheLarger(Checker):
     """L5: where only one side of a partition can go on, the smaller side of a fork takes over the larger one's state at once: as
     soon as those who say that they are on another branch of the present round are more than those on the own one, and more than
-    f, who may lie. It does not wait until the others have gone on, which they may not be able to."""
+    f, who may lie. It does not wait until the others have gone on, which they may not be able to. Who has asked them for a
+    state in vain has the time of a round before it asks again."""
 
     invariant = "L5"
     afters = (Update, NotMe)
@@ -35,6 +36,8 @@ class JoinsTheLarger(Checker):
             return
         there = [other for other, branch in seen.items() if branch == theirs]
         here = [peer, *[other for other, branch in seen.items() if branch == rounds.chain]]
+        if rounds.astray.is_back(swarm.hosts[peer].machine.clock_s(swarm.now_ns)):
+            return  # it has asked in vain
         text = f"stays in round {rounds.round_id} with {sorted(here)}, having heard that {sorted(there)} are on another branch"
         self.demand(len(there) <= max(len(here), core.settings.f), swarm, peer, text)
 
