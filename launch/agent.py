@@ -208,6 +208,8 @@ class Agent:
                 self._do(self._probe(frame["targets"], frame["word"]))
             case "measure":
                 self._do(self._measure(frame["target"], frame["word"]))
+            case "examine":
+                self._do(self._examine())
             case "start":
                 try:
                     self._start(frame)
@@ -242,6 +244,19 @@ class Agent:
 
     async def _measure(self, target: Mapping[str, Any], word: str) -> None:
         self._outbox.send("measured", result=await pairs.measure(target["address"], target["port"], word))
+
+    async def _examine(self) -> None:
+        """``gossip doctor`` in a process of its own: it imports torch, which an agent needs not."""
+        words = (sys.executable, "-m", "gossip.launch.cli", "doctor", "--json")
+        pipe, nothing = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
+        process = await asyncio.create_subprocess_exec(*words, stdin=nothing, stdout=pipe, stderr=pipe)
+        out, err = await process.communicate()
+        try:
+            findings = json.loads(out)["findings"]
+        except (ValueError, LookupError):
+            findings = []
+        last = (err.decode("utf-8", "replace").strip().splitlines() or ["gossip doctor said nothing"])[-1]
+        self._outbox.send("examined", findings=findings, error=last)
 
     # --- the run ----------------------------------------------------------------------------------------------------------
 

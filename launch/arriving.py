@@ -20,7 +20,7 @@ from gossip.config import RunConfig
 from gossip.errors import ConfigError, NobodyAnswers, Refused
 from gossip.keys import SWARM_KEY, fingerprint, read_pair, write_pair
 from gossip.rendezvous import write_seed
-from gossip.telemetry import environment, write_json
+from gossip.telemetry import code_version, environment, write_json
 from gossip.transport.addresses import is_loopback
 
 from . import door_messages as says
@@ -100,6 +100,8 @@ class _Newcomer:
             at, here = await self._answered(doors, says.Look())
             assert isinstance(here, says.Here)
             command = self._program(here, at, script, arguments)
+            if difference := differs(here.commit, Path(command[2])):
+                self._say(difference)
             host = self._own_host(at, here.seen)
             feasible.check_memory(self._ticket.count)
             knock = says.Knock(self._door, self._ticket.count, says.Versions.here())
@@ -249,6 +251,14 @@ class _Newcomer:
         for entry in welcome.entries:
             if (seed := entry.seed) is not None:  # its own are taken, and have no address yet
                 write_seed(folder / "seeds", seed)
+
+
+def differs(commit: str, script: Path) -> str:
+    """What is to be said when the code here is of another commit than the others' (as a stranger tells it); "": nothing."""
+    own = code_version(script.resolve().parent)
+    if not commit or own is None or own["commit"] == commit:
+        return ""
+    return f"! the code is of commit {str(own['commit'])[:12]}, that of the others of {printable(commit)[:12]}"
 
 
 def names_code(spec: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,17 +22,24 @@ def doctor(
         str | None, typer.Option(metavar="HOST:PORT", help="Examine the way to this address instead.", show_default=False)
     ] = None,
     key: Annotated[Path | None, typer.Option(help="With --to: the swarm key of that run.", show_default=False)] = None,
+    hosts: Annotated[
+        str | None,
+        typer.Option("-H", "--hosts", help="Examine these hosts over ssh instead, as for gossip hosts.", show_default=False),
+    ] = None,
+    ssh: Annotated[str, typer.Option(help="With --hosts: command that reaches a host.")] = "ssh",
     as_json: Annotated[bool, typer.Option("--json", help="Print all as JSON, for a bug report.")] = False,
 ) -> None:
-    """Examine this machine, or with --to the way to another: each line says ok, warn or fail, and what to do."""
+    """Examine this machine, the way to another (--to) or many (--hosts): each line says ok, warn or fail, and what to do."""
     from gossip.errors import ConfigError
 
     from . import findings
 
     if key is not None and to is None:
         raise ConfigError("a key says something about another machine only", "gossip doctor --to HOST:PORT --key FILE")
+    if hosts is not None and to is not None:
+        raise ConfigError("--to is about the way from here, --hosts about others", "leave one of both out")
     began, found = time.monotonic(), []
-    for finding in examine_way(to, key) if to is not None else examine_machine(Path("runs")):
+    for finding in _examination(to, key, hosts, ssh, as_json):
         found.append(finding)
         if not as_json:
             print("\n".join(findings.lines(finding)), flush=True)
@@ -39,9 +47,19 @@ def doctor(
     if as_json:
         print(json.dumps(report(found), indent=1))
     else:
-        again = f"gossip doctor{f' --to {to}' if to is not None else ''} --json > doctor.json"
+        by = f" --ssh {shlex.quote(ssh)}" if ssh != "ssh" else ""
+        about = f" --to {to}" if to is not None else f" --hosts {hosts}{by}" if hosts is not None else ""
+        again = f"gossip doctor{about} --json > doctor.json"
         print(f"{findings.counted(found)} in {time.monotonic() - began:.1f} s; for a bug report: {again}")
     raise typer.Exit(1 if failed else 0)
+
+
+def _examination(to: str | None, key: Path | None, hosts: str | None, ssh: str, as_json: bool) -> Iterator[Finding]:
+    if hosts is not None:
+        from .doctor_hosts import examine_hosts
+
+        return examine_hosts(hosts, ssh, folded=not as_json)
+    return examine_way(to, key) if to is not None else examine_machine(Path("runs"))
 
 
 def report(found: list[Finding]) -> dict[str, object]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import socket
+import stat
 from pathlib import Path
 
 from gossip.errors import AddressInUse, ConfigError, OutOfMemory, RunExists
@@ -48,12 +49,27 @@ def check_port(host: str, port: int) -> None:
 
 
 def make_run_folder(path: Path) -> None:
-    """Raises RunExists when there is something in it already, ConfigError when it cannot be made."""
+    """Raises RunExists when there is something in it already, ConfigError when it cannot be made, or be closed to others."""
     try:
         path.mkdir(parents=True, exist_ok=True, mode=0o700)  # it names the run, and who knows that can pose as a peer
         if any(path.iterdir()):
             raise RunExists(str(path))
+        _close_to_others(path)
     except (FileExistsError, NotADirectoryError):
         raise RunExists(str(path)) from None
     except OSError as error:
         raise ConfigError(f"cannot make the run folder {path}: {error.strerror}") from error
+
+
+def _close_to_others(path: Path) -> None:
+    """An empty folder that was there already has the mode that somebody gave it."""
+    mode = stat.S_IMODE(path.stat().st_mode)
+    if not mode & 0o077:
+        return
+    try:
+        path.chmod(mode & ~0o077)
+    except PermissionError:
+        raise ConfigError(
+            f"others can look into the run folder {path} (mode {mode:04o}), and it is not yours to close",
+            "choose another --run-dir: what lies there lets whoever reads it take part",
+        ) from None

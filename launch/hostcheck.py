@@ -62,6 +62,7 @@ def judge_hosts(report: Report, hosts: Sequence[Host], found: Mapping[str, Facts
 
     Args:
         found: What each agent has told, with ``clock_s``: how far its clock is ahead of ours.
+        script: "": nothing is to be run.
         digest: Of the script here; None: it is not here, and the first host's counts.
     """
     answered = [found[host.name] for host in hosts if host.name in found]
@@ -119,9 +120,9 @@ def _problems(host: Host, facts: Facts, reference: Facts, script: str, digest: s
             f"workdir=... behind {name} in a host file, or: ssh {name} mkdir -p {facts['workdir']}",
         )
         return
-    if facts["script"] is None:
+    if script and facts["script"] is None:
         yield fail(f"there is no {script} in {facts['workdir']}", f"scp {script} {host.target}:{facts['workdir']}/")
-    elif digest is not None and facts["script"]["digest"] != digest:
+    elif script and digest is not None and facts["script"]["digest"] != digest:
         yield warn(f"its {script} is another one than here", f"scp {script} {host.target}:{facts['workdir']}/")
     if facts["memory_bytes"] < host.slots * PEER_BYTES:
         fits, free = facts["memory_bytes"] // PEER_BYTES, f"{facts['memory_bytes'] / 2**30:.1f} GiB are free"

@@ -358,7 +358,7 @@ class Launch:
     def _listen_for(self, found: Place) -> None:
         """Says when a host falls silent, and for how long; one that stays so is taken for lost."""
         silent_s = found.remote.silent_s
-        if found.remote.over or found.given_up or (found.ended and not self._running):
+        if found.remote.over or found.remote.closing or found.given_up or (found.ended and not self._running):
             return
         if not found.silent and silent_s > SILENT_S:
             found.silent = True

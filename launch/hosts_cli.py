@@ -160,7 +160,10 @@ async def _hosts(resolved: Resolved, program: Program, pair: KeyPair | None, che
         resolved = survey.with_keys(resolved, found)
         if check:
             return 0
-        folder, config = runs.begin(resolved, sys.argv, Path(program.workdir), pair), resolved.config
+        folder, config = (
+            runs.begin(resolved, without_values(sys.argv, program.script), Path(program.workdir), pair),
+            resolved.config,
+        )
         screen.say(f"{config.name}: {config.peers} peers, {config.topology}, {config.aggregator} (f={config.f}), in {folder}")
         screen.say("start   " + " ".join(launch.peer_name(peer) for peer in range(config.peers)))
         with launchers.present(folder, range(config.peers)):
@@ -193,6 +196,17 @@ def environment(asked: Sequence[str], inherited: Mapping[str, str]) -> dict[str,
             raise ConfigError(f"--env {name}: it is not set here", f"--env {name}=VALUE")
         found[name] = value if equals else inherited[name]
     return found
+
+
+def without_values(argv: Sequence[str], script: str) -> list[str]:
+    """What was typed, as it is written down: without the values of ``--env``, which may be secrets. The script's are its own."""
+    ours = next((at for at, word in enumerate(argv) if at and word in ("--", script)), len(argv))
+    said = list(argv)
+    for at, word in enumerate(argv[:ours]):
+        before, name = ("--env=", word[6:]) if word.startswith("--env=") else ("", word if argv[at - 1] == "--env" else "")
+        if "=" in name:
+            said[at] = f"{before}{name.partition('=')[0]}=(not shown)"
+    return said
 
 
 def plan(config: RunConfig, program: Program) -> list[str]:

@@ -62,6 +62,7 @@ class Remote:
         self._clocks: deque[tuple[float, float, float]] = deque(maxlen=CLOCK_SAMPLES)  # round trip, monotonic, wall
         self.heard_at = time.monotonic()
         self.over = False
+        self.closing = False
         self.stumbled = False  # some of what it told was lost
 
     async def open(self) -> None:
@@ -144,12 +145,18 @@ class Remote:
                     future.set_result(frame)
                 else:
                     self._give(frame)
-        except (OSError, Malformed) as error:
-            self._tail.append(str(error))
+        except (LookupError, OSError, TypeError, ValueError, Malformed) as error:  # nobody would hear it any more: it ends, too
+            self._tail.append(f"it cannot be understood: {type(error).__name__}: {error}")
             self._signal(signal.SIGKILL)
         await self._process.wait()
         await asyncio.wait(self._tasks[:1], timeout=LAST_WORDS_S)
         self._guardian.forget(self)
+        self._end()
+
+    def _end(self) -> None:
+        """No frame comes any more."""
+        if self.over:
+            return
         self.over = True
         for future in self._asked.values():
             if not future.done():
@@ -192,6 +199,7 @@ class Remote:
 
     async def close(self, now: bool = False) -> None:
         """Dismisses the agent, which ends what it still runs; ``now``: does not wait for it."""
+        self.closing = True
         if not self.over:
             self.send("bye")
             assert self._process.stdin is not None
@@ -204,3 +212,4 @@ class Remote:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._end()  # also of a process that not even SIGKILL has ended in time

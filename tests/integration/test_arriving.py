@@ -229,3 +229,15 @@ async def test_what_the_door_saw_is_compared_with_the_own_address(tmp_path: Path
 @pytest.mark.parametrize(("name", "folder"), [("../../etc", "_.._etc"), ("", "run"), ("/a b", "_a_b"), ("t.1-x_y", "t.1-x_y")])
 def test_the_name_of_a_strangers_run_leads_nowhere_else(name: str, folder: str, here: Path) -> None:
     assert arriving._free(Path("runs"), name) == Path("runs") / folder
+
+
+async def test_who_joins_with_the_code_of_another_commit_is_told_so(
+    tmp_path: Path, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arriving, "code_version", lambda folder: {"commit": "b" * 40, "changed_files": 0})
+    async with run_in(tmp_path / "run") as door:
+        (tmp_path / "run" / "environment.json").write_text(json.dumps({"code": {"commit": "a" * 40}}))
+        _, said = await arrive(door.address)
+        assert said == ["! the code is of commit bbbbbbbbbbbb, that of the others of aaaaaaaaaaaa"]
+        (tmp_path / "run" / "environment.json").write_text(json.dumps({"code": {"commit": "b" * 40}}))
+        assert (await arrive(door.address))[1] == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -53,6 +54,8 @@ def test_what_is_sent_arrives_and_stands_in_no_command_line(folder: Path) -> Non
         "x",
         "--env",
         "A_SECRET",
+        "--env",
+        "TYPED=hunter2",
         "--aggregator",
         "mean",
         "--quiet",
@@ -69,7 +72,10 @@ def test_what_is_sent_arrives_and_stands_in_no_command_line(folder: Path) -> Non
     assert "ydobon-llet in b" in (run / "peer-2" / "out.log").read_text(), "what a host has logged is fetched"
     assert json.loads((run / "summary.json").read_text())["finished"] == [0, 1, 2]
     assert json.loads((run / "hosts.json").read_text())["hosts"]["b"]["ssh"] == "me@b"
-    assert "tell-nobody" not in "".join(path.read_text() for path in folder.parent.rglob("*") if path.is_file())
+    written = "".join(path.read_text() for path in folder.parent.rglob("*") if path.is_file())
+    assert "tell-nobody" not in written
+    assert "hunter2" not in written
+    assert '"TYPED=(not shown)"' in (run / "environment.json").read_text()
 
 
 def test_one_host_that_cannot_be_reached_stops_all_and_is_told_with_what_to_do(folder: Path) -> None:
@@ -127,3 +133,17 @@ def test_agents_whose_launcher_is_killed_leave_though_they_have_not_written_all_
     while left := marked(os.environ[MARK]):
         assert time.monotonic() < until, left
         time.sleep(0.02)
+
+
+def test_the_doctor_goes_to_every_host_that_can_be_reached(folder: Path) -> None:
+    ssh = f"{sys.executable} {FAKE_SSH}"
+    command = [sys.executable, "-m", "gossip.launch.cli", "doctor", "--hosts", "a,denied", "--ssh", ssh]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 1, done.stderr
+    lines = done.stdout.splitlines()
+    assert "fail  denied: ssh denied: Permission denied (publickey). gossip never asks for passwords" in lines
+    assert any(line.startswith("ok    a: python ") for line in lines), "what gossip hosts would look at"
+    assert any(re.match(r"ok    a: \d+ more checks are ok there", line) for line in lines), "what it says of itself"
+    assert not any(line.startswith("ok    a, ") for line in lines)
+    assert lines[-1].endswith(f"for a bug report: gossip doctor --hosts a,denied --ssh '{ssh}' --json > doctor.json")
+    assert not (folder / "runs").exists()

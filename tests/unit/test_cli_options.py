@@ -162,6 +162,22 @@ def test_names_are_checked_with_hyphens_or_underscores() -> None:
         fitting.check_names("rolling", "trimmed_men")
 
 
+def test_a_folder_that_was_there_is_closed_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a").chmod(0o755)
+    feasible.make_run_folder(tmp_path / "a")
+    assert (tmp_path / "a").stat().st_mode & 0o777 == 0o700
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b").chmod(0o777)
+
+    def denied(path: Path, mode: int) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(Path, "chmod", denied)
+    with pytest.raises(ConfigError, match=r"others can look into the run folder .*/b \(mode 0777\)"):
+        feasible.make_run_folder(tmp_path / "b")
+
+
 def test_a_run_folder_must_be_new_or_empty(tmp_path: Path) -> None:
     feasible.make_run_folder(tmp_path / "a" / "b")
     feasible.make_run_folder(tmp_path / "a" / "b")

@@ -14,12 +14,20 @@ from gossip.launch.collecting import Collector, merge_events
 from gossip.launch.hostcheck import Report
 from gossip.launch.hostlist import Host, parse_list
 from gossip.launch.hosts import Program
-from gossip.launch.hosts_cli import environment, plan
+from gossip.launch.hosts_cli import environment, plan, without_values
 from gossip.launch.survey import Survey, with_keys
 
 
 def test_only_what_is_named_is_sent() -> None:
     assert environment(["A", "B=x=y", "C="], {"A": "1", "D": "2"}) == {"A": "1", "B": "x=y", "C": ""}
+
+
+def test_what_was_typed_is_kept_without_the_values_of_variables() -> None:
+    ours = ["gossip", "hosts", "-H", "a", "--env", "KEY=a=b", "--env=TOKEN=c", "--env", "HOME", "--name", "x=y"]
+    theirs = ["train.py", "--env", "KEY=mine"]
+    kept = ["gossip", "hosts", "-H", "a", "--env", "KEY=(not shown)", "--env=TOKEN=(not shown)", "--env", "HOME", "--name", "x=y"]
+    assert without_values([*ours, "--", *theirs], "train.py") == [*kept, "--", *theirs]
+    assert without_values([*ours, *theirs], "train.py") == [*kept, *theirs]
 
 
 @pytest.mark.parametrize("word", ["MISSING", "GOSSIP_SEED=1", "A B=1", "=1", "$A"])

@@ -1,0 +1,77 @@
+"""A host whose agent is not understood, or not heard: it ends for the launcher, and that is said once."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from gossip.launch import hosts
+from gossip.launch.hostlist import Host
+from gossip.launch.hosts import LOST_S, Launch, Place
+from gossip.launch.remote import Remote
+
+AGENT = """
+import sys
+from gossip.launch import frames
+
+for frame in ({"kind": "hello", "version": 1}, {"kind": "pong", "mono": "it has no number"}):
+    sys.stdout.buffer.write(frames.encode(frame))
+sys.stdout.flush()
+sys.stdin.read()
+"""
+
+
+def remote(ended: list[str], *argv: str) -> Remote:
+    nobody = cast(Any, SimpleNamespace(watch=lambda process: None, forget=lambda process: None))
+    return Remote(Host("a"), argv, "token", nobody, lambda remote, frame: None, lambda remote: ended.append(remote.name))
+
+
+async def test_an_agent_that_says_what_is_none_of_the_language_ends_and_its_host_is_told_lost() -> None:
+    ended: list[str] = []
+    agent = remote(ended, sys.executable, "-c", AGENT)
+    await asyncio.wait_for(agent.open(), 60)
+    await asyncio.wait_for(agent._tasks[1], 60)
+    assert (agent.over, ended) == (True, ["a"])
+    assert "it cannot be understood: KeyError" in agent.last_words
+    await agent.close(now=True)
+    assert ended == ["a"], "it ends once"
+
+
+async def test_a_process_that_not_even_a_kill_ends_in_time_is_over_for_us(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gossip.launch.remote.BYE_S", 0.0)
+    monkeypatch.setattr(Remote, "_signal", lambda remote, number: None)
+    ended: list[str] = []
+    agent = remote(ended, sys.executable, "-c", AGENT.replace("pong", "x"))
+    await asyncio.wait_for(agent.open(), 60)
+    await asyncio.wait_for(agent.close(), 60)
+    assert (agent.over, ended) == (True, ["a"])
+    agent._process.kill()
+    await agent._process.wait()
+
+
+async def test_a_host_that_stays_silent_is_given_up_once() -> None:
+    said: list[str] = []
+    closed: list[bool] = []
+
+    class Silent:
+        over, closing, silent_s = False, False, LOST_S + 1
+
+        async def close(self, now: bool) -> None:
+            self.closing = True
+            closed.append(now)
+
+    launch = Launch.__new__(Launch)
+    launch._running, launch._tasks, launch._say = True, set(), said.append  # type: ignore[method-assign]
+    place = Place(Host("a"), range(2), cast(Remote, Silent()))
+    for _ in range(5):
+        launch._listen_for(place)
+        await asyncio.gather(*launch._tasks)
+    assert closed == [True]
+    assert [line.partition(" has been silent for ")[2] for line in said] == [
+        "61 s; its peers 0, 1 go on without us if they can",
+        f"{hosts.LOST_S:.0f} s: it is given up, or connected to anew",
+    ]
