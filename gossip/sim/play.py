@@ -88,7 +88,7 @@ class Outcome:
         cuts: Different ways in which the network was cut.
         counts: What became of the messages: sent, delivered, lost, cut, corrupted, malformed, ...; and how many
             were lied to in the last round.
-        reports: What the peers reported, by event.
+        reports: What the peers reported, by event, before the last round with its lie.
         judged: Invariant -> how often it was judged.
         judged_by: Checker -> how often it has judged what could have been wrong.
         left: Of the way to what is to be learnt, the share that half of the peers have yet to go, at least.
@@ -164,7 +164,7 @@ def run(schedule: Schedule, observers: Iterable[Observer] = ()) -> Outcome:
     swarm.deliveries_max = min(most, swarm.deliveries_max)
     swarm.too_many = _begotten
     violation: Found | None = None
-    found: tuple[int, float, float] | None = None  # before the end
+    found: tuple[int, float, float, dict[str, int]] | None = None  # before the end
     lied_to = 0
     try:
         nemesis.begin(swarm)
@@ -177,7 +177,7 @@ def run(schedule: Schedule, observers: Iterable[Observer] = ()) -> Outcome:
             swarm.run_for(SLICE_S)
         panel.close(swarm)
         pace.judge(swarm)
-        found = _reached(swarm, schedule.compute_s[0]), swarm.now, _left(swarm)
+        found = _reached(swarm, schedule.compute_s[0]), swarm.now, _left(swarm), _reports(swarm)
         swarm.hooks.remove(panel)  # the lie that comes forks the history
         ends = next(checker for checker in panel.checkers if isinstance(checker, EndsAlike))
         swarm.hooks.append(ends)
@@ -185,8 +185,8 @@ def run(schedule: Schedule, observers: Iterable[Observer] = ()) -> Outcome:
     except Exception as error:  # noqa: BLE001 - whatever leaves a core is a finding, not an end of the search
         blamed = panel.blame(swarm, error)
         violation = Found(blamed.invariant, blamed.peer, blamed.now_s, blamed.text)
-    lives = (*swarm.past, *swarm.hosts.values())
-    rounds, simulated_s, left = found or (_reached(swarm, schedule.compute_s[0]), swarm.now, _left(swarm))
+    now = _reached(swarm, schedule.compute_s[0]), swarm.now, _left(swarm), _reports(swarm)
+    rounds, simulated_s, left, reports = found or now
     return Outcome(
         schedule,
         violation,
@@ -196,11 +196,15 @@ def run(schedule: Schedule, observers: Iterable[Observer] = ()) -> Outcome:
         dict(nemesis.totals(swarm)),
         len(nemesis.cuts_seen),
         {**swarm.counts, "delivered": swarm.deliveries, "lied_to_at_last": lied_to},
-        dict(Counter(report.event for life in lives for _, report in life.reports)),
+        reports,
         panel.judged(),
         panel.judged_by(),
         left,
     )
+
+
+def _reports(swarm: Swarm[Peer]) -> dict[str, int]:
+    return dict(Counter(report.event for life in (*swarm.past, *swarm.hosts.values()) for _, report in life.reports))
 
 
 class _Pace:
