@@ -1,8 +1,8 @@
 """Orders for a live run, from whoever types them to the launchers that carry them out (``drilling``).
 
 Each launcher of a run has a desk, a unix socket in the run's folder: ``drill.sock`` that which began it, ``drill-5.sock`` a
-``gossip join`` whose first peer is 5. Processes are hurt by the launcher that started them, and what lasts is written down by
-the first launcher that is there.
+``gossip join`` whose first peer is 5, or task 5 of a scheduler. Processes are hurt by the launcher that started them, and what
+lasts is written down by the first launcher that is there.
 """
 
 from __future__ import annotations

@@ -249,14 +249,15 @@ def _report(folder: Path, since: float, until: float, settle_s: float, as_json: 
     """After what there is to see has had its time to show, or as soon as the run is over."""
     from gossip.telemetry import read_lines
 
-    from . import impact
+    from . import impact, summary
     from .desks import names
 
     while True:
         goes_on, now = bool(names(folder)), time.monotonic()
         if now >= until + settle_s or not goes_on:
             commits = [row for path in sorted(folder.glob("peer-*/commits.jsonl")) for row in read_lines(path)]
-            found = impact.impact(_peer_count(folder), read_lines(folder / "events.jsonl"), commits, since, until, now)
+            events = summary.told(folder, offset=time.time() - time.monotonic())
+            found = impact.impact(_peer_count(folder), events, commits, since, until, now)
             on_its_way = any(hit["kind"] == "restart" and hit["back_ms"] is None for hit in found["hit"])
             on_its_way |= any(gone["after_ms"] is None for gone in found["left"])
             if not (goes_on and on_its_way and now < until + settle_s + BACK_S):

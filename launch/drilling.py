@@ -62,7 +62,7 @@ class DrillDesk:
 
     Args:
         supervisor: Of the launcher.
-        first_peer: Which it started first; None: the launcher has begun the run.
+        first_peer: Which it started first; None: the launcher has begun the run, by itself.
     """
 
     def __init__(self, supervisor: Supervisor, first_peer: int | None = None) -> None:

@@ -19,6 +19,7 @@ from .launchers import of as launchers_of
 
 RUNS = "runs"
 TAIL_BYTES = 256 * 1024  # of events.jsonl: more rows than all peers write in a second
+TAIL_BYTES_MIN = 16 * 1024  # of each, where every peer has a file of its own
 State = Literal["running", "elsewhere", "ended", "killed", "not begun"]
 """``elsewhere``: its launchers are on other machines, and have not said that they are done. ``killed``: a launcher is gone
 without a word, and nobody has written a summary."""
@@ -138,7 +139,9 @@ def _progress(folder: Path) -> dict[str, Any]:
     """Round, loss, accuracy and peers alive, by the last rows of the events."""
     found: dict[str, Any] = {}
     accuracies: dict[int, float] = {}
-    for row in _last_rows(folder / "events.jsonl"):
+    files = event_files(folder)
+    each_bytes = max(TAIL_BYTES // max(1, len(files)), TAIL_BYTES_MIN)
+    for row in (row for path in files for row in _last_rows(path, each_bytes)):
         if row.get("event") == "round" and isinstance(row.get("round"), int) and row["round"] >= found.get("round", -1):
             found["round"], found["loss"] = row["round"], row.get("loss", found.get("loss"))
             alive = row.get("alive")
@@ -150,11 +153,16 @@ def _progress(folder: Path) -> dict[str, Any]:
     return found
 
 
-def _last_rows(path: Path) -> Iterator[dict[str, Any]]:
+def event_files(folder: Path) -> list[Path]:
+    """What launchers of the run append to: one file, or of tasks of a scheduler one each."""
+    return [path for path in (folder / "events.jsonl", *sorted(folder.glob("events-*.jsonl"))) if path.exists()]
+
+
+def _last_rows(path: Path, tail_bytes: int) -> Iterator[dict[str, Any]]:
     try:
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - TAIL_BYTES))
+            file.seek(max(0, size - tail_bytes))
             lines = file.read().splitlines()
     except FileNotFoundError:
         return

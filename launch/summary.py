@@ -13,6 +13,7 @@ from gossip.config import RunConfig
 from gossip.telemetry import JsonLines, read_json, read_lines, write_json
 
 from . import history
+from .run_state import event_files
 from .view import RunView
 
 SCHEMA = "gossip.summary/1"
@@ -44,11 +45,13 @@ def merge_commits(folder: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def told(folder: Path) -> Iterator[dict[str, Any]]:
-    """Every row of the files that launchers of a run append to, on one clock: each machine has its own."""
-    own = folder / "events.jsonl"
-    offset: float | None = None  # between the wall clock and the one that all rows are put on
-    for path in (own, *sorted(folder.glob("events-*.jsonl"))):
+def told(folder: Path, offset: float | None = None) -> Iterator[dict[str, Any]]:
+    """Every row of the files that launchers of a run append to, on one clock: each machine has its own.
+
+    Args:
+        offset: Between the wall clock and the one that all rows are put on; None: that of the first file.
+    """
+    for path in event_files(folder):
         shift: float | None = None
         for row in read_lines(path):
             t, wall = row.get("t"), row.get("wall")

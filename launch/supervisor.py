@@ -83,7 +83,8 @@ class Supervisor:
         self._explained = False
         self._ended: set[int] = set()  # peers that will not come back
         self._late: set[int] = set()
-        self._desk = DrillDesk(self, min(self.peers) if self.joins else None) if config.drills else None
+        alone = min(self.peers) if self.joins or files else None  # of several launchers in this folder
+        self._desk = DrillDesk(self, alone) if config.drills else None
         self._tries = Tries(self.folder, self.peers)
         self._lost: set[int] = set()  # ids that turned out to be somebody else's
         has_door = entrance is not None or config.room > config.peers

@@ -16,6 +16,9 @@ from typing import Literal, TypeAlias
 from .messages import PeerId, Progress, Rumour, Status
 from .suspicion import Suspicion
 
+SPEAKS_ON_S = 2.0
+"""Who was heard no longer ago, over a link that stands, is there: whoever leaves closes its links."""
+
 REFUTATIONS = 2**24  # in one life; lives and refutations together stay below ROUND_MAX = 2**48
 
 LARGE = 64
@@ -75,6 +78,10 @@ class Member:
     def spoken(self) -> bool:
         """Whether this life of it has; what we know is else what others say."""
         return self.heard_at != float("-inf")
+
+    def speaks_on(self, now: float) -> bool:
+        """Whether it is there, though it is said to have left."""
+        return self.status == "left" and self.linked and now - self.heard_at < SPEAKS_ON_S
 
     def rumour(self) -> Rumour:
         return Rumour(self.peer, self.status, self.standing, self.control, self.bulk, max(0, self.origin))

@@ -131,6 +131,10 @@ class Membership:
         member = self.view.members.get(peer)
         return member is not None and member.gone
 
+    def speaks_on(self, peer: PeerId, now: float) -> bool:
+        """Whether a peer that is said to have left is there all the same."""
+        return self.view.members[peer].speaks_on(now)
+
     def met(self) -> tuple[PeerId, ...]:
         """Whoever is known to be there, or to have been, the local peer included: it, or a member that knows it, has spoken."""
         return tuple([member.peer for member in self.view.members.values() if member.met])

@@ -43,6 +43,10 @@ class Partings:
         """Whether nothing of it is to come in this round. One that ended a little later has its result to hand out."""
         return not 0 < self._done.get(peer, round_id + 1) - round_id <= self.kept
 
+    def said_so(self, peer: PeerId) -> bool:
+        """Whether it has said itself that it goes on no more."""
+        return peer in self._done
+
     def leaves(self, peer: PeerId) -> bool:
         return peer in self._left
 

@@ -150,7 +150,7 @@ class RollingRounds:
             return []
         if (measured := self.server.measured(event)) is not None:
             return self.joint.on_measured(measured, now)
-        roster = next_roster(self.local, self.view, self.roster, self.joining, self.partings.leaves)
+        roster = next_roster(self.local, self.view, self.roster, self.joining, self.partings, now)
         made = self.server.finish(event, roster, self.doubts.charges())
         if made is None:
             return []

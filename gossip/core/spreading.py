@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
 from gossip.topologies.base import Roster
 
 from .events import Effect, Payload, Send
 from .messages import Commit, PeerId
+from .parting import Partings
 from .view import View
 
 
 def next_roster(
-    local: PeerId, view: View, roster: Roster, joining: Collection[PeerId], leaves: Callable[[PeerId], bool]
+    local: PeerId, view: View, roster: Roster, joining: Collection[PeerId], partings: Partings, now: float
 ) -> tuple[PeerId, ...]:
     """Who takes part in the next round: those who do, are not gone and do not leave, and who is ready to."""
-    stay = {peer for peer in roster if peer == local or not (view.is_gone(peer) or leaves(peer))}
+
+    def stays(peer: PeerId) -> bool:
+        # A farewell that was forged for this server alone would cost it others' trust, who see that peer.
+        return not view.is_gone(peer) or (view.speaks_on(peer, now) and not partings.said_so(peer))
+
+    stay = {peer for peer in roster if peer == local or (stays(peer) and not partings.leaves(peer))}
     come = {peer for peer in joining if not view.skip_reason(peer)}
     return tuple(sorted(stay | come))
 
@@ -24,4 +30,5 @@ def spread(local: PeerId, view: View, roster: Roster, commit: Commit, payload: P
     """To everybody of this round and of the next."""
     # A newcomer that alone held it would be on a branch of its own: the others do not ask it. So it hears of it last.
     everybody = [*roster.peers, *[peer for peer in commit.roster if peer not in roster]]
-    return [Send(peer, commit, payload) for peer in everybody if peer != local and not view.is_gone(peer)]
+    there = [peer for peer in everybody if peer != local and (peer in commit.roster or not view.is_gone(peer))]
+    return [Send(peer, commit, payload) for peer in there]

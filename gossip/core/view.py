@@ -25,5 +25,8 @@ class View(Protocol):
     def is_gone(self, peer: PeerId) -> bool:
         """Whether it is dead or has left."""
 
+    def speaks_on(self, peer: PeerId, now: float) -> bool:
+        """Whether a peer that is said to have left is there all the same."""
+
     def met(self) -> Iterable[PeerId]:
         """Whoever is known to be there, or to have been."""

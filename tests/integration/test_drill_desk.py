@@ -20,6 +20,7 @@ from gossip.errors import ConfigError
 from gossip.faults import Liar, Slow
 from gossip.launch.desks import NobodyThere, ask, name_of, open_socket, who
 from gossip.launch.drilling import DrillDesk
+from gossip.launch.supervisor import Supervisor
 from gossip.rendezvous import announce_end
 from gossip.world_faults import Partition
 
@@ -240,3 +241,16 @@ def test_a_run_that_does_not_train_takes_no_drills(over: bool, error: type[Confi
 
     with_desks(folder, act, run)
     assert run.done == []
+
+
+def test_each_task_of_a_scheduler_has_a_desk_of_its_own(tmp_path: Path) -> None:
+    config = (
+        resolve({"peers": 3, "drills": True, "run_dir": str(tmp_path), "name": "t"}).with_values("x", run="00" * 8, f=0).config
+    )
+    screen: Any = None
+    tasks = [Supervisor(config, ["true"], screen, share={peer: 0}, files=f"-{peer}") for peer in range(3)]
+    desks = [task._desk.path.name for task in tasks if task._desk is not None]
+    assert desks == ["drill-0.sock", "drill-1.sock", "drill-2.sock"]
+    alone = Supervisor(config, ["true"], screen)._desk
+    assert alone is not None
+    assert alone.path.name == "drill.sock"

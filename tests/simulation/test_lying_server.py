@@ -6,9 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from test_ending import run_to, swarm_that_ends
 
-from gossip.core.events import Committed, Effect, Report
-from gossip.core.messages import PeerId
+from gossip.core.events import Committed, Effect, Go, Received, Report
+from gossip.core.messages import Gossip, PeerId, Rumour
 from gossip.fault_kinds import Crash, Restart
 from gossip.sim.driver import Swarm
 from gossip.sim.observer import Observer
@@ -138,3 +139,46 @@ def test_who_refuses_the_result_of_a_later_attempt_makes_none_of_the_updates_tha
         piece_bytes=20,
     )
     assert run(schedule).violation is None
+
+
+class ForgesFarewells(Observer):
+    """Peer 0 tells whoever serves a round, and nobody else, that more than f others have left."""
+
+    def __init__(self) -> None:
+        self.told: dict[int, PeerId] = {}
+
+    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+        if not isinstance(effect, Go) or effect.round_id in self.told:
+            return
+        core = swarm.hosts[peer].core
+        server = core.rounds._shards[0].order[0]
+        victims = [victim for victim in swarm.hosts if victim not in (LIAR, server)][:2]
+        self.told[effect.round_id] = server
+        members = core.membership.members
+        left = Gossip(tuple([Rumour(victim, "left", members[victim].standing, "", "", victim) for victim in victims]))
+        swarm.at(swarm.now + 0.003, lambda: swarm.inject(server, Received(LIAR, 0, left)))
+
+
+class Rosters(Observer):
+    """What rosters were committed, and which were refused."""
+
+    def __init__(self) -> None:
+        self.rosters: set[tuple[PeerId, ...]] = set()
+        self.refused: list[tuple[PeerId, dict[str, Any]]] = []
+
+    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+        if isinstance(effect, Committed):
+            self.rosters.add(effect.commit.roster)
+        elif isinstance(effect, Report) and "roster" in effect.fields.get("reason", ""):
+            self.refused.append((peer, effect.fields))
+
+
+def test_farewells_that_are_forged_for_a_server_alone_cost_it_nothing() -> None:
+    swarm = swarm_that_ends(3, n=6, f=1)
+    lies, seen = ForgesFarewells(), Rosters()
+    run_to(swarm, 2)
+    swarm.hooks.extend([lies, seen])
+    run_to(swarm, 50)
+    assert len(lies.told) > 40
+    assert seen.rosters == {tuple(range(6))}
+    assert not seen.refused

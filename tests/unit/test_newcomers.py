@@ -18,6 +18,9 @@ class AllHere:
     def skip_reason(self, peer: int) -> str:
         return ""
 
+    def speaks_on(self, peer: int, now: float) -> bool:
+        return False
+
     def is_gone(self, peer: int) -> bool:
         return False
 

@@ -50,6 +50,9 @@ class SkippedByHand:
     def version(self) -> int:
         return len(self.gone)
 
+    def speaks_on(self, peer: int, now: float) -> bool:
+        return False
+
     def is_gone(self, peer: int) -> bool:
         return peer in self.gone
 

@@ -112,6 +112,22 @@ def test_progress_is_read_from_the_last_rows(run: Path, monkeypatch: pytest.Monk
     assert (seen.round, seen.loss, seen.alive, seen.accuracy, seen.exit_code) == (1999, 0.5, 2, 0.25, None)
 
 
+def test_the_progress_of_tasks_is_read_from_the_file_of_each(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for peer in range(3):
+        leave_word(run, peers=[peer])
+        events = JsonLines(run / f"events-{peer}.jsonl", "events")
+        for number in range(400 + peer):
+            events.write({"t": 0.0, "peer": peer, "event": "round", "round": number, "loss": number / 1000, "alive": [0, 1, 2]})
+        events.write({"t": 0.0, "peer": peer, "event": "metrics", "accuracy": 0.25 * peer})
+    seen = run_state.look(run)
+    assert (seen.state, seen.round, seen.loss, seen.alive, seen.accuracy) == ("running", 401, 0.401, 3, 0.25)
+    read: list[int] = []
+    last_rows = run_state._last_rows
+    monkeypatch.setattr(run_state, "_last_rows", lambda path, most: read.append(most) or last_rows(path, most))
+    run_state.look(run)
+    assert sum(read) <= run_state.TAIL_BYTES, "no more of many than of one"
+
+
 def test_the_end_is_read_from_the_summary(run: Path) -> None:
     leave_word(run, ended=2000.0)
     summarise(run)
