@@ -13,6 +13,7 @@ from gossip.errors import ConfigError, GossipError
 from . import bench, drill, hosts_cli, keygen, tend
 from .doctor import doctor
 from .join import join
+from .kubernetes import kubernetes
 from .on_ray import ray
 from .options import (
     Advertise,
@@ -201,6 +202,7 @@ app.command()(simulate)
 app.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False})(join)
 app.command(context_settings={"allow_interspersed_args": False})(slurm)
 app.command(context_settings={"allow_interspersed_args": False})(ray)
+app.command(context_settings={"allow_interspersed_args": False})(kubernetes)
 for command in (doctor, keygen.keygen, *tend.COMMANDS):
     app.command()(command)
 app.add_typer(bench.app, name="bench")

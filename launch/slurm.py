@@ -109,6 +109,15 @@ def check(words: list[str]) -> dict[str, Any]:
 
     Raises: ConfigError: ``gossip run`` would refuse this.
     """
+    from . import feasible
+
+    shown = check_options(words)
+    feasible.check_script(Path(script_of(words)))
+    return shown
+
+
+def check_options(words: list[str]) -> dict[str, Any]:
+    """The same where the script is not on this machine."""
     done = subprocess.run(
         [sys.executable, "-m", "gossip.launch.cli", "run", "--show-config", "--json", *words],
         capture_output=True,
@@ -122,9 +131,6 @@ def check(words: list[str]) -> dict[str, Any]:
         )
         hint = next((line.strip().removeprefix("hint: ") for line in said if line.strip().startswith("hint: ")), None)
         raise GossipError(f"gossip run {shlex.join(words)}: {error}") if hint is None else ConfigError(error, hint)
-    from . import feasible
-
-    feasible.check_script(Path(script_of(words)))
     shown: dict[str, Any] = json.loads(done.stdout)
     return shown
 
