@@ -281,7 +281,7 @@ class Agent:
         key = folder / SWARM_KEY if order["key"] is not None else None
         if key is not None and not key.exists():
             write_pair(key, KeyPair(**order["key"]))
-        entrance = Entrance(tuple(order["doors"]), host=order["address"], key=key)
+        entrance = Entrance(tuple(order["doors"]), host=order["address"], key=key, invites=False)
         supervisor = _Supervisor(given, command, _Screen(self._outbox), environment, share=share, entrance=entrance)
         found = guardian.stat(os.getpid())
         assert found is not None

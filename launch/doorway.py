@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gossip.config import RunConfig
 from gossip.keys import SWARM_KEY
 from gossip.transport.addresses import is_loopback
 
@@ -13,6 +16,9 @@ from .entrance import Entrance
 
 if TYPE_CHECKING:
     from .supervisor import Supervisor
+
+
+DOORS_SAID = 3  # any one of them will do, as long as one is left
 
 
 class Doorway:
@@ -26,7 +32,7 @@ class Doorway:
         # Here and not at the top: ZeroMQ and the codec take 0.2 s to import, and few launchers have a door.
         from .door import Door
 
-        self._run, self._config = run, run.config
+        self._run, self._config, self._invites = run, run.config, entrance.invites
         if entrance.key is None and (run.folder / SWARM_KEY).is_file():
             entrance = replace(entrance, key=run.folder / SWARM_KEY)
         self.door = Door(run.config, run.folder, run.peers, entrance, let_in=self._let_in, lost=run.lose, say=run.screen.say)
@@ -35,7 +41,7 @@ class Doorway:
         """Raises: ConfigError, AddressInUse: It cannot listen."""
         await self.door.open()
         self._run.record("door", None, address=self.door.address)
-        if self._config.room > self._config.peers:
+        if self._config.room > self._config.peers and self._invites:
             more = "others join with" if self._run.joins else f"room for {self._config.room - self._config.peers} more"
             self._run.screen.say(f"{more}: {self.invitation()}")
 
@@ -44,10 +50,8 @@ class Doorway:
 
     def invitation(self) -> str:
         """What to type on another machine, or here when this door is on a loopback address."""
-        host = self.door.address.rpartition(":")[0].strip("[]")
-        key = f" --key {shlex.quote(str(self.door.key_file))}" if self.door.key_file is not None else ""
-        only = "   (on this machine; for others: gossip run --advertise ADDRESS)" if is_loopback(host) else ""
-        return f"gossip join{key} {self.door.address} -- {shlex.join(self._run.command[2:])}{only}"
+        only = "for others: gossip run --advertise ADDRESS"
+        return invitation([self.door.address], self.door.key_file, self._run.command[2:], only)
 
     async def another_id(self, peer: int) -> tuple[int, int] | None:
         """For a newcomer that has lost its own, with the incarnation that its life begins with. None: there is no room."""
@@ -69,3 +73,30 @@ class Doorway:
     def troubles(self) -> list[str]:
         """What came back from doors that were tried."""
         return self.door.troubles()
+
+
+def invitation(doors: Sequence[str], key: Path | None, command: Sequence[str], only: str) -> str:
+    """The line by which another machine joins.
+
+    Args:
+        doors: Addresses of some; the first is knocked at first.
+        only: What to say behind it when that is a loopback address.
+    """
+    words = [*(["--key", str(key)] if key is not None else []), *(word for door in doors[1:] for word in ("--seed", door))]
+    line = shlex.join(["gossip", "join", *words, doors[0], "--", *command])
+    return f"{line}   (on this machine; {only})" if is_loopback(doors[0].rpartition(":")[0].strip("[]")) else line
+
+
+def invitations(config: RunConfig, folder: Path, doors: Sequence[str], command: Sequence[str]) -> list[str]:
+    """What the launcher of many hosts says once all of them have a door; nothing when there is room for nobody else.
+
+    Args:
+        folder: Of the launcher, where the key lies that another machine needs.
+        doors: Of all hosts; "": not yet.
+    """
+    more = config.room - config.peers
+    if more <= 0 or not all(doors):
+        return []
+    key = folder / SWARM_KEY if config.keyed else None
+    only = "for others give hosts an address=... that they reach"
+    return [f"room for {more} more: {invitation(doors, key, command, only)}"]

@@ -16,6 +16,7 @@ class Entrance:
         port: 0: any that is free.
         door: Its number, where others know it already; b"": drawn.
         key: File of the run's swarm key, by which doors know each other; None: the one in the run's folder, if there is one.
+        invites: Say how others join; not where somebody else does, who knows all doors.
     """
 
     seeds: tuple[str, ...] = ()
@@ -23,3 +24,4 @@ class Entrance:
     port: int = 0
     door: bytes = b""
     key: Path | None = None
+    invites: bool = True

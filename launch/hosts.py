@@ -17,7 +17,7 @@ from gossip.keys import SWARM_KEY, read_pair
 from gossip.telemetry import JsonLines, Logbook, write_json
 from gossip.transport.curve import KeyPair
 
-from . import collecting, ssh
+from . import collecting, doorway, ssh
 from .awaiting import waiting
 from .collecting import Collector
 from .frames import Frame
@@ -221,8 +221,7 @@ class Launch:
         self._say(f"x {found.name} is lost, with peers {left}: {found.remote.last_words}")
         self._record("host_lost", host=found.name, peers=self._running_on(found))
         for peer in self._running_on(found):
-            at = time.monotonic()
-            life = Life(peer, self.view.rows[peer].incarnation, None, signal.SIGKILL, (), found.since, at)
+            life = Life(peer, self.view.rows[peer].incarnation, None, signal.SIGKILL, (), found.since, time.monotonic())
             self.outcome.lives.append(life)
             how = f"lost with {found.name}"
             self._record("exited", peer, incarnation=life.incarnation, code=None, signal=int(signal.SIGKILL), how=how)
@@ -270,13 +269,11 @@ class Launch:
     # --- what agents tell -------------------------------------------------------------------------------------------------
 
     def _on_end(self, remote: Remote) -> None:
-        found = self.places[remote.name]
-        if found.remote is remote:
+        if (found := self.places[remote.name]).remote is remote:
             found.over.set()
 
     def _on_frame(self, remote: Remote, frame: Frame) -> None:
-        found = self.places[remote.name]
-        if found.remote is not remote:
+        if (found := self.places[remote.name]).remote is not remote:
             return
         match frame["kind"]:
             case "row":
@@ -319,11 +316,14 @@ class Launch:
             self._say(line)
 
     def _introduce(self, found: Place, door: str) -> None:
-        """Tells the doors of the other hosts where the new one is; what doors say to each other is theirs."""
+        """Tells the doors of the other hosts where the new one is, and once there are all of them, how others join."""
         found.door = door
         for other in self.places.values():
             if other is not found:
                 other.remote.send("doors", addresses=[door])
+        command = [self.program.script, *self.program.arguments]
+        for line in doorway.invitations(self.config, self._folder, [other.door for other in self.places.values()], command):
+            self._say(line)
 
     def _say_for(self, found: Place, text: str) -> None:
         """A line of an agent. The first failure is mostly the cause of the others: only that is explained."""
