@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 DOORS_SAID = 3  # any one of them will do, as long as one is left
 
+DOORS_NAMED = 3  # in a line to paste: any of them will do, and one may be gone by then
+
 
 class Doorway:
     """The door of one supervisor.
@@ -99,4 +101,4 @@ def invitations(config: RunConfig, folder: Path, doors: Sequence[str], command: 
         return []
     key = folder / SWARM_KEY if config.keyed else None
     only = "for others give hosts an address=... that they reach"
-    return [f"room for {more} more: {invitation(doors, key, command, only)}"]
+    return [f"room for {more} more: {invitation(doors[:DOORS_NAMED], key, command, only)}"]
