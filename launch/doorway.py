@@ -17,10 +17,7 @@ from .entrance import Entrance
 if TYPE_CHECKING:
     from .supervisor import Supervisor
 
-
 DOORS_SAID = 3  # any one of them will do, as long as one is left
-
-DOORS_NAMED = 3  # in a line to paste: any of them will do, and one may be gone by then
 
 
 class Doorway:
@@ -101,4 +98,4 @@ def invitations(config: RunConfig, folder: Path, doors: Sequence[str], command: 
         return []
     key = folder / SWARM_KEY if config.keyed else None
     only = "for others give hosts an address=... that they reach"
-    return [f"room for {more} more: {invitation(doors[:DOORS_NAMED], key, command, only)}"]
+    return [f"room for {more} more: {invitation(doors[:DOORS_SAID], key, command, only)}"]
