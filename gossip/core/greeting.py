@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from .events import Effect, Prepared, Send
+from .events import Effect, Prepared, Received, Send
 from .membership import Membership
-from .messages import Hello, PeerId, Stage
+from .messages import Hello, PeerId, Query, Stage, Update
 from .settings import CoreSettings
 
 ANSWER_EVERY_S = 0.1  # to the same life of a peer: two that are in round 0 would answer each other's answers for ever
@@ -63,6 +63,11 @@ class Greeting:
             return []
         self._answered[peer] = incarnation, now
         return [self.to(peer)]
+
+    def again(self, event: Received, now: float) -> list[Effect]:
+        """To one that counts on us though we have said that we go on no more: it has missed that."""
+        missed = self.stage != "ready" and isinstance(event.message, Update | Query)
+        return self.answer(event.sender, event.incarnation, now) if missed else []
 
     def to_all(self) -> list[Send]:
         """Also to those who have not spoken yet: one that was told a false address of ours can only hear us."""

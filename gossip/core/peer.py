@@ -258,7 +258,7 @@ class Peer:
             case Push() | Update() | Query() | Commit() | NotMe() | CommitRequest() | Partial() | Overdue():
                 if self.phase == "unprepared" or isinstance(message, Push) == self.topology.rolling:
                     return []
-                return self.rounds.on_message(event, now)
+                return self.greeting.again(event, now) + self.rounds.on_message(event, now)
             case Hello():
                 return self._on_hello(event.sender, event.incarnation, message, now)
             case StateRequest() | Voucher() | StateOffer():

@@ -108,10 +108,7 @@ class RollingRounds:
         return effects
 
     def adopt(self, round_id: int, chain: bytes, snapshot: tuple[Any, ...]) -> None:
-        """Takes over the state of another peer, from which ``round_id`` comes next.
-
-        Raises: ValueError: the snapshot is not one; then nothing has changed that ``start`` would use.
-        """
+        """Takes over a peer's state before ``round_id``. Raises ValueError, nothing changed, when the snapshot is not one."""
         self.agreed.adopt(round_id, chain, snapshot)
         self.log.clear()
         self.astray.restart(round_id == self.round_id, self.roster)
@@ -134,7 +131,9 @@ class RollingRounds:
         effects: list[Effect] = []
         for shard in tuple(self._shards) if self.mode == "active" else ():
             if event.round_id == self.round_id:  # our own update may have ended the round
-                effects += self._offer(shard, now)
+                # One that stood still may serve again by now, when it skips everybody else.
+                gone = self.skip_reason(shard.server(shard.attempt)) if shard.commit is None and self._serves(now) else ""
+                effects += self._advance(shard, f"its server is skipped: {gone}", now) if gone else self._offer(shard, now)
         return effects
 
     def on_applied(self, event: Applied, now: float) -> list[Effect]:

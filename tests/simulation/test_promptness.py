@@ -28,7 +28,7 @@ from gossip.sim.generate import generate
 from gossip.sim.observer import Observer
 from gossip.sim.play import run
 from gossip.sim.schedule import Schedule
-from gossip.world_faults import CrashBroadcast, HangServer, Partition
+from gossip.world_faults import CrashBroadcast, HangServer, Leave, Loss, Partition
 
 
 def under(kind: Callable[..., Checker], **options: Any) -> Swarm[Peer]:
@@ -285,3 +285,48 @@ def test_l2_who_wait_for_a_rule_that_needs_more_peers_are_not_stuck() -> None:
 
 def test_l2_the_pace_is_that_of_peers_that_run_and_are_not_sent_far_ahead_by_a_liar() -> None:
     assert run(generate(881030)).violation is None
+
+
+ALONE_AFTER_STANDING_STILL = Schedule(
+    750,
+    peers=6,
+    aggregator="geometric_median",
+    faults=(Partition(((3,), (0, 1, 2, 4, 5)), 10.7, 0.6), HangServer(8.3, 1.5)),
+    active_s=11.301,
+    duration_s=11.301,
+    compute_s=(0.46, 0.58),
+    rule_s=0.01,
+    shards=(12,),
+    probe_interval_s=0.5,
+    commit_log=64,
+    prepare_s=0.2,
+    piece_bytes=4,
+)
+MOST_LEAVE_UNHEARD = Schedule(
+    1266,
+    peers=9,
+    aggregator="mean",
+    faults=(*[Leave(peer, 8.0) for peer in range(6)], Loss(0.4, 7.8, 0.4)),
+    active_s=8.291,
+    duration_s=20.291,
+    rounds_min=50,
+    compute_s=(0.46, 0.58),
+    rule_s=0.3,
+    shards=(12,),
+    probe_interval_s=1.0,
+    commit_log=64,
+    stable_addresses=False,
+    prepare_s=0.2,
+)
+
+
+def test_seed_750_who_stood_still_serves_again_when_it_skips_everybody_else() -> None:
+    """It had handed its round on to somebody who is skipped, and offered its update there once it could serve itself."""
+    outcome = run(ALONE_AFTER_STANDING_STILL)
+    assert outcome.violation is None, outcome.violation
+
+
+def test_seed_1266_who_has_missed_that_another_leaves_is_told_when_it_counts_on_that_one() -> None:
+    """Six of nine left while messages were lost for 0.4 s. Nobody heard their word, and three waited for ever."""
+    outcome = run(MOST_LEAVE_UNHEARD)
+    assert outcome.violation is None, outcome.violation

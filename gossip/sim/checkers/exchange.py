@@ -237,7 +237,10 @@ class TakesWhatItWasPushed(Checker):
         rounds = gossip_of(core)
         assert rounds is not None
         self.judged += 1
-        vain = [source for source in missing if source not in doing.sources or not is_worth_waiting(core, rounds, source)]
+        # The round that ends with this may put one in quarantine that it was still worth waiting for.
+        fresh = {asked.fields["subject"] for asked in swarm.asked if isinstance(asked, Report) and asked.event == "quarantined"}
+        worth = {source for source in doing.sources if source in fresh or is_worth_waiting(core, rounds, source)}
+        vain = [source for source in missing if source not in worth]
         if vain or not missing:
             raise self.violated(swarm, peer, f"has waited in round {doing.round_id} for peers {vain}, of whom nothing is to come")
 
