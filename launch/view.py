@@ -201,6 +201,9 @@ class RunView:
                     self.lost_rounds.add(lost)
                     # A run that loses one mostly loses many: the summary counts them.
                     return [] if not self._fresh("lost_round", -1, t) else [f"! round {lost} is lost: {event.get('reason')}"]
+            case "unconfirmed_end" if row is not None:
+                same, other, silent = event.get("same"), event.get("other"), event.get("silent") or "none"
+                return [f"! {row.peer} ends unconfirmed: {same} hold its last parameters, {other} other ones; silent: {silent}"]
             case "batch":
                 return self._batch(event)
             case "share" if subject is not None and self._shares.get(subject.peer, (0, 1.0))[0] < int(event.get("round") or 0):

@@ -16,7 +16,7 @@ from .ending import Ending
 from .events import Confirmed, Effect, Report
 from .greeting import Greeting
 from .membership import Membership
-from .messages import Hello, PeerId
+from .messages import Commit, Hello, Message, PeerId
 from .parting import Housekeeping
 from .rolling import RollingRounds
 from .timers import Timers
@@ -43,7 +43,7 @@ class Confirming:
         self.round_id: int | None = None
         self._said: dict[PeerId, tuple[int, bytes]] = {}  # the round that each is in, and its H of the one before
         self._since = self._again_at = 0.0
-        self._changed = False  # once is enough: no liar sends us to and fro
+        self._changed = self._changes = False  # once is enough: no liar sends us to and fro
         ending.differs = self.differs
 
     def ask(self, round_id: int, running: bool, now: float) -> list[Effect]:
@@ -71,6 +71,19 @@ class Confirming:
         at, chain = self._said.get(peer, (-1, b""))
         return at == self.rounds.round_id and chain != self.rounds.chain
 
+    def bars(self, message: Message) -> bool:
+        """Whether this commit is of a round after the last one. Nobody here has an update for it, so nothing of ours could tell
+        that it is a lie: it takes more than f who say that they are past it."""
+        if self.rounds is None or self.round_id is None or not isinstance(message, Commit):
+            return False
+        return message.round_id == self.round_id and not self.rounds.astray.is_passed(message.round_id)
+
+    def lets_go(self) -> bool:
+        """Whether the rounds may be left for another's state. While others' word is waited for only where that was weighed here,
+        or where two sides may have gone on, which ``sides`` weighs."""
+        weighed, self._changes = self._changes, False
+        return weighed or self.round_id is None or (self.rounds is not None and self.rounds.astray.sides.may_differ)
+
     def look(self, now: float) -> list[Effect]:
         """To be called after whatever happens, while ``round_id`` is not None."""
         rounds, asked = self.rounds, self.round_id
@@ -79,17 +92,18 @@ class Confirming:
         over = now >= self._since + rounds.settings.rounds.drain_timeout_s
         if rounds.mode == "off" or rounds.astray.lost_track is not None:
             return []  # it takes over a state, and looks again then
-        if rounds.round_id != asked:  # what was built on a state is the word of a majority for it
+        if rounds.round_id != asked:  # more than f are past it
             return self._confirm(rounds.round_id > asked) if over or rounds.round_id > asked else []
         missing = [peer for peer in rounds.roster if not self._has_said(peer) and not self.membership.skip_reason(peer)]
         voices = Counter([chain for at, chain in self._said.values() if at == asked])
         ours, f = 1 + voices.pop(rounds.chain, 0), rounds.settings.f
+        others, waited = sum(voices.values()), now >= self._since + GRACE_S
         chain, theirs = min(voices.items(), key=lambda voice: (-voice[1], voice[0]), default=(b"", 0))
         may_change = not self._changed and not rounds.astray.sides.may_differ
         if theirs > f and (theirs, rounds.chain) > (ours, chain) and may_change:
-            if over or not missing or theirs > ours + len(missing):
+            if over or not missing or theirs > ours + len(missing) or (waited and len(missing) <= f):
                 return self._change(chain, theirs, ours)
-        elif not voices and ours > len(missing) and (not missing or now >= self._since + GRACE_S):
+        elif ours > max(f, len(missing)) + others and others <= f and (waited or not (missing or others)):
             return self._confirm(True)
         if over or (not missing and max(theirs, ours) <= f):
             return self._give_up(ours, dict(voices), missing)
@@ -108,7 +122,7 @@ class Confirming:
 
     def _change(self, chain: bytes, theirs: int, ours: int) -> list[Effect]:
         assert self.rounds is not None
-        self._changed, astray = True, self.rounds.astray
+        self._changed, self._changes, astray = True, True, self.rounds.astray
         there = sorted(peer for peer, said in self._said.items() if said == (self.round_id, chain))
         astray.sides.choose(there)
         astray.lost_track = (there[0], f"{theirs} peers hold another result of the last round, {ours} ours")
@@ -123,6 +137,6 @@ class Confirming:
     def _give_up(self, ours: int, others: dict[bytes, int], missing: list[PeerId]) -> list[Effect]:
         """Time is up: what speaks for our result has to do."""
         assert self.rounds is not None
-        agreed = ours > max(self.rounds.settings.f, *others.values(), 0)
+        agreed = ours > self.rounds.settings.f + sum(others.values())
         told = {"round": self.round_id, "same": ours, "other": sum(others.values()), "silent": missing}
         return [*([] if agreed else [Report("unconfirmed_end", told)]), *self._confirm(agreed)]

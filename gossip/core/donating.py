@@ -43,6 +43,7 @@ AHEAD_MAX = 64
 NEVER = 2**63
 
 NO_STATE = "has no state to give"
+TAKES_OVER = "takes over another state itself"
 BUSY = "busy with other peers"
 MOVED_ON = "has moved on meanwhile"
 TOO_MUCH = "what it knows of its peers does not fit a message"
@@ -127,15 +128,15 @@ class Donor:
         self._look_ahead()
         return [self._refuse(peer, ask, TOO_EARLY) for peer, ask in waiting]
 
-    def on_request(self, sender: PeerId, request: StateRequest, able: bool, now: float) -> list[Effect]:
-        """``able``: the trainer holds the state of the rounds."""
+    def on_request(self, sender: PeerId, request: StateRequest, why_not: str, now: float) -> list[Effect]:
+        """``why_not``: "" when the trainer holds the state of the rounds."""
         here, waiting = self.source.round_id, self.asks.get(sender)
         if waiting is not None and _is_again(request, waiting):
             return []  # what it asked for is under way
         self._forget(sender)
         wanted = request.round_id or here
-        if not able:
-            return [self._refuse(sender, request, NO_STATE)]
+        if why_not:
+            return [self._refuse(sender, request, why_not)]
         if wanted in self.copies:
             return self._answer(sender, request, wanted, now)
         if request.piece:

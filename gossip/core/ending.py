@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from .elsewhere import Elsewhere
 from .events import Effect, Halt, Report
 from .membership import Change, Membership
-from .messages import Hello, PeerId
+from .messages import Hello, Message, PeerId, StateRequest
 from .record import record
 from .settings import CoreSettings
 from .timers import Timers
@@ -73,9 +73,10 @@ class Ending:
         elif not self.membership.skip_reason(change.peer) and self._lost_at.pop(change.peer, None) is not None:
             self._back_at[change.peer] = now
 
-    def asked(self, peer: PeerId, now: float) -> None:
-        """It is about to take our state. A large one takes its time, so its time with us begins anew."""
-        self._back_at[peer] = now
+    def asked(self, peer: PeerId, message: Message, now: float) -> None:
+        """Who is about to take our state has its time with us anew: a large one takes long."""
+        if isinstance(message, StateRequest):
+            self._back_at[peer] = now
 
     # --- for whom we stay -------------------------------------------------------------------------------------------------
 

@@ -159,7 +159,7 @@ class Peer:
         effects += self.confirming.look(now) if self.confirming.round_id is not None else ()
         if rolling is not None and rolling.astray.lost_track is not None:
             (donor, reason), rolling.astray.lost_track = rolling.astray.lost_track, None
-            if self.phase == "running":
+            if self.phase == "running" and self.confirming.lets_go():
                 effects += self._recover(donor, reason, now)
         effects += self.recovery.giving.on_round(now) if self.recovery.giving.next_named <= self.rounds.round_id else ()
         if self._returning is not None and self.phase == "running" and self._returning.is_due:
@@ -246,7 +246,7 @@ class Peer:
     def _on_received(self, event: Received, now: float) -> list[Effect]:
         if not self.membership.heard(event.sender, event.incarnation, now):
             return []
-        message = event.message
+        message, kind = event.message, type(event.message)
         match message:
             case Gossip() | Ping() | Ack() | Nack() | PingRequest() | PushPull():
                 effects = self.membership.on_message(event.sender, event.incarnation, message, now)
@@ -256,13 +256,13 @@ class Peer:
                     self.rounds.elsewhere.heard(message.target, message.progress.step)  # so that nobody stays for it in vain
                 return effects
             case Push() | Update() | Query() | Commit() | NotMe() | CommitRequest() | Partial() | Overdue():
-                if self.phase == "unprepared" or isinstance(message, Push) == self.topology.rolling:
+                if self.phase == "unprepared" or (kind is Push) == self.topology.rolling or self.confirming.bars(message):
                     return []
                 return self.greeting.again(event, now) + self.rounds.on_message(event, now)
             case Hello():
                 return self._on_hello(event.sender, event.incarnation, message, now)
             case StateRequest() | Voucher() | StateOffer():
-                self.ending.asked(event.sender, now)
+                self.ending.asked(event.sender, message, now)
                 return self.recovery.on_message(event, self.phase in ("running", "draining"), now)
             case _:
                 assert_never(message)

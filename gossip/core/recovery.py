@@ -23,7 +23,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Literal, Protocol, TypeAlias
 
-from .donating import AHEAD_MAX, NO_STATE, CopyExpires, Donor, Source, parts_of, vouched_digest
+from .donating import AHEAD_MAX, NO_STATE, TAKES_OVER, CopyExpires, Donor, Source, parts_of, vouched_digest
 from .events import Effect, Payload, Received, Report, Restore, Restored, Send, Token
 from .messages import PeerId, StateOffer, StateRequest, Voucher
 from .pieces import Gathering, Outline
@@ -113,7 +113,10 @@ class Recovery:
         """``able``: the trainer holds the state of the rounds."""
         match event.message:
             case StateRequest() as request:
-                return self.giving.on_request(event.sender, request, able, now)
+                # Who may yet go back to its own state is not one that has none: else one liar would be all who have one, where
+                # all others have left their branches at once.
+                back = self.stage != "idle" and self._has_own
+                return self.giving.on_request(event.sender, request, "" if able else TAKES_OVER if back else NO_STATE, now)
             case Voucher() as voucher:
                 return self._on_voucher(event.sender, voucher, now)
             case StateOffer() as offer:

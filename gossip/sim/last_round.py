@@ -79,7 +79,7 @@ def play_end(swarm: Swarm[Peer], liars: frozenset[PeerId], checker: EndsAlike) -
     until = swarm.now + 2 * (rounds.drain_timeout_s + rounds.round_timeout_s)
     while swarm.now < until and any(_trains(swarm, peer) for peer in cores):
         swarm.run_for(SLICE_S)
-    checker.judge_end(swarm)
+    checker.judge_end(swarm, [peer for peer in cores if peer not in liars])
     return lies.told
 
 

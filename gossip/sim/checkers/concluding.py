@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from gossip.core.events import Confirm, Confirmed, Effect, Event
@@ -44,14 +45,21 @@ class EndsAlike(Checker):
         running = sum(host.running for host in swarm.hosts.values())
         enough = effect.agreed or running <= 2 * core.settings.f
         self.demand(enough, swarm, peer, f"it is told that its last state may be another than that of {running - 1} others")
-        if not effect.agreed or not isinstance(trainer, ToyTrainer) or trainer.next_round != effect.round_id:
+        if not effect.agreed or not isinstance(trainer, ToyTrainer):
             return
+        text = f"it ends before round {effect.round_id} with the state before round {trainer.next_round}"
+        self.demand(trainer.next_round == effect.round_id, swarm, peer, text)
         digest, first = self._told.setdefault(effect.round_id, (trainer.digest, peer))
         text = f"it ends before round {effect.round_id} with {trainer.digest.hex()}, peer {first} with {digest.hex()}"
         self.demand(trainer.digest == digest, swarm, peer, text)
 
-    def judge_end(self, swarm: Swarm[Any]) -> None:
-        """The training is over: nobody waits any more who still runs."""
+    def judge_end(self, swarm: Swarm[Any], peers: Iterable[PeerId]) -> None:
+        """The training is over: all ``peers`` that still run have come to their last round, and nobody waits any more."""
+        for peer in peers:
+            host = swarm.hosts[peer]
+            if host.running and isinstance(host.trainer, ToyTrainer):
+                asked = host.trainer.confirmed is not None or peer in self.waiting
+                self.demand(asked, swarm, peer, f"it has not come to its last round, and is in {host.core.rounds.round_id}")
         for peer, since in self.waiting.items():
             running = swarm.hosts[peer].running
             self.demand(not running, swarm, peer, f"it has asked at {since:.2f} s whether its last state is everybody's, in vain")
