@@ -804,14 +804,14 @@ def test_l3_a_crash_long_after_queues_were_full_is_judged() -> None:
     assert "the others are in round" in caught(swarm, "L3", 6.0).text
 
 
-def test_l3_rounds_that_come_to_nothing_for_want_of_one_said_to_have_left_are_no_cost_of_a_crash() -> None:
-    """Seed 2780: the liar that said so crashed, and three updates were needed while peer 3 was on its way back."""
+def test_l3_one_that_a_liar_says_has_left_is_not_wanting_when_the_liar_crashes() -> None:
+    """Seed 2780: three updates were needed, and peer 3, which the liar had made leave the roster, was on its way back."""
     faults = (NodeLie("forged_departures", (2,)), Crash(2, at_s=6.5))
     schedule = Schedule(28, peers=4, aggregator="median", faults=faults, active_s=11.0, duration_s=11.5, compute_s=(0.46, 0.58))
     outcome = run(replace(schedule, rule_s=0.01, probe_interval_s=1.0, stable_addresses=True))
     assert outcome.violation is None, outcome.violation
     assert outcome.judged_by["CrashCostsLittle"] > 0
-    assert outcome.reports["lost_round"] > 2 * 3
+    assert "lost_round" not in outcome.reports
 
 
 def test_l3_a_crash_that_costs_rounds_is_caught() -> None:

@@ -287,7 +287,9 @@ def test_who_is_never_answered_is_caught() -> None:
 
 def test_who_never_comes_to_its_last_round_is_caught() -> None:
     swarm, checker = lied_to_at_last()
-    with pytest.raises(Violation, match="it has not come to its last round, and is in 5"):
+    swarm.network.partition([2], [peer for peer in swarm.hosts if peer != 2])
+    swarm.run_until(lambda: all_confirmed(swarm, 2), limit_s=LIMIT_S)
+    with pytest.raises(Violation, match=r"peer 2.* it has not come to its last round, and is in 5"):
         checker.judge_end(swarm, swarm.hosts)
 
 

@@ -54,12 +54,13 @@ class EndsAlike(Checker):
         self.demand(trainer.digest == digest, swarm, peer, text)
 
     def judge_end(self, swarm: Swarm[Any], peers: Iterable[PeerId]) -> None:
-        """The training is over: all ``peers`` that still run have come to their last round, and nobody waits any more."""
-        for peer in peers:
-            host = swarm.hosts[peer]
-            if host.running and isinstance(host.trainer, ToyTrainer):
-                asked = host.trainer.confirmed is not None or peer in self.waiting
-                self.demand(asked, swarm, peer, f"it has not come to its last round, and is in {host.core.rounds.round_id}")
+        """The training is over: where one of ``peers`` has come to its last round all of them that run have, and nobody waits any
+        more."""
+        trainers = {peer: swarm.hosts[peer].trainer for peer in peers if swarm.hosts[peer].running}
+        came = {peer for peer, it in trainers.items() if peer in self.waiting or (isinstance(it, ToyTrainer) and it.confirmed)}
+        for peer in trainers if came else ():
+            where = swarm.hosts[peer].core.rounds.round_id
+            self.demand(peer in came, swarm, peer, f"it has not come to its last round, and is in {where}")
         for peer, since in self.waiting.items():
             running = swarm.hosts[peer].running
             self.demand(not running, swarm, peer, f"it has asked at {since:.2f} s whether its last state is everybody's, in vain")
