@@ -147,7 +147,7 @@ def taken_port(desk: Desk) -> None:
 
 def script_raises(desk: Desk) -> None:
     (desk.folder / "train.py").write_text(RAISES)
-    desk.gossip("run -n 3 --name digits train.py", only=lambda line: line.startswith("x peer 2 failed"))
+    desk.gossip("run -n 2 --name digits train.py", only=lambda line: line.startswith("x peer 1 failed"))
 
 
 def other_model(desk: Desk) -> None:
