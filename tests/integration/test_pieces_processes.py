@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from effort import effort
 from swarm import Swarm, again
 
 pytestmark = pytest.mark.timeout(300)
@@ -119,9 +118,8 @@ def test_two_of_five_donors_that_send_wrong_pieces_cost_time_and_no_bit(tmp_path
 
 
 def test_donors_go_on_training_while_they_give(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
-    """What is left of their rounds a second while somebody takes their state from them, of what they do without it."""
-    frozen, rounds = effort((8_000_000, 80), (25_000_000, 200))
-    swarm = large_swarm(tmp_path, 4, frozen, f=1)
+    """What is left of their rounds a second while somebody takes 100 MB from them, of what they do without it."""
+    swarm = large_swarm(tmp_path, 4, 25_000_000, f=1)
 
     def rounds_a_second(began_s: float, ended_s: float) -> float:
         """Of all three, as far as one has told."""
@@ -132,10 +130,10 @@ def test_donors_go_on_training_while_they_give(tmp_path: Path, record_property: 
         swarm.wait_round(3, 3)
         kill(swarm, 3)
         alone = swarm.now()
-        swarm.wait_round(0, alone + rounds)
-        before = [event["t"] for event in swarm.events(0, "round") if event["round"] > alone + rounds // 4]
+        swarm.wait_round(0, alone + 200)
+        before = [event["t"] for event in swarm.events(0, "round") if event["round"] > alone + 50]
         restored = start_again(swarm, 3)
-        assert restored["nbytes"] > 4 * frozen
+        assert restored["nbytes"] > 1e8
         began_s = swarm.events(3, "recovering")[-1]["t"]
         share = rounds_a_second(began_s, restored["t"]) / rounds_a_second(before[0], before[-1])
         record_property("share", share)
