@@ -135,8 +135,9 @@ def claim(folder: Path, first: int, ids: int) -> tuple[int, int] | None:
     has it, so no two newcomers ever take the same.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    known = set(peers_in(folder))  # also of peers elsewhere, whose claims may be files of other folders
     for peer in range(first, ids):
-        if take_claim(folder, peer, 0):
+        if peer not in known and take_claim(folder, peer, 0):
             return peer, 0
     for peer in peers_in(folder):
         seed = read_seed(folder, peer)

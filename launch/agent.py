@@ -25,7 +25,7 @@ from typing import Any
 from gossip.config import RunConfig
 from gossip.errors import GossipError, LocalError, Malformed
 from gossip.keys import SWARM_KEY, write_pair
-from gossip.rendezvous import announce_end
+from gossip.rendezvous import announce_end, read_seed
 from gossip.telemetry import read_json, write_json
 from gossip.transport.addresses import is_loopback
 from gossip.transport.curve import KeyPair
@@ -223,7 +223,10 @@ class Agent:
             case "doors" if self._supervisor is not None and self._supervisor.doorway is not None:
                 self._supervisor.doorway.door.meet(frame["addresses"])
             case "gone" if self._folder is not None:
-                announce_end(self._folder / "seeds", frame["peer"], frame["incarnation"])
+                seeds, peer, incarnation = self._folder / "seeds", frame["peer"], frame["incarnation"]
+                known = read_seed(seeds, peer)
+                if known is None or known.incarnation <= incarnation:  # else a newcomer has its id by now
+                    announce_end(seeds, peer, incarnation)
             case "fetch" if self._folder is not None:
                 self._do(self._send_files(self._folder))
 

@@ -19,9 +19,10 @@ from pydantic import ValidationError
 from gossip.config import RunConfig
 from gossip.errors import ConfigError, NobodyAnswers, Refused
 from gossip.keys import SWARM_KEY, fingerprint, read_pair, write_pair
-from gossip.rendezvous import write_seed
+from gossip.rendezvous import take_claim, write_seed
 from gossip.telemetry import code_version, environment, write_json
 from gossip.transport.addresses import is_loopback
+from gossip.transport.curve import KeyPair
 
 from . import door_messages as says
 from . import feasible
@@ -29,6 +30,7 @@ from .advertise import own_address
 from .door_calls import Unanswered, ask, join, source_towards, split
 from .doorkeeper import DOOR_ID_BYTES
 from .entrance import Entrance
+from .invitation import names_code
 from .peer_setup import script_command
 from .run_state import RUNS
 from .runs import COMMAND
@@ -88,7 +90,7 @@ def arrive(
 class _Newcomer:
     def __init__(self, ticket: Ticket, say: Callable[[str], None]) -> None:
         self._ticket, self._say = ticket, say
-        self._key = read_pair(ticket.key) if ticket.key is not None else None
+        self._key = _key_in(ticket.key) if ticket.key is not None else None
         self._door = secrets.token_bytes(DOOR_ID_BYTES)
         self._tried: dict[str, tuple[Unanswered, int]] = {}
         self._began = time.monotonic()
@@ -249,8 +251,17 @@ class _Newcomer:
             write_pair(folder / SWARM_KEY, self._key)
         (folder / "seeds").mkdir()
         for entry in welcome.entries:
+            take_claim(folder / "seeds", entry.peer, entry.incarnation)  # or who joins by this folder could have the same id
             if (seed := entry.seed) is not None:  # its own are taken, and have no address yet
                 write_seed(folder / "seeds", seed)
+
+
+def _key_in(path: Path) -> KeyPair:
+    """Raises: ConfigError: It is none; a line that was pasted names one that has to be copied first."""
+    if not path.exists():
+        copy = f"copy it from the machine that told you to, as with scp, to {path.absolute()}: for you alone"
+        raise ConfigError(f"the swarm key {path} is not here", copy)
+    return read_pair(path)
 
 
 def differs(commit: str, script: Path) -> str:
@@ -259,11 +270,6 @@ def differs(commit: str, script: Path) -> str:
     if not commit or own is None or own["commit"] == commit:
         return ""
     return f"! the code is of commit {str(own['commit'])[:12]}, that of the others of {printable(commit)[:12]}"
-
-
-def names_code(spec: str) -> bool:
-    """Whether a rule or topology is taken from a file or a module, as in ``my_rules.py:midpoint``, and not known by its name."""
-    return any(tail and "=" not in tail[0] for stage in spec.split("+") for tail in [stage.split(":")[1:]])
 
 
 def printable(text: str) -> str:

@@ -85,6 +85,7 @@ class Door:
         self._draw = random.Random(self.door).randrange
         self.refused = 0  # what was sent here and is no question
         self._stumbles: set[str] = set()
+        self._to_meet = list(entrance.seeds)
         self.goodbye_s = GOODBYE_S
         self.address = ""  # HOST:PORT, once it is open
 
@@ -106,7 +107,7 @@ class Door:
         self.keeper = Doorkeeper(local, self._own, self._config.peers, self._config.peers_max)
         self.neighbours = Neighbours(self._config.run_id, self.keeper, self._ask, self._learn, self._run, self._going_on)
         self._folder.announce(local)
-        self.meet(self._entrance.seeds)
+        self.meet(self._to_meet)
         self._look()
         for task in (self._serve(), self._keep()):
             self._run(task)
@@ -357,7 +358,10 @@ class Door:
     # --- other doors --------------------------------------------------------------------------------------------------------
 
     def meet(self, addresses: Iterable[str]) -> None:
-        """Visits these doors, too."""
+        """Visits these doors, too, as soon as this one is open."""
+        if not self.address:
+            self._to_meet += addresses
+            return
         for address in addresses:
             self._visit(address)
 

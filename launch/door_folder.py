@@ -82,10 +82,10 @@ class DoorFolder:
             if entry.peer in keeper.own or (owner is not None and owner.place == keeper.local.place):
                 continue  # who runs it writes it
             self._seeds.mkdir(parents=True, exist_ok=True)
+            # Also for one that we hear of when it has an address already: or who joins by this folder could have the same id.
+            take_claim(self._seeds, entry.peer, entry.incarnation)
             if (seed := entry.seed) is not None:
                 write_seed(self._seeds, seed)
-            else:
-                take_claim(self._seeds, entry.peer, entry.incarnation)
 
     def claim(self, entries: Iterable[Entry]) -> bool:
         """So that those who join by the folder do not take the same ids. False: one was quicker."""

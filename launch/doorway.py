@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gossip.config import RunConfig
 from gossip.keys import SWARM_KEY
-from gossip.transport.addresses import is_loopback
 
 from .entrance import Entrance
+from .invitation import invitation
 
 if TYPE_CHECKING:
     from .supervisor import Supervisor
-
-DOORS_SAID = 3  # any one of them will do, as long as one is left
 
 
 class Doorway:
@@ -41,16 +35,18 @@ class Doorway:
         await self.door.open()
         self._run.record("door", None, address=self.door.address)
         if self._config.room > self._config.peers and self._invites:
-            more = "others join with" if self._run.joins else f"room for {self._config.room - self._config.peers} more"
-            self._run.screen.say(f"{more}: {self.invitation()}")
+            self._invite()
 
     async def close(self) -> None:
         await self.door.close()
 
-    def invitation(self) -> str:
-        """What to type on another machine, or here when this door is on a loopback address."""
+    def _invite(self) -> None:
+        """Says what to type on another machine, or here when this door is on a loopback address."""
+        config, door = self._config, self.door
+        head = "others join" if self._run.joins else f"room for {config.room - config.peers} more"
         only = "for others: gossip run --advertise ADDRESS"
-        return invitation([self.door.address], self.door.key_file, self._run.command[2:], only)
+        for line in invitation(head, config, [door.address], door.key_file, self._run.command[2:], only):
+            self._run.screen.say(line)
 
     async def another_id(self, peer: int) -> tuple[int, int] | None:
         """For a newcomer that has lost its own, with the incarnation that its life begins with. None: there is no room."""
@@ -72,30 +68,3 @@ class Doorway:
     def troubles(self) -> list[str]:
         """What came back from doors that were tried."""
         return self.door.troubles()
-
-
-def invitation(doors: Sequence[str], key: Path | None, command: Sequence[str], only: str) -> str:
-    """The line by which another machine joins.
-
-    Args:
-        doors: Addresses of some; the first is knocked at first.
-        only: What to say behind it when that is a loopback address.
-    """
-    words = [*(["--key", str(key)] if key is not None else []), *(word for door in doors[1:] for word in ("--seed", door))]
-    line = shlex.join(["gossip", "join", *words, doors[0], "--", *command])
-    return f"{line}   (on this machine; {only})" if is_loopback(doors[0].rpartition(":")[0].strip("[]")) else line
-
-
-def invitations(config: RunConfig, folder: Path, doors: Sequence[str], command: Sequence[str]) -> list[str]:
-    """What the launcher of many hosts says once all of them have a door; nothing when there is room for nobody else.
-
-    Args:
-        folder: Of the launcher, where the key lies that another machine needs.
-        doors: Of all hosts; "": not yet.
-    """
-    more = config.room - config.peers
-    if more <= 0 or not all(doors):
-        return []
-    key = folder / SWARM_KEY if config.keyed else None
-    only = "for others give hosts an address=... that they reach"
-    return [f"room for {more} more: {invitation(doors[:DOORS_SAID], key, command, only)}"]

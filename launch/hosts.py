@@ -17,7 +17,7 @@ from gossip.keys import SWARM_KEY, read_pair
 from gossip.telemetry import JsonLines, Logbook, write_json
 from gossip.transport.curve import KeyPair
 
-from . import collecting, doorway, ssh
+from . import collecting, invitation, ssh
 from .awaiting import waiting
 from .collecting import Collector
 from .frames import Frame
@@ -322,7 +322,7 @@ class Launch:
             if other is not found:
                 other.remote.send("doors", addresses=[door])
         command = [self.program.script, *self.program.arguments]
-        for line in doorway.invitations(self.config, self._folder, [other.door for other in self.places.values()], command):
+        for line in invitation.of_many_hosts(self.config, self._folder, [other.door for other in self.places.values()], command):
             self._say(line)
 
     def _say_for(self, found: Place, text: str) -> None:

@@ -83,8 +83,7 @@ def build(folder: Path, exit_code: int, wall_s: float) -> dict[str, Any]:
     # A side that was given up may have been ahead.
     last = max([*done, *(() if past.given_up else (view.round,))], default=-1)
     # With commits a round that has none was lost; topologies without commits report what they lose.
-    # Who makes a commit writes it down, in the folder of its own launcher.
-    elsewhere = sorted({*range(config.peers)} - came) if came else []
+    elsewhere = _elsewhere(folder, config.peers, came, commits) if came else []
     missing = {number for number in range(last + 1) if number not in done} if done and not elsewhere else set()
     lost = set(view.lost_rounds) | missing
     finished = [peer for peer, row in view.rows.items() if row.state == "done"]
@@ -155,6 +154,16 @@ def build(folder: Path, exit_code: int, wall_s: float) -> dict[str, Any]:
         "seed": config.seed,
         "finished": finished,
     }
+
+
+def _elsewhere(folder: Path, first: int, came: set[int], commits: Iterable[Mapping[str, Any]]) -> list[int]:
+    """Whose files are not here: of other launchers' peers, first ones and newcomers, or of a host that was lost.
+
+    Who makes a commit writes it down: without these files nobody can tell from the others which rounds there were.
+    """
+    written = {path.parent.name for path in folder.glob("peer-*/commits.jsonl")}
+    contributed = {peer for row in commits for peer in _contributors(row)}
+    return sorted(({*range(first)} - came) | {peer for peer in contributed if f"peer-{peer}" not in written})
 
 
 def write(folder: Path, exit_code: int, wall_s: float) -> dict[str, Any]:

@@ -130,7 +130,7 @@ class Supervisor:
                 self._warm.close()
             self.outcome.wall_s = time.monotonic() - began
             for line in self.view.untold_epochs():
-                self._say(line)
+                self._remind(line)
             self.screen.close(self.view)
             self._logbook.note(
                 f"ended after {self.outcome.wall_s:.1f} s at round {self.view.round}, exit code {self.outcome.exit_code}"

@@ -355,6 +355,8 @@ class RunView:
         blow = self.blow(subject.peer)
         if subject.left or subject.state == "done":
             return []
+        if blow is not None and t < blow.at - SLACK_S:
+            blow = None  # before it: who was cut off has told us late
         if blow is not None and not self._slept(row.peer, blow.at, t):  # who was stopped itself could not notice anything
             blow.noticed(name, row.peer, t)
         if name == "skip":

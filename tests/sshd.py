@@ -36,7 +36,8 @@ class SshHosts:
         self._folder = folder / "ssh"
         self.folders = [folder / name for name in ("a", "b", "c", "d", "e")[: len(made.names)]]
         self._servers: list[subprocess.Popen[bytes]] = []
-        self.ssh = f"ssh -F {self._folder / 'config'}"
+        self.config = self._folder / "config"
+        self.ssh = f"ssh -F {self.config}"
 
     def set_up(self) -> None:
         self._folder.mkdir(mode=0o700)
@@ -52,13 +53,13 @@ class SshHosts:
             (self._folder / name).write_text(
                 f"Port {PORT}\nListenAddress {address}\nHostKey {self._folder}/host\nAuthorizedKeysFile {self._folder}/allowed\n"
                 f"PidFile none\nUsePAM no\nStrictModes no\nPasswordAuthentication no\nPermitRootLogin yes\nMaxStartups 100\n"
-                f"KbdInteractiveAuthentication no\nSetEnv PYTHONPATH={ROOT} OMP_NUM_THREADS=1\n"
+                f"KbdInteractiveAuthentication no\nSubsystem sftp internal-sftp\nSetEnv PYTHONPATH={ROOT} OMP_NUM_THREADS=1\n"
             )
             blocks.append(
                 f"Host {name}\n  HostName {address}\n  Port {PORT}\n  User root\n  IdentityFile {self._folder}/user\n"
                 f"  IdentitiesOnly yes\n  UserKnownHostsFile {self._folder}/known\n"
             )
-        (self._folder / "config").write_text("".join(blocks))
+        self.config.write_text("".join(blocks))
         os.makedirs("/run/sshd", mode=0o755, exist_ok=True)
         for name in self.names:
             with (self._folder / f"{name}.log").open("wb") as log:

@@ -257,7 +257,7 @@ def test_no_test_is_skipped_where_a_package_is_missing() -> None:
         for line in path.read_text().splitlines()
         if skips.search(line)
     ]
-    hosts = ["hosts", "hosts_join", "ray_job", "slurm_job", "ssh_hosts"]
+    hosts = ["hosts", "hosts_join", "ray_job", "slurm_job", "ssh_hosts", "ssh_third"]
     assert found == [*(f"tests/fault/test_{name}.py" for name in hosts), "tests/integration/test_zeromq_peers.py"]
 
 

@@ -91,11 +91,12 @@ def test_a_machine_joins_by_an_address_and_goes_on_when_the_first_is_lost(pair: 
         begin = ("-n", "3", "--room", "5", "--quorum", "available", "--aggregator", "mean", "--name", "t")
         first.gossip("run", "--advertise", "10.77.0.0/24", *begin, "train.py")
         first.wait_for_rounds({0, 1, 2})
-        line = re.search(r"room for 2 more: gossip join --key (\S+) (10\.77\.0\.1:\d+) -- train.py\s", first.log)
+        key = re.search(r"room for 2 more, on any machine with train.py and a copy of (\S+):\n", first.log)
+        line = re.search(r"  gossip (join --key swarm.key 10\.77\.0\.1:\d+ -- train.py)\n", first.log)
+        assert key, first.log
         assert line, first.log
-        key, address = line.groups()
-        shutil.copy(key, second.folder / "swarm.key")  # the copy that its user makes
-        second.gossip("join", "--key", "swarm.key", address, "--", "train.py")
+        shutil.copy(key[1], second.folder)  # the copy that its user makes
+        second.gossip(*line[1].split())
         second.wait_for_rounds({0, 1, 2, 3})
         assert [join["peer"] for join in second.rows("spawned")] == [3]
         assert "tcp://10.77.0.2:" in (first.run / "seeds" / "3.addr").read_text()

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from effort import effort
+from following import Rows
 from sshd import SshHosts, inside, ssh_hosts, why_no_sshd
 
 pytestmark = [pytest.mark.ssh, pytest.mark.timeout(900), pytest.mark.skipif(bool(why := why_no_sshd()), reason=why)]
@@ -80,6 +81,8 @@ class Run:
                 inside(on.names[0], *command, *options), cwd=self.here, stdout=out, stderr=log, env={**os.environ, **environment}
             )
         self._out = folder / "out"
+        self.logs = [self.log]
+        self._files: dict[Path, Rows] = {}
 
     def host_folder(self, number: int) -> Path:
         name = self.on.names[number]
@@ -88,9 +91,7 @@ class Run:
     def rows(self, number: int, *names: str) -> list[dict[str, Any]]:
         """Events as they stand on a host."""
         path = self.host_folder(number) / "events.jsonl"
-        text = path.read_text() if path.exists() else ""
-        found = [json.loads(line) for line in text.splitlines(keepends=True)[1:] if line.endswith("\n")]
-        return [row for row in found if row["event"] in names]
+        return self._files.setdefault(path, Rows(path)).so_far(*names)
 
     def now(self, number: int) -> int:
         return max([row["round"] for row in self.rows(number, "round")], default=-1)
@@ -100,13 +101,13 @@ class Run:
         while not (found := what()):
             ended = running and self.launcher.poll() is not None
             if time.monotonic() > until or ended:
-                pytest.fail(f"{about} never came\n{self.log.read_text()[-4000:]}")
+                pytest.fail("\n".join([f"{about} never came", *(log.read_text()[-4000:] for log in self.logs if log.exists())]))
             time.sleep(0.05)  # between two looks, not instead of one
         return found
 
     def wait_for_rounds(self, more: int, *numbers: int) -> None:
         until = max(self.now(number) for number in numbers) + more
-        self.wait(lambda: all(self.now(number) >= until for number in numbers), f"round {until} on {numbers}", running=False)
+        self.wait(lambda: all(self.now(number) >= until for number in numbers), f"round {until} on {numbers}")
 
     def end_in(self, rounds: int, *numbers: int) -> None:
         """Tells the scripts to end so many rounds ahead of those hosts."""
@@ -286,8 +287,7 @@ def test_ctrl_c_ends_the_peers_of_all_hosts_after_their_round(tmp_path: Path) ->
 
 def test_a_host_that_lets_nobody_in_is_told_and_nothing_is_started(tmp_path: Path) -> None:
     with ssh_hosts(2, tmp_path) as on:
-        config = tmp_path / "ssh" / "config"
-        config.write_text(config.read_text() + "Host *\n  PreferredAuthentications publickey\n")
+        on.config.write_text(on.config.read_text() + "Host *\n  PreferredAuthentications publickey\n")
         (tmp_path / "ssh" / "allowed").write_text("")  # sshd looks for each session
         run = Run(on, tmp_path)
         assert run.launcher.wait(WAIT_S) == 4

@@ -22,7 +22,7 @@ from gossip.launch import arriving
 from gossip.launch.arriving import Arrival, Ticket, _Newcomer
 from gossip.launch.door import Door
 from gossip.launch.entrance import Entrance
-from gossip.rendezvous import SeedFolder, announce_end, peers_in
+from gossip.rendezvous import SeedFolder, announce_end, claim, peers_in
 
 
 @pytest.fixture(autouse=True)
@@ -76,6 +76,9 @@ async def test_a_newcomer_makes_a_folder_of_its_own(tmp_path: Path, here: Path) 
         assert stat.S_IMODE((run / "swarm.key").stat().st_mode) == 0o600
         again, _ = await arrive(door.address, key=key)
         assert (Path(again.config.run_dir).name, again.newcomers) == ("t-2", {2: 0})
+        assert claim(run / "seeds", config.peers, 3) == (2, 0), (
+            "who joins by its folder has another id, though it has no address yet"
+        )
 
 
 async def test_a_script_of_its_own_may_have_its_own_arguments(tmp_path: Path, here: Path) -> None:
@@ -108,20 +111,6 @@ async def test_code_that_a_door_names_runs_only_when_the_user_has_named_it_too(
         assert not (here / "runs").exists()
         arrival, _ = await arrive(door.address, script=Path("mine.py"), code=(named,))
         assert named in (arrival.config.aggregator, arrival.config.topology)
-
-
-@pytest.mark.parametrize(
-    ("spec", "is_code"),
-    [
-        ("krum", False),
-        ("bucketing:s=2+geometric_median", False),
-        ("random-k:k=3", False),
-        ("a.py:r", True),
-        ("nnm+m:r:x=1", True),
-    ],
-)
-def test_names_of_code_are_told_from_names_with_options(spec: str, is_code: bool) -> None:
-    assert arriving.names_code(spec) == is_code
 
 
 async def test_a_door_starts_no_more_peers_here_than_were_asked_for(tmp_path: Path, here: Path) -> None:
@@ -175,6 +164,12 @@ async def test_who_has_no_key_or_another_is_told_so_at_once(tmp_path: Path) -> N
         assert "copy runs/NAME/swarm.key" in (refused.value.hint or "")
         assert time.monotonic() - began < 40
         assert Refused.exit_code == 6
+
+
+async def test_a_key_that_was_not_copied_is_told_with_where_it_should_be(here: Path) -> None:
+    with pytest.raises(ConfigError, match=r"the swarm key swarm.key is not here") as refused:
+        await arrive("10.0.0.5:7421", key=Path("swarm.key"))
+    assert f"to {here}/swarm.key: for you alone" in (refused.value.hint or ""), "and not how to make another key"
 
 
 async def test_elsewhere_than_on_loopback_nobody_joins_without_a_key() -> None:

@@ -25,7 +25,7 @@ from gossip.launch.door import Door
 from gossip.launch.door_calls import NUMBER_BYTES, Unanswered, ask
 from gossip.launch.doorkeeper import CLAIMED, LET_IN, UNMET_MAX, DoorEntry, Entry
 from gossip.launch.entrance import Entrance
-from gossip.rendezvous import SeedFolder, announce_end, peers_in, read_seed
+from gossip.rendezvous import SeedFolder, announce_end, claim, peers_in, read_seed, take_claim
 
 JOINER, ANOTHER = b"joiner-1", b"joiner-2"
 
@@ -82,6 +82,19 @@ async def test_what_one_writes_the_others_read_and_the_end_of_a_peer_too(tmp_pat
         await until(lambda: all(read_seed(folder / "seeds", 1).ended for folder in (a, c)))  # type: ignore[union-attr]
 
 
+async def test_a_door_that_is_told_of_another_before_it_is_open_visits_it_then(tmp_path: Path) -> None:
+    a, b = tmp_path / "a", tmp_path / "b"
+    async with door_in(a, (0,)) as first:
+        b.mkdir()
+        second = Door(config(), b, {1: 0}, Entrance())
+        second.meet([first.address])  # the launcher of many hosts tells of those that are open, and one may be slow to start
+        await second.open()
+        try:
+            await until(lambda: len(first.keeper.doors) == len(second.keeper.doors) == 2)
+        finally:
+            await second.close()
+
+
 async def test_doors_that_were_told_of_one_know_all_and_go_on_without_it(tmp_path: Path) -> None:
     a, b, c = (tmp_path / name for name in "abc")
     async with door_in(b, (1,)) as second, door_in(c, ()) as third:
@@ -130,6 +143,18 @@ async def test_an_id_that_was_taken_by_the_folder_is_not_given_at_the_door(tmp_p
         (a / "seeds" / "2.0.claim").touch()
         await until(lambda: door.keeper.state == "running")
         assert (await asked(door, knock())).ids == ((3, 0),)
+
+
+async def test_an_id_that_is_heard_of_when_it_has_an_address_already_is_not_taken_by_the_folder(tmp_path: Path) -> None:
+    a, b = tmp_path / "a", tmp_path / "b"
+    async with door_in(a, (0,)) as first:
+        announce(a, 0)
+        b.mkdir()
+        announce(b, 3)
+        async with door_in(b, (3,), first.address):
+            await until(lambda: read_seed(a / "seeds", 3))
+        assert [claim(a / "seeds", 2, 6)[0] for _ in range(3)] == [2, 4, 5]  # type: ignore[index]
+        assert not take_claim(a / "seeds", 3, 0), "nor between the look at the addresses and the claim"
 
 
 async def test_two_launchers_with_the_same_id_find_out_and_one_is_told(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ from gossip.config import resolve
 from gossip.errors import ConfigError, Malformed
 from gossip.launch import hostfacts, ssh
 from gossip.launch.collecting import Collector, merge_events
-from gossip.launch.doorway import invitations
 from gossip.launch.hostcheck import Report
 from gossip.launch.hostlist import Host, parse_list
 from gossip.launch.hosts import Program
@@ -155,16 +154,3 @@ def test_events_are_those_of_the_hosts_own_files_and_else_what_they_had_sent(tmp
         {"t": 3, "peer": 0, "host": "a"},
         {"t": 9, "peer": None, "event": "stopping"},
     ]
-
-
-def test_the_line_to_paste_has_the_launchers_key_and_doors_of_several_hosts(tmp_path: Path) -> None:
-    config = resolve({"peers": 3, "room": 5, "keys": True}).config
-    doors = [f"10.0.0.{number}:7000" for number in range(1, 5)]
-    words = ["train.py", "--lr", "a b"]
-    assert invitations(config, tmp_path, [*doors, ""], words) == [], "not all are there"
-    assert invitations(config.model_copy(update={"room": 3}), tmp_path, doors, words) == [], "nobody else has room"
-    (line,) = invitations(config, tmp_path, doors, words)
-    seeds = "--seed 10.0.0.2:7000 --seed 10.0.0.3:7000"
-    assert line == f"room for 2 more: gossip join --key {tmp_path}/swarm.key {seeds} 10.0.0.1:7000 -- train.py --lr 'a b'"
-    (near,) = invitations(config.model_copy(update={"keys": None}), tmp_path, ["127.0.0.1:7"], words)
-    assert near.startswith("room for 2 more: gossip join 127.0.0.1:7 -- train.py --lr 'a b'   (on this machine; ")

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from gossip.launch import hosts
+from gossip.launch.agent import Agent, Outbox
 from gossip.launch.hostlist import Host
 from gossip.launch.hosts import LOST_S, Launch, Place
 from gossip.launch.remote import Remote
+from gossip.rendezvous import SeedFolder, read_seed
 
 AGENT = """
 import sys
@@ -75,3 +78,12 @@ async def test_a_host_that_stays_silent_is_given_up_once() -> None:
         "61 s; its peers 0, 1 go on without us if they can",
         f"{hosts.LOST_S:.0f} s: it is given up, or connected to anew",
     ]
+
+
+def test_the_end_of_a_lost_hosts_peer_is_not_said_of_the_newcomer_that_has_its_id_since(tmp_path: Path) -> None:
+    agent, seeds = Agent(Outbox()), tmp_path / "seeds"
+    agent._folder = tmp_path
+    for peer, life in ((1, 1), (2, 0)):
+        SeedFolder(seeds, peer, 4).announce("tcp://a:1", "tcp://a:2", life)
+        agent._take({"kind": "gone", "peer": peer, "incarnation": 0})
+    assert [seed.ended for peer in (1, 2) if (seed := read_seed(seeds, peer))] == [False, True]

@@ -71,6 +71,11 @@ def test_no_two_newcomers_take_the_same_id(tmp_path: Path) -> None:
     assert [claim(folder, 2, 4) for _ in range(3)] == [(2, 0), (3, 0), None]
 
 
+def test_the_id_of_a_peer_elsewhere_is_not_given_to_who_joins_by_the_folder(tmp_path: Path) -> None:
+    SeedFolder(tmp_path, 2, 4).announce("tcp://a:1", "tcp://a:2", 0)  # as a door writes what it hears
+    assert [claim(tmp_path, 2, 4) for _ in range(2)] == [(3, 0), None]
+
+
 def test_the_id_of_one_that_has_ended_is_given_out_once_under_a_higher_incarnation(tmp_path: Path) -> None:
     SeedFolder(tmp_path, 0, 4).announce("tcp://a:1", "tcp://a:2", 6)
     assert claim(tmp_path, 1, 1) is None, "it is in use"

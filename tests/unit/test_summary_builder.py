@@ -287,7 +287,21 @@ def test_a_folder_that_holds_only_a_part_of_a_run_counts_no_round_of_the_others_
     assert [each["epoch"] for each in made["epochs"]] == [3]
 
 
-def test_where_all_first_peers_were_started_here_nobody_is_elsewhere(tmp_path: Path) -> None:
-    run = folder(tmp_path, [{"peer": peer, "event": "spawned"} for peer in range(4)], {0: [commit(0), commit(2, parent="h0")]})
+def test_where_all_peers_were_started_here_nobody_is_elsewhere(tmp_path: Path) -> None:
+    spawned = [{"peer": peer, "event": "spawned"} for peer in range(4)]
+    run = folder(tmp_path, spawned, {0: [commit(0), commit(2, parent="h0")], 1: [], 2: [], 3: []})
     made = summary.write(run, 0, 1.0)
     assert (made["elsewhere"], made["rounds_lost"]) == ([], 1)
+
+
+@pytest.mark.parametrize(("spawned", "missing"), [(4, 4), (4, 3)], ids=["a newcomer of another machine", "a host that was lost"])
+def test_rounds_that_somebody_whose_files_are_elsewhere_has_written_down_are_not_lost(
+    spawned: int, missing: int, tmp_path: Path
+) -> None:
+    everybody = [{"peer": peer} for peer in range(missing + 1)]
+    rows = [commit(0), *(commit(number, parent="unseen", contributors=everybody) for number in (2, 4, 5))]
+    came = [{"peer": peer, "event": "spawned"} for peer in range(spawned)]
+    epochs = [{"peer": 0, "event": "epoch", "epoch": 0, "once": 10, "twice": 0, "never": 0, "rounds": 6}]
+    made = summary.write(folder(tmp_path, came + epochs, {0: rows, **{peer: [] for peer in range(1, missing)}}, room=6), 0, 1.0)
+    assert (made["elsewhere"], made["rounds_lost"], made["rounds"]) == ([missing], 0, 6)
+    assert made["samples"] == {"once": 10, "twice": 0, "never": 0}, "as the peers here tell it"

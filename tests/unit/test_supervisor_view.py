@@ -57,6 +57,17 @@ def test_a_skip_before_the_blow_does_not_count() -> None:
     assert list(view.blows[0].skips) == [2]
 
 
+def test_what_a_host_that_was_cut_off_tells_late_is_not_timed_from_a_blow_that_came_after_it() -> None:
+    view = RunView(2)
+    lines = told(
+        view,
+        event("exited", 0, 31.0, code=5, signal=None, how="failed"),  # of the host that it could not reach
+        event("skip", 1, 15.0, subject=0, reason="suspect"),
+        event("dead", 1, 16.0, subject=0, by=1),
+    )
+    assert lines == ["! 0 skipped by 1: suspect", "x 0 dead, says 1"]
+
+
 def test_a_death_that_nobody_planned_counts_from_when_the_launcher_saw_it() -> None:
     view = RunView(3)
     lines = told(
