@@ -20,6 +20,7 @@ from gossip.transport.addresses import is_loopback, source_towards
 from gossip.transport.curve import new_pair
 
 from . import fitting
+from .aftermath import over
 from .config import Resolved, RunConfig
 from .errors import ConfigError, RunExists
 from .keys import SWARM_KEY, write_pair
@@ -138,6 +139,9 @@ def meet(task: Task, resolved: Resolved, argv: Sequence[str], code: Path | None 
     if not (folder / "config.json").is_file():
         make(folder, settled(resolved, folder), argv, code)
     config = _agreed(folder, resolved, task)
+    if finished := over(folder, frozenset([task.peer])):
+        who = ", ".join(map(str, finished))
+        raise ConfigError(f"the run in {folder} is over: {who} of its {config.peers} peers have completed it", task.another)
     incarnation = claim_life(folder / "seeds", task.peer)
     if incarnation > 0 and not task.comes_back:
         raise ConfigError(f"peer {task.peer} of the run in {folder} was started before", task.another)

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
+from gossip.aftermath import over
 from gossip.config import RunConfig
 from gossip.rendezvous import read_seed
 
@@ -43,6 +44,8 @@ class Tries:
     def __init__(self, folder: Path, own: Collection[int]) -> None:
         self._folder, self._own = folder, own
         self._found: dict[int, str] = {}
+        self.over: tuple[int, ...] = ()
+        """Who has completed the training, once nobody is there any more who has not."""
         self._task: asyncio.Task[None] | None = None
 
     def troubles(self, missing: Collection[int], shared: bool) -> list[str]:
@@ -62,6 +65,7 @@ class Tries:
             self._task.cancel()
 
     async def _try(self, missing: Sequence[int], shared: bool) -> None:
+        self.over = await asyncio.to_thread(over, self._folder, frozenset(self._own))
         found = await asyncio.gather(*(self._why(peer, shared) for peer in missing))
         self._found = {peer: why for peer, why in zip(missing, found, strict=True) if why}
 

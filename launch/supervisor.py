@@ -376,6 +376,12 @@ class Supervisor:
                 doors = self.doorway.troubles() if self.doorway is not None else []
                 for trouble in doors + self._tries.troubles(unmet, shared=self.doorway is None):
                     self._remind(f"!   {trouble}")
+            if self._tries.over:  # they have ended while ours were on their way here
+                self._say(
+                    f"x the run is over: {', '.join(map(str, self._tries.over))} have completed it, and nobody else is there"
+                )
+                self.end("never_started")
+                continue
             if now - began > self.config.start_timeout_s + START_SLACK_S and len(self.view.here) < self._need:
                 error = NeverStarted(self._need, tuple(self.view.here), tuple(self.view.missing), now - began)
                 self._say(f"x {error}")

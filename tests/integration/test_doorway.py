@@ -89,6 +89,26 @@ async def test_a_peer_that_has_an_address_and_is_not_met_is_tried_and_named(
     assert any("waiting for peers 0, 1 " in line or "waiting for peers 1 " in line for line in heard.said)
 
 
+async def test_a_task_whose_run_ends_while_it_starts_does_not_wait_for_it_to_begin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisors, "WAITING_EVERY_S", 0.3)
+    folder, heard = tmp_path / "run", Heard()
+    config = config_in(folder)
+    mine = Supervisor(config, script_command(FAKE, ["raise-early-all-but-0"]), heard, share={0: 0}, files="-0")
+    mine.view.feed({"peer": 0, "event": "waiting", "missing": [1], "waited_s": 5.0, "t": time.monotonic()})
+    (folder / "peer-1").mkdir()
+
+    def end() -> None:
+        rows = [{"event": "started"}, {"event": "halted", "reason": "finished", "round": 7}]
+        (folder / "peer-1" / "events.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+
+    heard.when.append((lambda view: any("waiting for peers" in line for line in heard.said), end))
+    outcome = await asyncio.wait_for(mine.run(), config.start_timeout_s / 2)
+    assert outcome.exit_code == 4
+    assert "x the run is over: 1 have completed it, and nobody else is there" in heard.said
+
+
 async def test_a_peer_whose_id_is_somebody_elses_comes_again_under_another(tmp_path: Path) -> None:
     folder, heard = tmp_path / "run", Heard()
     config = config_in(folder, room=6)

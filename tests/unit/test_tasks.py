@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 import torch  # noqa: F401 - whether a rule goes with so many peers is then found out in this process
 
+from gossip.aftermath import over
 from gossip.config import resolve
 from gossip.errors import ConfigError, RunExists
 from gossip.rendezvous import SeedFolder, announce_end, claim_life
@@ -137,6 +139,53 @@ def test_a_task_that_may_come_back_has_another_life_while_others_are_there(monke
     announce_end(seeds, 1)
     with pytest.raises(ConfigError, match="is over"):
         arrive(task)
+
+
+def test_a_task_that_comes_after_the_end_is_told_at_once_who_has_completed_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = replace(TASK, peers=4)
+    folder = arrive(task).folder
+    SeedFolder(folder / "seeds", 0, 4).announce("tcp://127.0.0.1:1", "tcp://127.0.0.1:2", 0)
+    SeedFolder(folder / "seeds", 1, 4).announce("tcp://127.0.0.1:1", "tcp://127.0.0.1:2", 0)
+    ends(folder, 0, reason="the trainer is gone")
+    assert arrive(replace(task, peer=2, comes_back=True)).incarnation == 0, "they may have been killed, and come back"
+    ends(folder, 0, reason="finished")
+    announce_end(folder / "seeds", 0)
+    with monkeypatch.context() as patch:
+        patch.setattr("gossip.aftermath.answers", lambda seed: True)
+        assert arrive(replace(task, peer=3, comes_back=True)).incarnation == 0, "peer 1 is there, and may not be done"
+    with pytest.raises(ConfigError, match=r"is over: 0 of its 4 peers have completed it") as late:
+        arrive(replace(task, peer=2, comes_back=True))
+    assert late.value.hint == "give another name"
+
+
+@pytest.mark.parametrize(
+    ("rows", "done"),
+    [
+        ([("started", {}), ("halted", {"reason": "finished", "round": 9})], (1,)),
+        ([("halted", {"reason": "finished", "round": 9}), ("started", {})], ()),
+        ([("started", {}), ("halted", {"reason": "finished", "round": -1})], ()),
+        ([("started", {})] + [("skip", {"why": "x" * 100})] * 500 + [("halted", {"reason": "finished", "round": 0})], (1,)),
+    ],
+    ids=["to the end", "started again", "no round", "a long file"],
+)
+def test_who_has_completed_a_run_is_told_by_the_end_of_its_events(
+    rows: list[tuple[str, dict[str, Any]]], done: tuple[int, ...], tmp_path: Path
+) -> None:
+    for event, fields in rows:
+        writes(tmp_path, 1, event=event, **fields)
+    assert over(tmp_path, frozenset([0])) == done
+    assert over(tmp_path, frozenset([1])) == (), "of whoever asks it is not the question"
+
+
+def ends(folder: Path, peer: int, **fields: Any) -> None:
+    writes(folder, peer, event="started")
+    writes(folder, peer, event="halted", round=7, **fields)
+
+
+def writes(folder: Path, peer: int, **row: Any) -> None:
+    (folder / f"peer-{peer}").mkdir(exist_ok=True)
+    with (folder / f"peer-{peer}" / "events.jsonl").open("a") as file:
+        file.write(json.dumps({"t": 1.0, "peer": peer, **row}) + "\n")
 
 
 def test_no_two_lives_of_a_peer_have_the_same_incarnation(tmp_path: Path) -> None:
