@@ -15,8 +15,10 @@ from gossip.config import RunConfig, resolve
 from gossip.errors import AddressInUse
 from gossip.keys import make_pair
 from gossip.launch import supervisor as supervisors
+from gossip.launch.agent import Agent, Outbox
 from gossip.launch.doorkeeper import LET_IN, Entry
 from gossip.launch.entrance import Entrance
+from gossip.launch.frames import encode
 from gossip.launch.peer_setup import script_command
 from gossip.launch.supervisor import Supervisor
 from gossip.launch.view import RunView
@@ -125,6 +127,32 @@ async def test_a_peer_whose_id_is_somebody_elses_comes_again_under_another(tmp_p
     seeds = {peer: json.loads((folder / "seeds" / f"{peer}.addr").read_text()) for peer in (2, 3)}
     assert seeds[2]["control"] == "tcp://127.0.0.1:7", "and the other is not said to have ended"
     assert seeds[3] == {"ended": True, "incarnation": 0}
+
+
+async def test_an_agent_that_hears_of_another_door_while_it_opens_its_own_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = (
+        resolve({"peers": 2, "name": "t", "warm": False, "drills": True}).with_values("drawn", run="00000000000000aa", f=0).config
+    )
+    start = {"kind": "start", "config": config.model_dump(mode="json"), "run_dir": str(tmp_path / "run"), "script": str(FAKE)}
+    start |= {"arguments": ["polite"], "environment": {}, "peers": {"0": 0}, "address": "127.0.0.1"}
+    agent, orders = Agent(outbox := Outbox()), asyncio.StreamReader()
+    outbox._closed = True  # nobody reads what it says
+    # In one piece, as on a machine that is busy: the desk for drills is still being opened when the second comes.
+    orders.feed_data(encode({**start, "key": None, "doors": []}) + encode({"kind": "doors", "addresses": ["127.0.0.1:9"]}))
+    run = asyncio.get_running_loop().create_task(agent.run(orders))
+    visited = lambda: agent._supervisor and agent._supervisor.doorway and agent._supervisor.doorway.troubles()  # noqa: E731
+    async with asyncio.timeout(60):
+        while not run.done() and not visited():
+            await asyncio.sleep(0.02)
+        assert not run.done(), run.exception()
+        orders.feed_data(encode({"kind": "stop", "why": "terminate"}))
+        while not (agent._outcome and agent._outcome.done()):
+            await asyncio.sleep(0.02)
+        orders.feed_data(encode({"kind": "bye"}))
+        assert await run == 0
 
 
 async def test_the_line_to_paste_names_the_address_the_key_and_what_to_run(tmp_path: Path) -> None:
