@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from pathlib import Path
+from threading import Barrier
+
+import pytest
 
 from gossip.core.gathering import WAITING_REPORT_S, Begin, Decision, Follow, Gathering, Refuse, TooFew, Wait
 from gossip.core.messages import Hello
@@ -69,6 +74,23 @@ def test_a_newcomer_with_another_model_is_sent_away_by_more_than_f() -> None:
 def test_no_two_newcomers_take_the_same_id(tmp_path: Path) -> None:
     folder = tmp_path / "seeds"
     assert [claim(folder, 2, 4) for _ in range(3)] == [(2, 0), (3, 0), None]
+
+
+@pytest.mark.parametrize(("first", "taken"), [(2, {(2, 0), (3, 0)}), (4, {(0, 7), None})], ids=["fresh", "of one that has ended"])
+def test_no_two_newcomers_that_have_seen_the_same_take_the_same_id(
+    first: int, taken: set[tuple[int, int] | None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    announce_end(tmp_path, 0, incarnation=6)
+    touch, both, calls = Path.touch, Barrier(2), count(1)
+
+    def touch_together(path: Path, mode: int = 0o666, exist_ok: bool = True) -> None:
+        if next(calls) <= 2:
+            both.wait(10.0)  # each has looked at the folder, and neither has claimed anything
+        touch(path, mode, exist_ok)
+
+    monkeypatch.setattr(Path, "touch", touch_together)
+    with ThreadPoolExecutor(2) as newcomers:
+        assert set(newcomers.map(lambda number: claim(tmp_path, first, 4), range(2))) == taken
 
 
 def test_the_id_of_a_peer_elsewhere_is_not_given_to_who_joins_by_the_folder(tmp_path: Path) -> None:
