@@ -41,6 +41,8 @@ AHEAD_MAX = 64
 """Rounds that a request may be ahead of the donor."""
 
 NEVER = 2**63
+OUTDATED = -2
+"""Stands for a round of a state that was left since the trainer was asked to copy it."""
 
 NO_STATE = "has no state to give"
 TAKES_OVER = "takes over another state itself"
@@ -128,6 +130,14 @@ class Donor:
         self._look_ahead()
         return [self._refuse(peer, ask, TOO_EARLY) for peer, ask in waiting]
 
+    def restart(self) -> None:
+        """Another state was taken over: no copy of the one before is given or vouched for, nor one that is still to come. It may
+        be of the very same round, and of a branch that all have left. Who waits is seen to when the round has begun."""
+        self.copies.clear()
+        self._beside.clear()
+        self._taking = deque([OUTDATED for _ in self._taking])
+        self.next_named = 0 if self.asks else NEVER
+
     def on_request(self, sender: PeerId, request: StateRequest, why_not: str, now: float) -> list[Effect]:
         """``why_not``: "" when the trainer holds the state of the rounds."""
         here, waiting = self.source.round_id, self.asks.get(sender)
@@ -192,6 +202,8 @@ class Donor:
         round_id = event.round_id
         beside = self._beside.pop(self._taking[0], None) if self._taking else None
         asked_at = self._taking.popleft() if self._taking else -1
+        if asked_at == OUTDATED:
+            return []
         kept = beside if asked_at == round_id else self.source.snapshot(round_id)
         core = json.dumps(kept[1]).encode() if kept is not None else b""
         whole, why = kept is not None and event.payload.nbytes > 0, MOVED_ON

@@ -429,6 +429,7 @@ class Recovery:
             return [Report("bad_state", {"from": self.donor, "reason": problem}), *self._another(now)], False
         nbytes = offer.nbytes + (self.pieces.outline.nbytes if self.pieces is not None else 0)
         self.give_up()
+        self.giving.restart()
         return [Report("restored", {"round": offer.round_id, "from": self.donor, "nbytes": nbytes})], True
 
 

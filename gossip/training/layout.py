@@ -121,10 +121,12 @@ class Layout:
         if kept is not None:
             for parameter in self.parameters:
                 parameter.grad = None
-        yield
-        if kept is not None:
-            for parameter, gradient in zip(self.parameters, kept, strict=True):
-                parameter.grad = gradient
+        try:
+            yield
+        finally:
+            if kept is not None:
+                for parameter, gradient in zip(self.parameters, kept, strict=True):
+                    parameter.grad = gradient
 
     def scatter_gradients(self, flat: Tensor) -> None:
         """Copies ``flat``, ``(elements,)`` float32, into the parameters' ``.grad``; nothing keeps pointing to ``flat``.

@@ -93,6 +93,22 @@ def test_scattered_gradients_do_not_point_into_the_arena():
     assert not any(p.grad.any() for p in model.parameters())
 
 
+def test_gradients_that_are_put_by_are_back_though_a_step_raises():
+    model = mlp()
+    layout = Layout(model, sgd(model))
+    for parameter in layout.parameters:
+        parameter.grad = torch.ones_like(parameter)
+    kept = [parameter.grad for parameter in layout.parameters]
+
+    def steps() -> None:
+        assert all(parameter.grad is None for parameter in layout.parameters)
+        raise ValueError("a hook of the user's optimizer")
+
+    with pytest.raises(ValueError, match="a hook"), layout.gradients_put_by(True):
+        steps()
+    assert all(parameter.grad is gradient for parameter, gradient in zip(layout.parameters, kept, strict=True))
+
+
 def test_a_gradient_that_is_not_contiguous_is_flattened_in_order():
     model = torch.nn.Conv2d(3, 5, 3).to(memory_format=torch.channels_last)
     layout = Layout(model, sgd(model))

@@ -420,6 +420,37 @@ def test_all_who_ask_at_one_round_cost_the_trainer_one_copy() -> None:
     assert set(answers(bench)) == {1, 2, 3, 4, 5}
 
 
+def test_who_has_taken_over_another_state_vouches_for_no_copy_of_the_one_before() -> None:
+    """It may be of the very same round: of a branch that it has left. Found by seed 91 of the simulator."""
+    bench = Bench()
+    ask(bench, 1, 9)
+    begins(bench, 9)
+    packed(bench, 9)
+    assert answers(bench)[1].digest == vouched_digest(LINEAGE, 9, CHAIN, CORE, TRUE.parts[0])  # type: ignore[union-attr]
+    bench.core.giving.restart()
+    ask(bench, 2, 9)
+    assert not answers(bench)
+    packed(bench, 9, LIE)
+    assert answers(bench)[2].digest == vouched_digest(LINEAGE, 9, CHAIN, CORE, LIE.parts[0])  # type: ignore[union-attr]
+
+
+def test_a_copy_that_was_under_way_then_is_not_taken_for_one_of_the_new_state() -> None:
+    bench = Bench()
+    ask(bench, 1, 9)
+    ask(bench, 2, 12)
+    begins(bench, 9)
+    bench.core.giving.restart()
+    begins(bench, 9)
+    assert bench.snapshots == 2
+    packed(bench, 9, LIE)
+    assert not answers(bench)
+    packed(bench, 9)
+    assert answers(bench)[1].digest == vouched_digest(LINEAGE, 9, CHAIN, CORE, TRUE.parts[0])  # type: ignore[union-attr]
+    begins(bench, 12)
+    packed(bench, 12)
+    assert isinstance(answers(bench)[2], Voucher)
+
+
 def test_a_donor_that_is_past_the_round_or_far_from_it_says_where_it_is() -> None:
     bench = Bench()
     ask(bench, 1, 6)
