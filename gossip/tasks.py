@@ -132,7 +132,7 @@ def meet(task: Task, resolved: Resolved, argv: Sequence[str], code: Path | None 
             "each task is one peer: leave the number out",
         )
     resolved = resolved.with_values(task.scheduler, peers=task.peers)
-    listen = _own_address(task, asked)
+    listen = own_address(task, asked)
     if listen and not asked.insecure:
         resolved = resolved.with_values(f"{task.scheduler}, on several machines", keys=True)
     folder = Path(asked.run_dir or Path(RUNS) / (asked.name or task.run)).resolve()
@@ -150,8 +150,8 @@ def meet(task: Task, resolved: Resolved, argv: Sequence[str], code: Path | None 
     return Meeting(config, folder, incarnation, listen)
 
 
-def _own_address(task: Task, config: RunConfig) -> str:
-    """What this peer listens on; "": what the settings say."""
+def own_address(task: Task, config: RunConfig) -> str:
+    """What the task's peer listens on; "": what the settings say. Raises: ConfigError: Nobody knows."""
     if task.one_host or task.peers == 1:
         return ""
     given = os.environ.get("GOSSIP_LISTEN", "")

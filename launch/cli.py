@@ -11,6 +11,7 @@ import typer
 from gossip.errors import ConfigError, GossipError
 
 from . import bench, drill, hosts_cli, keygen, tend
+from .condor import condor
 from .doctor import doctor
 from .join import join
 from .kubernetes import kubernetes
@@ -203,6 +204,7 @@ app.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_
 app.command(context_settings={"allow_interspersed_args": False})(slurm)
 app.command(context_settings={"allow_interspersed_args": False})(ray)
 app.command(context_settings={"allow_interspersed_args": False})(kubernetes)
+app.command(context_settings={"allow_interspersed_args": False})(condor)
 for command in (doctor, keygen.keygen, *tend.COMMANDS):
     app.command()(command)
 app.add_typer(bench.app, name="bench")

@@ -83,7 +83,10 @@ Insecure = Annotated[
 ]
 TaskOption = Annotated[
     str | None,
-    typer.Option("--task", help="Be one peer of a run in --run-dir: task I of N, as I/N. Under srun it needs no word."),
+    typer.Option(
+        "--task",
+        help="Be one peer of a run in --run-dir: task I of N, as I/N. Under srun, or gossip condor, it needs no word.",
+    ),
 ]
 Config = Annotated[Path | None, typer.Option(help="Options from a TOML file; flags and GOSSIP_* win.", show_default=False)]
 ShowConfig = Annotated[bool, typer.Option("--show-config", help="Print every option with its source, and start nothing.")]

@@ -87,7 +87,7 @@ def build(folder: Path, exit_code: int, wall_s: float) -> dict[str, Any]:
     missing = {number for number in range(last + 1) if number not in done} if done and not elsewhere else set()
     lost = set(view.lost_rounds) | missing
     finished = [peer for peer, row in view.rows.items() if row.state == "done"]
-    if finished and not (folder / "events.jsonl").exists():
+    if finished and any(folder.glob("events-*.jsonl")):
         exit_code = 0  # that of one launcher of many, each with a peer of its own, says nothing of the others
     if exit_code == 0 and lost and last + 1 == len(lost):
         exit_code = 1  # all peers came to their end, and nothing was ever learnt: a rule that always fails, say

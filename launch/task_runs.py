@@ -15,6 +15,7 @@ from gossip.tasks import Task, meet, slurm_task
 from gossip.telemetry import write_json
 
 from . import feasible, launchers, summary
+from .condor_job import condor_task
 from .outcome import Outcome
 from .runs import COMMAND
 from .screens import Screen
@@ -27,7 +28,7 @@ def look(given: str | None, resolved: Resolved) -> Task | None:
     Raises: ConfigError: That cannot be.
     """
     if given is None:
-        return slurm_task(os.environ)
+        return slurm_task(os.environ) or condor_task(os.environ)
     numbers = re.fullmatch(r"(\d+)/(\d+)", given)
     if numbers is None or int(numbers[1]) >= int(numbers[2]):
         raise ConfigError(f"--task {given}: it should be the number of the task, from 0, and how many there are", "--task 3/8")

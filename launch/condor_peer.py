@@ -1,0 +1,179 @@
+"""``python -m gossip.launch.condor_peer``: a job of HTCondor that shares no folder with the others.
+
+Settings and swarm key come with the job; where the others are stands in the contact file. A job that is evicted starts anew, as
+another life of its peer, and takes the state of the others. What a life writes down goes back with its job.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from hashlib import blake2b
+from pathlib import Path
+
+from gossip.config import RunConfig
+from gossip.errors import ConfigError, GossipError
+from gossip.keys import SWARM_KEY
+from gossip.rendezvous import Seed, answers, read_seed
+from gossip.tasks import Task, own_address
+from gossip.telemetry import environment, write_json
+
+from . import feasible, launchers, runs
+from .cli import print_error
+from .condor_job import condor_task
+from .contact import COMES, DONE, Contact, Line, NoContact, doors, find_chirp, next_incarnation
+from .entrance import Entrance
+from .peer_setup import script_command
+from .run_state import RUNS
+from .screens import PlainScreen
+from .supervisor import Supervisor
+
+CONFIG = "config.json"
+LOOK_S = 0.5
+ASK_EVERY_S = 10.0  # while somebody is missing: each time costs the machine of the submission a process
+
+
+def train(contact_path: str, words: Sequence[str]) -> int:
+    """All the life of a peer. Returns the exit code of the job."""
+    task = condor_task(os.environ)
+    if task is None:
+        raise ConfigError("this is no job of several peers of HTCondor", "gossip condor writes one")
+    results = Path(RUNS) / task.run
+    results.mkdir(parents=True, exist_ok=True)
+    contact = Contact(contact_path, task.run, find_chirp())
+    contact.add(task.peer, 0, COMES)
+    lines = contact.read()
+    incarnation = next_incarnation(lines, task.peer)
+    check_going_on(task, lines, incarnation)
+    config, key = settings(task), own_key()
+    listen = own_address(task, config)
+    feasible.check_memory(1)
+    folder = Path(config.run_dir)
+    command = furnish(config, words)
+    screen = PlainScreen(every_s=10.0)
+    life = f", incarnation {incarnation}" if incarnation else ""
+    screen.say(f"{config.name}: peer {task.peer} of {task.peers}{life} at {listen}, {task.run}, contact file {contact_path}")
+    supervisor = Supervisor(
+        config,
+        command,
+        screen,
+        {**os.environ, "GOSSIP_LISTEN": listen},
+        share={task.peer: incarnation},
+        entrance=Entrance(doors(lines), host=listen, key=key, invites=False),
+        files=f"-{task.peer}",
+    )
+    try:
+        with launchers.present(folder, supervisor.peers):
+            code = asyncio.run(supervise(supervisor, contact, task.peer, incarnation))
+    finally:
+        bring_back(folder, results, {task.peer: incarnation})
+    if code == 0:
+        with contextlib.suppress(NoContact):  # it has finished, whoever hears of it
+            contact.add(task.peer, incarnation, DONE)
+    return code
+
+
+async def supervise(supervisor: Supervisor, contact: Contact, peer: int, incarnation: int) -> int:
+    keeping = asyncio.create_task(keep_in_contact(supervisor, contact, peer, incarnation))
+    try:
+        return (await supervisor.run()).exit_code
+    finally:
+        keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)
+
+
+async def keep_in_contact(supervisor: Supervisor, contact: Contact, peer: int, incarnation: int) -> None:
+    """Says where the own door is, and then looks who else is there: of two who do so one has seen the other. Looks again while
+    somebody is missing. A node that was started anew by its trainer is another life, too."""
+    assert supervisor.doorway is not None
+    door, told, asked = supervisor.doorway.door, -1, -ASK_EVERY_S
+    clock = asyncio.get_running_loop().time
+    while True:
+        await asyncio.sleep(LOOK_S)
+        seed = read_seed(supervisor.folder / "seeds", peer)
+        life = max(incarnation, seed.incarnation if seed is not None else 0)
+        if not door.address or (life == told and (not door.missing or clock() - asked < ASK_EVERY_S)):
+            continue
+        asked = clock()
+        try:
+            if life > told:
+                await asyncio.to_thread(contact.add, peer, life, door.address)
+                told = life
+            door.meet(doors(await asyncio.to_thread(contact.read)))
+        except NoContact as error:
+            supervisor.screen.say(f"! {error}")
+
+
+def check_going_on(task: Task, lines: Sequence[Line], incarnation: int) -> None:
+    """Raises: ConfigError: Nobody is left who could take this peer in."""
+    others = [line for line in lines if line.peer != task.peer and line.what != COMES]
+    done = sorted({line.peer for line in others if line.what == DONE})
+    if not others or not (done or incarnation) or any(answers(Seed(0, f"tcp://{door}", "", 0)) for door in doors(others)):
+        return
+    why = f"peers {', '.join(map(str, done))} came to the end" if done else "all of its peers were lost"
+    raise ConfigError(f"the run {task.run} is over: {why}, and nobody answers", task.another)
+
+
+def settings(task: Task) -> RunConfig:
+    """Of this submission: the same files may be submitted again, which is another run."""
+    given = RunConfig.load(CONFIG)
+    run = blake2b(f"{given.run}/{task.run}".encode(), digest_size=8).hexdigest()
+    return given.model_copy(update={"run": run, "run_dir": str(Path.cwd() / f"gossip-{task.peer}")})
+
+
+def own_key() -> Path | None:
+    """HTCondor has brought it into a folder of this job alone, with whatever permissions."""
+    path = Path(SWARM_KEY).resolve()
+    if not path.is_file():
+        return None
+    path.chmod(0o600)
+    return path
+
+
+def furnish(config: RunConfig, words: Sequence[str]) -> list[str]:
+    """Makes the run's folder of this job. Returns the command of the peer."""
+    script = Path(words[0])
+    feasible.check_script(script)
+    folder = Path(config.run_dir)
+    feasible.make_run_folder(folder)
+    config.dump(folder / CONFIG)
+    command = script_command(script, words[1:])
+    write_json(folder / runs.COMMAND, {"command": command, "folder": os.getcwd()})
+    write_json(folder / "environment.json", {**environment(sys.argv, script.resolve().parent), "run": config.run})
+    return command
+
+
+def bring_back(folder: Path, results: Path, peers: Mapping[int, int]) -> None:
+    """What people read of a life goes where HTCondor takes it from, under names that no other life has.
+
+    Args:
+        peers: Which ran here, and the incarnations that they began with.
+    """
+    copied = {name: name for name in (CONFIG, runs.COMMAND, "environment.json")}
+    for peer, incarnation in peers.items():
+        life = f"{peer}-{incarnation}" if incarnation else f"{peer}"
+        (results / f"peer-{life}").mkdir(exist_ok=True)
+        for kind, end in (("events", "jsonl"), ("logbook", "md")):
+            copied.update({f"{kind}.{end}": f"{kind}-{life}.{end}", f"{kind}-{peer}.{end}": f"{kind}-{life}.{end}"})
+        own = [path.name for path in (folder / f"peer-{peer}").glob("*") if path.suffix in (".jsonl", ".log")]
+        copied.update({f"peer-{peer}/{name}": f"peer-{life}/{name}" for name in own})
+    for source, target in copied.items():
+        with contextlib.suppress(FileNotFoundError):
+            shutil.copyfile(folder / source, results / target)
+
+
+def main() -> int:
+    Path(RUNS).mkdir(exist_ok=True)  # HTCondor holds a job that does not leave what it was to bring back
+    try:
+        return train(sys.argv[1], sys.argv[2:])
+    except GossipError as error:
+        print_error(error)
+        return error.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,113 @@
+"""The contact file of a submission to HTCondor: who of which run is where, for jobs that share no folder with each other.
+
+It lies on the machine that the jobs were submitted from. A job reads it and appends to it through HTCondor (``condor_chirp``),
+which needs no network of ours. All that comes from jobs is appended by that one machine, so no line is lost or cut. It says
+addresses, and nothing secret: who may knock at a door there is known by the swarm key.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gossip.errors import GossipError
+
+CHIRP_S = 60.0
+LIBEXEC = ("/usr/libexec/condor", "/usr/lib/condor/libexec")
+COMES, DONE = "comes", "done"
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """``RUN PEER INCARNATION WHAT``.
+
+    Attributes:
+        what: The address of its launcher's door; COMES: its job has started; DONE: it has come to the end.
+    """
+
+    run: str
+    peer: int
+    incarnation: int
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.run} {self.peer} {self.incarnation} {self.what}\n"
+
+
+class NoContact(GossipError):
+    """The contact file cannot be read, or not be written to."""
+
+
+class Contact:
+    """The lines of one run.
+
+    Args:
+        path: On the machine of the submission.
+        chirp: The command that reaches it.
+    """
+
+    def __init__(self, path: str, run: str, chirp: Sequence[str]) -> None:
+        self.path, self.run, self._chirp = path, run, tuple(chirp)
+
+    def add(self, peer: int, incarnation: int, what: str) -> None:
+        """Raises: NoContact."""
+        self._call(["put", "-mode", "cwa", "-perm", "600", "-", self.path], str(Line(self.run, peer, incarnation, what)))
+
+    def read(self) -> list[Line]:
+        """Raises: NoContact."""
+        return [line for line in self.read_all() if line.run == self.run]
+
+    def read_all(self) -> list[Line]:
+        """Of all runs, in the order in which they were written. Raises: NoContact."""
+        return read_lines(self._call(["fetch", self.path, "-"]))
+
+    def _call(self, words: Sequence[str], text: str = "") -> str:
+        try:
+            done = subprocess.run(
+                [*self._chirp, *words], input=text, capture_output=True, text=True, check=False, timeout=CHIRP_S
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise NoContact(f"condor_chirp {words[0]} of {self.path}: {error}") from error
+        if done.returncode != 0:
+            said = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
+            raise NoContact(f"condor_chirp {words[0]} of {self.path}: {said}")
+        return done.stdout
+
+
+def read_lines(text: str) -> list[Line]:
+    """All that are lines of ours: whoever may write into the file can also delete it, so there is nobody to accuse."""
+    found = []
+    for row in text.splitlines():
+        words = row.split()
+        if len(words) == 4 and words[1].isdecimal() and words[2].isdecimal():
+            found.append(Line(words[0], int(words[1]), int(words[2]), words[3]))
+    return found
+
+
+def next_incarnation(lines: Iterable[Line], peer: int) -> int:
+    """That a job's peer begins with, once its job has said that it comes."""
+    own = [line for line in lines if line.peer == peer]
+    lives = sum(line.what == COMES for line in own)
+    return max([lives - 1, *(line.incarnation + 1 for line in own if line.what != COMES)])
+
+
+def doors(lines: Iterable[Line]) -> tuple[str, ...]:
+    """Addresses, the newest first: who came last is there most probably."""
+    found = [line.what for line in lines if line.what not in (COMES, DONE)]
+    return tuple(dict.fromkeys(reversed(found)))
+
+
+def find_chirp() -> tuple[str, ...]:
+    """The command. It is rarely in the path. Raises: NoContact."""
+    places = [shutil.which("condor_chirp")]
+    if (asks := shutil.which("condor_config_val")) is not None:
+        said = subprocess.run([asks, "LIBEXEC"], capture_output=True, text=True, check=False, timeout=CHIRP_S)
+        places.append(f"{said.stdout.strip()}/condor_chirp")
+    places += [f"{folder}/condor_chirp" for folder in LIBEXEC]
+    found = next((place for place in places if place and Path(place).is_file()), None)
+    if found is None:
+        raise NoContact("there is no condor_chirp on this machine: jobs find each other by it where they share no folder")
+    return (found,)

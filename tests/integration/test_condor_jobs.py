@@ -1,0 +1,174 @@
+"""The jobs of ``gossip condor`` as processes of this machine: evicted, lost, late, added. No pool of HTCondor has run them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from condor import Job, Pool, wait_until
+
+pytestmark = pytest.mark.timeout(600)
+
+SCRIPT = """
+import sys, time
+from pathlib import Path
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+import gossip
+
+torch.manual_seed(0)
+data = TensorDataset(torch.randn(97, 4), torch.randn(97, 2))
+peer = gossip.init()
+model = torch.nn.Linear(4, 2)
+model, optimizer = peer.prepare(model, torch.optim.SGD(model.parameters(), lr=0.01))
+loader = peer.shard(DataLoader(data, batch_size=4, shuffle=True))
+
+def last_round():
+    try:
+        return int(Path(sys.argv[1]).read_text())
+    except (OSError, ValueError):
+        return 10**9
+
+while peer.round < last_round():
+    for x, y in loader:
+        optimizer.zero_grad()
+        torch.nn.functional.mse_loss(model(x), y).backward()
+        time.sleep(0.02)
+        optimizer.step()
+        if peer.round >= last_round():
+            break
+"""
+
+
+class Submission:
+    """What ``gossip condor`` has written, and the jobs of it."""
+
+    def __init__(self, folder: Path, *options: str) -> None:
+        self.folder, self.end = folder, folder / "end"
+        (folder / "train.py").write_text(SCRIPT)
+        self.pool = Pool(folder / "pool")
+        words = [sys.executable, "-m", "gossip.launch.cli", "condor", "-n", "4", "--name", "t", *options]
+        training = ["--aggregator", "mean", "--min-peers", "3", "--patience", "1", "--room", "5", "train.py", str(self.end)]
+        done = subprocess.run([*words, "--", *training], cwd=folder, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        self.out = folder / "condor-t"
+        self.nodes, self.final, self.dag = self.pool.submit_dag(self.out / "swarm.dag")
+        self.peers = [self.nodes[f"peer{peer}"] for peer in range(4)]
+
+    def events(self, job: Job, peer: int) -> list[dict[str, Any]]:
+        """What the launcher of a job writes down, as far as it is whole."""
+        shared = self.folder / "runs" / f"condor-{self.dag}" / f"events-{peer}.jsonl"
+        places = [shared, job.scratch / f"gossip-{peer}" / f"events-{peer}.jsonl", job.scratch / "gossip-joined" / "events.jsonl"]
+        lines = [line for path in places if path.exists() for line in path.read_text().splitlines() if line.endswith("}")]
+        return [json.loads(line) for line in lines]
+
+    def last(self, job: Job, peer: int) -> dict[str, Any]:
+        rows = [row for row in self.events(job, peer) if row.get("event") == "round"]
+        return rows[-1] if rows else {"round": -1, "contributors": []}
+
+    def train(self, *contributors: int, more: int = 4) -> None:
+        """Waits until a round has just these peers, as the first of them sees it, and some more are over."""
+        peer = contributors[0]
+        self.wait(f"a round of {contributors}", lambda: set(self.last(self.peers[peer], peer)["contributors"]) == {*contributors})
+        until = self.last(self.peers[peer], peer)["round"] + more
+        self.wait(f"round {until}", lambda: self.last(self.peers[peer], peer)["round"] >= until)
+
+    def wait(self, what: str, done: Any) -> None:
+        wait_until(what, done, self.log)
+
+    def log(self) -> str:
+        return "\n".join(f"--- {path.name}\n{path.read_text()[-3000:]}" for path in sorted(self.out.glob("*.out")))
+
+    def tell_end(self) -> None:
+        scratch = self.end.with_suffix(".new")
+        scratch.write_text(str(self.last(self.peers[0], 0)["round"] + 15))
+        scratch.rename(self.end)
+
+    def every_sample_was_used_once(self) -> bool:
+        """As a peer tells it that was there from the beginning: what a lost one has served it may not have written down."""
+        rows = [row for row in self.events(self.peers[0], 0) if row.get("event") == "epoch"]
+        return bool(rows) and all((row["once"], row["twice"], row["never"]) == (97, 0, 0) for row in rows)
+
+    def verdict(self) -> tuple[int, str, dict[str, Any]]:
+        (job,) = self.pool.submit(self.final, dag=self.dag)
+        job.start()
+        code = job.finish()
+        where = Path(job.said["initialdir"]) / "runs" / f"condor-{self.dag}"
+        return code, job.log, json.loads((where / "summary.json").read_text())
+
+
+@pytest.fixture
+def submit(tmp_path: Path) -> Iterator[Any]:
+    made: list[Submission] = []
+
+    def call(*options: str) -> Submission:
+        made.append(Submission(tmp_path, *options))
+        return made[-1]
+
+    yield call
+    for submission in made:
+        submission.pool.close()
+
+
+def test_jobs_without_a_shared_folder_train_are_evicted_come_late_and_are_added(submit: Any) -> None:
+    swarm: Submission = submit()
+    for peer in (0, 1, 2):
+        swarm.peers[peer].start()
+    swarm.train(0, 1, 2)
+    assert swarm.peers[1].evict() == 143, "it left, as it was asked to"
+    swarm.train(0, 2)
+    swarm.peers[1].start()
+    swarm.train(0, 1, 2)
+    swarm.peers[3].start()
+    swarm.train(0, 1, 2, 3)
+    (more,) = swarm.pool.submit(swarm.out / "more.sub")
+    more.start()
+    swarm.train(0, 1, 2, 3, 4)
+    swarm.tell_end()
+    assert [job.finish() for job in (*swarm.peers, more)] == [0] * 5, swarm.log()
+    code, said, summary = swarm.verdict()
+    assert code == 0
+    assert "came to the end: 0, 1, 2, 3, 4" in said
+    assert swarm.every_sample_was_used_once()
+    assert summary["samples"]["once"] > 0
+    assert summary["samples"]["twice"] == summary["samples"]["never"] == 0
+    assert [row["peer"] for row in summary["rejoins"]] == [1]
+    contact = (swarm.out / "contact").read_text()
+    assert (swarm.out / "contact").stat().st_mode & 0o077 == 0
+    assert contact.count(f"condor-{swarm.dag} 1 1 127.0.0.1:") == 1, "the second life of the peer that was evicted"
+    assert contact.count(" done\n") == 4
+    secret = (swarm.out / "swarm.key").read_text().split('secret = "')[1].split('"')[0]
+    brought = [path for path in (swarm.out / "runs").rglob("*") if path.is_file()]
+    assert not any(secret in path.read_text("utf-8", "replace") for path in [swarm.out / "contact", *brought])
+    swarm.peers[2].start()
+    assert swarm.peers[2].finish() == 2, "nobody is left to take it in"
+    assert "is over: peers 0, 1, 3 came to the end, and nobody answers" in swarm.peers[2].log
+
+
+def test_jobs_that_share_a_folder_need_nothing_else_and_one_whose_machine_is_lost_comes_back(submit: Any) -> None:
+    swarm: Submission = submit("--shared")
+    for peer in (0, 1, 2):
+        swarm.peers[peer].start()
+    swarm.train(0, 1, 2)
+    assert swarm.peers[1].evict(vacate_s=0.0) == -9, "no time to leave"
+    swarm.train(0, 2)
+    swarm.peers[1].start()
+    swarm.peers[3].start()
+    swarm.train(0, 1, 2, 3)
+    (more,) = swarm.pool.submit(swarm.out / "more.sub")
+    more.start()
+    swarm.train(0, 1, 2, 3, 4)
+    swarm.tell_end()
+    assert [job.finish() for job in (*swarm.peers, more)] == [0] * 5, swarm.log()
+    code, said, summary = swarm.verdict()
+    assert code == 0
+    assert "came to the end: 0, 1, 2, 3, 4" in said
+    assert swarm.every_sample_was_used_once()
+    assert [row["peer"] for row in summary["rejoins"]] == [1]
+    assert not list(swarm.out.glob("contact*"))
+    assert not list(swarm.out.glob("swarm.key")), "the first job makes it, in the run's folder"
