@@ -19,6 +19,7 @@ from .cli import print_error
 from .condor_job import reached_at
 from .condor_peer import CONFIG, bring_back, own_key
 from .contact import Contact, doors, find_chirp
+from .invitation import names_code
 from .run_state import RUNS
 from .screens import PlainScreen
 
@@ -36,7 +37,7 @@ def by_contact(path: str, words: Sequence[str]) -> int:
     results = Path(RUNS) / name
     results.mkdir(parents=True, exist_ok=True)
     given, screen = RunConfig.load(CONFIG), PlainScreen(every_s=10.0)
-    code = tuple(spec for spec in (given.aggregator, given.topology, given.sender) if arriving.names_code(spec))
+    code = tuple(spec for spec in (given.aggregator, given.topology, given.sender) if names_code(spec))
     folder, there = Path.cwd() / "gossip-joined", doors(line for line in lines if line.run == name)
     ticket = arriving.Ticket(there, 1, own_key(), given.insecure, "", 0, folder, KNOCK_S, code)
     arrival = arriving.arrive(ticket, Path(words[0]), words[1:], sys.argv, screen.say)
