@@ -201,9 +201,10 @@ class DataCursor:
         if 0 < remaining - give < enough and remaining - enough >= enough:
             give = remaining - enough  # so that the round after this one has enough for its rule
         if not self.pace.even:
-            if give == whole and not self.batches:
-                return [max(1, self.batch >> self.pace.level(peer)) for peer in sharers]
-            return _apportioned(give, [1 << (LEVELS - self.pace.level(peer)) for peer in sharers])
+            if self.batches:
+                return _apportioned(give, [1 << (LEVELS - self.pace.level(peer)) for peer in sharers])
+            most = [max(1, self.batch >> self.pace.level(peer)) for peer in sharers]
+            return most if give == whole else _apportioned(give, most)
         each, extra = divmod(give, n)
         return [each + 1] * extra + [each] * (n - extra)
 

@@ -3,7 +3,7 @@
 from random import Random
 
 from effort import effort
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gossip.core.data_cursor import DataCursor
@@ -18,6 +18,7 @@ from gossip.core.data_cursor import DataCursor
     batches=st.sampled_from([0, 0, 1, 5, 12]),
     paced=st.booleans(),
 )
+@example(seed=0, samples_total=23, batch=1, most=4, reliability=1.0, batches=0, paced=True)  # a tail, and who is slow has as much
 @settings(max_examples=effort(50, 150), deadline=None)
 def test_every_position_of_a_completed_epoch_is_used_once(
     seed: int, samples_total: int, batch: int, most: int, reliability: float, batches: int, paced: bool
