@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import json
 import statistics
 import sys
@@ -213,7 +214,9 @@ def _once(runner: _Runner, updates: Tensor, total: Tensor, counts: bool) -> None
 
 
 def _call(rule: Any, updates: Tensor, f: int, explain: bool) -> Callable[[], Any]:
-    return (lambda: rule.explain(updates, f=f)) if explain else (lambda: rule(updates, f=f))
+    rounds = itertools.count()
+    call = rule.explain if explain else rule
+    return lambda: call(updates, f=f, round_id=next(rounds))
 
 
 def _nothing() -> None:

@@ -355,11 +355,13 @@ def reducer_of(aggregator: str, f: int) -> tuple[Reducer, tuple[int, ...]]:
     needs = tuple([rule.at_least(fewer) for fewer in range(f + 1)])
     rule.check(f, needs[f])
 
-    def reduce(rows: Sequence[Values], samples: Sequence[int], tolerated: int, last: Values | None) -> Judged | Refused:
+    def reduce(
+        rows: Sequence[Values], samples: Sequence[int], tolerated: int, last: Values | None, round_id: int
+    ) -> Judged | Refused:
         previous = torch.tensor(last, dtype=torch.float32) if last is not None else None
         try:
             with torch.no_grad():
-                verdict = rule.explain(torch.tensor(rows, dtype=torch.float32), f=tolerated, previous=previous)
+                verdict = rule.explain(torch.tensor(rows, dtype=torch.float32), f=tolerated, previous=previous, round_id=round_id)
         except ConfigError as error:
             return Refused(str(error))
         return Judged(verdict.aggregate.tolist(), tuple(verdict.weights.tolist()), tuple(verdict.outlyingness.tolist()))

@@ -45,9 +45,9 @@ class Refused(NamedTuple):
     reason: str
 
 
-Reducer = Callable[[Sequence[Values], Sequence[int], int, Values | None], Values | Judged | Refused]
-"""``(rows of (d,), samples of each, f, previous) -> (d,)``; a bare vector blames nobody. f is what the core says each time: it
-falls as liars are found out. previous is the last aggregate, if there is one."""
+Reducer = Callable[[Sequence[Values], Sequence[int], int, Values | None, int], Values | Judged | Refused]
+"""``(rows of (d,), samples of each, f, previous, round_id) -> (d,)``; a bare vector blames nobody. f is what the core says each
+time: it falls as liars are found out. previous is the last aggregate, if there is one."""
 
 Step = Callable[[events.Aggregate], events.Aggregated]
 """Answers what is asked of a rule whose shards decide together: ``measure``, ``decide`` and ``combine``."""
@@ -127,9 +127,11 @@ def target_of(seed: int, elements: int) -> Vector:
     return target
 
 
-def weighted_mean(rows: Sequence[Values], samples: Sequence[int], f: int = 0, previous: Values | None = None) -> list[float]:
+def weighted_mean(
+    rows: Sequence[Values], samples: Sequence[int], f: int = 0, previous: Values | None = None, round_id: int = 0
+) -> list[float]:
     """The sample-weighted mean, summed in the order of ``rows``, so that every peer gets the same bits. It tolerates no liars,
-    and remembers nothing."""
+    remembers nothing, and makes the same of them in every round."""
     total = [0.0] * len(rows[0])
     for row, weight in zip(rows, samples, strict=True):
         total = [sum_so_far + value * weight for sum_so_far, value in zip(total, row, strict=True)]
@@ -338,7 +340,7 @@ class ToyTrainer:
             rows = [[value - own for value, own in zip(row, center, strict=True)] for row in rows]
             samples = [1] * len(rows)
         previous = ask.previous.data.tolist() if ask.previous is not None else None
-        found = self.reducer(rows, samples, ask.f, previous)
+        found = self.reducer(rows, samples, ask.f, previous, ask.round_id)
         if isinstance(found, Refused):
             return events.Aggregated(ask.ticket, None, reason=found.reason)
         if not isinstance(found, Judged):

@@ -200,7 +200,7 @@ def check_resilience(bound: BoundRule, n: int, f: int, seed: int, kappa: float |
 
 
 def _aggregate(bound: BoundRule, f: int, updates: Tensor) -> Tensor:
-    return bound(updates, f=f, learning_rate=LEARNING_RATE)
+    return bound(updates, f=f, learning_rate=LEARNING_RATE, round_id=0)
 
 
 def _helped(bound: BoundRule, f: int, updates: Tensor, honest: Tensor) -> Tensor:
@@ -212,4 +212,4 @@ def _helped(bound: BoundRule, f: int, updates: Tensor, honest: Tensor) -> Tensor
         return 0.5 * LEARNING_RATE * float((step.to(mean) / LEARNING_RATE - mean).square().sum())
 
     center = honest[-1].clone() if bound.needs_center else None
-    return bound(updates, f=f, learning_rate=LEARNING_RATE, evaluate=loss, gradient=mean.to(updates), center=center)
+    return bound(updates, f=f, learning_rate=LEARNING_RATE, round_id=0, evaluate=loss, gradient=mean.to(updates), center=center)

@@ -26,6 +26,7 @@ class Crowd:
     updates: Tensor  # (n, d)
     f: int
     gradient: Tensor  # (d,), the direction
+    round_id: int = 0
 
     def evaluate(self, step: Tensor) -> float:
         """A loss with gradient ``gradient`` at x and curvature 1 all around, at x - step."""
@@ -52,6 +53,7 @@ class Crowd:
             "learning_rate": LEARNING_RATE,
             "evaluate": self.evaluate,
             "gradient": self.gradient.to(like),
+            "round_id": self.round_id,
         }
 
 

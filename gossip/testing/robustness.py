@@ -150,7 +150,7 @@ class _Run:
         generator = _generator(f"first/{self.trial.seed}")
         chosen = _draw(len(self.data.labels), self.trial.n * self.trial.batch, generator).view(self.trial.n, -1)
         updates = self.model.gradients(self.data.images[chosen], self.data.labels[chosen])
-        self.rule.explain(updates, f=self.trial.f, learning_rate=self.trial.lr, **self._server(generator))
+        self.rule.explain(updates, f=self.trial.f, learning_rate=self.trial.lr, round_id=0, **self._server(generator))
 
     def run(self) -> Outcome:
         trial, skipped, tested = self.trial, 0, []
@@ -177,7 +177,7 @@ class _Run:
         updates = self._sent(self.model.gradients(self.data.images[chosen], labels))
         if self.attack is not None:
             lies = self.attack.collude(
-                updates[:honest], self.liars, rule=self._seen_by_liars(), own=updates[honest:], round_id=round_id
+                updates[:honest], self.liars, rule=self._seen_by_liars(round_id), own=updates[honest:], round_id=round_id
             )
             updates = torch.cat([updates[:honest], lies])
         finite = torch.isfinite(updates).all(dim=1)
@@ -187,7 +187,9 @@ class _Run:
         if len(updates) < self.rule.at_least(f):
             return self._skip(f"{len(updates)} finite updates were left, it needs {self.rule.at_least(f)}")
         try:
-            verdict = self.rule.explain(updates, f=f, learning_rate=trial.lr, **self.kept, **self._server(self.judge))
+            verdict = self.rule.explain(
+                updates, f=f, learning_rate=trial.lr, round_id=round_id, **self.kept, **self._server(self.judge)
+            )
         except Exception as error:  # noqa: BLE001 - liars may have brought it about: as in a real run, the round is lost
             return self._skip(f"it raised {type(error).__name__}: {error}")
         if not bool(torch.isfinite(verdict.aggregate).all()):
@@ -221,13 +223,13 @@ class _Run:
 
         return {"evaluate": evaluate, "gradient": self.model.gradients(images[None], labels[None])[0]}
 
-    def _seen_by_liars(self) -> attacks.Aggregator:
-        """The rule as liars can try it out: with samples of their own where it asks for the loss."""
+    def _seen_by_liars(self, round_id: int) -> attacks.Aggregator:
+        """The rule as liars can try it out: with samples of their own where it asks for the loss. What it draws, they know."""
         server = self._server(self.spy)
 
         def tried(updates: Tensor) -> Tensor:
             try:
-                return self.rule(updates, f=self.trial.f, learning_rate=self.trial.lr, **self.kept, **server)
+                return self.rule(updates, f=self.trial.f, learning_rate=self.trial.lr, round_id=round_id, **self.kept, **server)
             except Exception:  # noqa: BLE001 - then the round is lost, which is a step of nothing
                 return torch.zeros_like(updates[0])
 

@@ -70,7 +70,7 @@ def _decided(bound: BoundRule, rule: GramRule, case: Crowd, cuts: list[Tensor]) 
     """The aggregate and the weights by statistics of each shard, one decision, and a combination in each shard."""
     vectors: dict[str, Tensor] = {"gradient": case.gradient.to(torch.float64), "center": case.gradient.to(torch.float64)}
     named = {point: vectors[point] for point in vectors if point in rule.points and _wanted(rule, point)}
-    plain: dict[str, Any] = {"f": case.f, "learning_rate": LEARNING_RATE}
+    plain: dict[str, Any] = {"f": case.f, "learning_rate": LEARNING_RATE, "round_id": case.round_id}
     options = {key: value for key, value in plain.items() if key in rule.needs} | dict(bound.options)
     gram: Gram | None = None
     for piece in cuts:

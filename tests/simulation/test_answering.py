@@ -40,6 +40,9 @@ seen = []
 def always_refuses(updates, *, f):
     raise AggregationError("there are no stars")
 
+def drawn(updates, *, f, round_id):
+    return updates.roll(round_id, 0).median(0).values
+
 def halves(updates, *, f):
     return updates.median(0).values / 2
 """
@@ -58,7 +61,7 @@ def test_a_rule_that_makes_no_finite_aggregate_is_caught_and_the_mean_is_not(top
     checked_swarm(checker, topology=topology).run_for(2.0)
     assert checker.judged > 5
 
-    def now_and_then(rows: Sequence[Values], samples: Sequence[int], f: int, previous: Values | None) -> Values:
+    def now_and_then(rows: Sequence[Values], samples: Sequence[int], f: int, previous: Values | None, round_id: int) -> Values:
         made = weighted_mean(rows, samples)
         return made if previous is None else [math.nan] * len(made)
 
@@ -74,6 +77,12 @@ def test_a_rule_that_never_gets_the_updates_it_needs_breaks_nothing_and_proves_n
     assert "multi_krum never had as many updates as it needs" in tally.vacuous
     tally.add(run(replace(QUICK, aggregator="multi_krum")))
     assert not [line for line in tally.vacuous if "multi_krum" in line]
+
+
+def test_a_rule_that_cannot_do_without_the_round_is_told_it(rules: Path) -> None:
+    outcome = run(replace(QUICK, aggregator=f"{rules}:drawn"))
+    assert outcome.violation is None, outcome.violation
+    assert outcome.judged_by["RuleAnswers"] > 5
 
 
 @pytest.mark.parametrize(("name", "words"), [("nans", "the aggregate is not finite"), ("refuses", "the stars stand badly")])

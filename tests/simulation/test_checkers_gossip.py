@@ -235,13 +235,13 @@ def test_a_row_that_its_peer_never_contributed_is_caught() -> None:
 # --- trust ------------------------------------------------------------------------------------------------------------------
 
 
-def one_stands_out(rows: Sequence[Values], samples: Sequence[int], f: int, previous: Values | None) -> Judged:
+def one_stands_out(rows: Sequence[Values], samples: Sequence[int], f: int, previous: Values | None, round_id: int) -> Judged:
     """Of five the fourth; of four nobody, since it is not there."""
     far = [50.0 if len(rows) == 5 and index == LIAR else 1.0 for index in range(len(rows))]
     return Judged(weighted_mean(rows, samples), tuple([1.0 / len(rows)] * len(rows)), tuple(far))
 
 
-def nobody_stands_out(rows: Sequence[Values], samples: Sequence[int], f: int, previous: Values | None) -> Judged:
+def nobody_stands_out(rows: Sequence[Values], samples: Sequence[int], f: int, previous: Values | None, round_id: int) -> Judged:
     return Judged(weighted_mean(rows, samples), tuple([1.0 / len(rows)] * len(rows)), (1.0,) * len(rows))
 
 

@@ -28,8 +28,8 @@ def test_centered_clipping_with_a_server_that_rotates_is_centered_clipping_in_on
     reduce, _ = reducer_of(SPEC, 1)
     asked: list[tuple[Sequence[Values], int, Values]] = []
 
-    def noting(rows: Sequence[Values], samples: Sequence[int], f: int, previous: Values | None) -> Values | Judged:
-        found = reduce(rows, samples, f, previous)
+    def noting(rows: Sequence[Values], samples: Sequence[int], f: int, previous: Values | None, round_id: int) -> Values | Judged:
+        found = reduce(rows, samples, f, previous, round_id)
         assert isinstance(found, Judged)
         asked.append((rows, f, found.aggregate))
         return found

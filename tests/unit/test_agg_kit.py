@@ -33,6 +33,18 @@ def test_a_plain_function_can_be_checked() -> None:
     check_aggregator(middle)
 
 
+def test_rules_that_cannot_do_without_the_round_can_be_checked() -> None:
+    def drawn(updates: Tensor, *, f: int, round_id: int) -> Tensor:
+        assert round_id >= 0
+        return updates.sort(dim=0).values[f : len(updates) - f].mean(dim=0)
+
+    def central(gram: Gram, *, f: int, round_id: int) -> Any:
+        return gram.even(np.median(gram.squared_distances(), axis=1).argsort()[: 3 + 0 * round_id])
+
+    check_aggregator(drawn, strengths=2)
+    check_aggregator(gram_rule(central), strengths=2)
+
+
 def with_verdict(**changes: Callable[[Tensor], Tensor]) -> Rule:
     def changed(updates: Tensor, *, f: int) -> Verdict:
         honest = trimmed_mean.explain(updates, f=f)

@@ -52,6 +52,14 @@ def test_a_rule_that_cannot_take_so_few_updates_says_so_and_the_others_are_timed
     assert median["ms"] > 0
 
 
+def test_a_rule_that_asks_for_the_round_is_timed(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text("def mine(updates, *, f, round_id): return updates[0] + round_id\n")
+    (table,) = json.loads(invoke("--rules", f"{path}:mine", "--no-byzfl", "--json"))["tables"]
+    assert table["cells"][0]["note"] == ""
+    assert table["cells"][0]["ms"] > 0
+
+
 @pytest.mark.parametrize("words", [["--rules", "zeno"], ["--rules", "krum bulyan", "--f", "4"]])
 def test_where_no_rule_can_be_timed_the_table_says_why_and_the_command_fails(words: list[str]) -> None:
     result = CliRunner().invoke(app, [*SMALL, *words, "--no-byzfl"], catch_exceptions=False)

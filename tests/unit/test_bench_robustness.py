@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from gossip.aggregators import bucketing
 from gossip.errors import ConfigError, UnknownName
 from gossip.launch import bench_robustness, robustness_page, trials
 from gossip.launch.bench_robustness import Table, every_attack
@@ -124,6 +126,43 @@ def test_a_rule_of_nothing_but_nan_says_how_many_rounds_it_lost_and_one_that_nev
     outcome = train(Trial(f"{path}:nans", "none", 7, 2, rounds=12, batch=8, hidden=8), data)
     assert (outcome.skipped, outcome.trouble) == (12, "its aggregate was not finite")
     assert train(Trial(f"{path}:never", "none", 7, 2, rounds=12), data) == Outcome(None, "out of order")
+
+
+NOTING = """
+from pathlib import Path
+
+def notes(updates, *, f, round_id):
+    with Path(__file__).with_suffix(".txt").open("a") as heard:
+        print(round_id, file=heard)
+    return updates.sort(dim=0).values[f : len(updates) - f].mean(0)
+"""
+
+
+def test_a_rule_is_told_the_round_and_so_are_the_liars_who_try_it(tmp_path: Path) -> None:
+    path = tmp_path / "noting.py"
+    path.write_text(NOTING)
+    trial = Trial(f"{path}:notes", "none", 7, 2, rounds=4, batch=8, hidden=8)
+    assert train(trial, blobs()).refused == ""
+    heard = path.with_suffix(".txt").read_text().split()
+    assert heard == ["0", "0", "1", "2", "3"], "it is tried once before"
+    train(dataclasses.replace(trial, attack="adaptive*1"), blobs())
+    _tried, *more = path.with_suffix(".txt").read_text().split()[len(heard) :]
+    assert len(more) > 8
+    assert set(more) == {"0", "1", "2", "3"}
+    assert more == sorted(more), "who searches in a round searches on the rule of that round"
+
+
+def test_buckets_are_drawn_anew_every_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    rounds: list[int] = []
+    plain = bucketing.function
+
+    def noting(*arguments: Any, **options: Any) -> Any:
+        rounds.append(options["round_id"])
+        return plain(*arguments, **options)
+
+    monkeypatch.setattr(bucketing, "function", noting)
+    train(Trial("bucketing:s=2+geometric_median", "none", 7, 1, rounds=4, batch=8, hidden=8), blobs())
+    assert rounds[1:] == [0, 1, 2, 3]
 
 
 def test_momentum_and_labels_sorted_apart_change_the_training() -> None:
