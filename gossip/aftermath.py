@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from .rendezvous import answers, peers_in, read_seed
 TAIL_BYTES = 16 * 1024  # of a peer's events: its end is the last of them
 
 
-def over(folder: Path, but: frozenset[int]) -> tuple[int, ...]:
+def over(folder: Path, but: Container[int]) -> tuple[int, ...]:
     """Who has completed the training of the run in ``folder``, when nobody answers who has not; else nobody.
 
     Args:
@@ -26,6 +27,12 @@ def over(folder: Path, but: frozenset[int]) -> tuple[int, ...]:
     if any(answers(seed) for seed in others if not seed.ended):
         return ()
     return tuple(finished)
+
+
+def nobody_left(seeds: Path, but: Container[int]) -> bool:
+    """Whether all peers of whom there is a file are known not to come back: their launchers say so. ``but``: who asks."""
+    others = [read_seed(seeds, peer) for peer in peers_in(seeds) if peer not in but]
+    return bool(others) and all(seed is not None and seed.ended for seed in others)
 
 
 def _peers(folder: Path) -> list[int]:

@@ -139,7 +139,7 @@ def meet(task: Task, resolved: Resolved, argv: Sequence[str], code: Path | None 
     if not (folder / "config.json").is_file():
         make(folder, settled(resolved, folder), argv, code)
     config = _agreed(folder, resolved, task)
-    if finished := over(folder, frozenset([task.peer])):
+    if finished := over(folder, (task.peer,)):
         who = ", ".join(map(str, finished))
         raise ConfigError(f"the run in {folder} is over: {who} of its {config.peers} peers have completed it", task.another)
     incarnation = claim_life(folder / "seeds", task.peer)

@@ -44,7 +44,7 @@ class Tries:
     def __init__(self, folder: Path, own: Collection[int]) -> None:
         self._folder, self._own = folder, own
         self._found: dict[int, str] = {}
-        self.over: tuple[int, ...] = ()
+        self.over = ""
         """Who has completed the training, once nobody is there any more who has not."""
         self._task: asyncio.Task[None] | None = None
 
@@ -65,7 +65,7 @@ class Tries:
             self._task.cancel()
 
     async def _try(self, missing: Sequence[int], shared: bool) -> None:
-        self.over = await asyncio.to_thread(over, self._folder, frozenset(self._own))
+        self.over = ", ".join(map(str, await asyncio.to_thread(over, self._folder, self._own)))
         found = await asyncio.gather(*(self._why(peer, shared) for peer in missing))
         self._found = {peer: why for peer, why in zip(missing, found, strict=True) if why}
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from gossip.aftermath import nobody_left
 from gossip.config import RunConfig
 from gossip.errors import LocalError, NeverStarted
 from gossip.rendezvous import announce_end
@@ -355,7 +356,7 @@ class Supervisor:
 
     async def _watch(self, began: float) -> None:
         """Redraws, says whom we wait for, and gives up on a run that does not start."""
-        told, warned = began, -INSECURE_EVERY_S
+        told, looked, warned = began, began, -INSECURE_EVERY_S
         while True:
             if self.config.insecure and time.monotonic() - warned >= INSECURE_EVERY_S:
                 warned = time.monotonic()
@@ -366,6 +367,10 @@ class Supervisor:
             if self._guardian.revive():
                 self._say("! the guardian process was killed; it is started again")
             self._dismiss_early_birds()
+            if self.joins and not (self.is_training or self.is_over) and now - looked >= WAITING_EVERY_S:
+                looked = now
+                if nobody_left(self.folder / "seeds", self.peers):
+                    self.end("never_started", "x the run is over: everybody has left while ours were on their way")
             elsewhere = self.doorway.missing if self.doorway is not None else []
             unmet = self.view.unmet(now).union(elsewhere)
             if self.view.ready or self._stop.is_set() or not (self.view.missing or unmet):
@@ -377,12 +382,8 @@ class Supervisor:
                 for trouble in doors + self._tries.troubles(unmet, shared=self.doorway is None):
                     self._remind(f"!   {trouble}")
             if self._tries.over:  # they have ended while ours were on their way here
-                self._say(
-                    f"x the run is over: {', '.join(map(str, self._tries.over))} have completed it, and nobody else is there"
-                )
-                self.end("never_started")
-                continue
-            if now - began > self.config.start_timeout_s + START_SLACK_S and len(self.view.here) < self._need:
+                self.end("never_started", f"x the run is over: {self._tries.over} have completed it, and nobody else is there")
+            elif now - began > self.config.start_timeout_s + START_SLACK_S and len(self.view.here) < self._need:
                 error = NeverStarted(self._need, tuple(self.view.here), tuple(self.view.missing), now - began)
                 self._say(f"x {error}")
                 self._say(f"  hint: {error.hint}: {self.folder / f'peer-{self.view.missing[0]}' / 'out.log'}")

@@ -22,7 +22,7 @@ from gossip.launch.frames import encode
 from gossip.launch.peer_setup import script_command
 from gossip.launch.supervisor import Supervisor
 from gossip.launch.view import RunView
-from gossip.rendezvous import SeedFolder
+from gossip.rendezvous import SeedFolder, announce_end
 
 FAKE = Path(__file__).with_name("launch_fake_peer.py")
 
@@ -109,6 +109,21 @@ async def test_a_task_whose_run_ends_while_it_starts_does_not_wait_for_it_to_beg
     outcome = await asyncio.wait_for(mine.run(), config.start_timeout_s / 2)
     assert outcome.exit_code == 4
     assert "x the run is over: 1 have completed it, and nobody else is there" in heard.said
+
+
+async def test_a_newcomer_whose_run_ends_while_it_starts_does_not_wait_to_be_let_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisors, "WAITING_EVERY_S", 0.3)
+    folder, heard = tmp_path / "run", Heard()
+    config = config_in(folder, room=6)
+    announce(folder, 0)
+    mine = Supervisor(config, script_command(FAKE, ["raise-early-all-but-2"]), heard, newcomers={2: 0})
+    here = lambda view: view.rows[2].state == "here"  # noqa: E731
+    heard.when.append((here, lambda: announce_end(folder / "seeds", 0)))
+    outcome = await asyncio.wait_for(mine.run(), config.start_timeout_s / 2)
+    assert outcome.exit_code == 4
+    assert "x the run is over: everybody has left while ours were on their way" in heard.said
 
 
 async def test_a_peer_whose_id_is_somebody_elses_comes_again_under_another(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from threading import Barrier
 
 import pytest
 
+from gossip.aftermath import nobody_left
 from gossip.core.gathering import WAITING_REPORT_S, Begin, Decision, Follow, Gathering, Refuse, TooFew, Wait
 from gossip.core.messages import Hello
 from gossip.core.settings import CoreSettings
@@ -105,6 +106,17 @@ def test_the_id_of_one_that_has_ended_is_given_out_once_under_a_higher_incarnati
     assert [claim(tmp_path, 1, 1) for _ in range(2)] == [(0, 7), None]
     announce_end(tmp_path, 0, 7)  # before its node wrote anything
     assert claim(tmp_path, 1, 1) == (0, 8)
+
+
+def test_nobody_is_left_of_a_run_when_all_who_have_come_have_ended_but_those_who_ask(tmp_path: Path) -> None:
+    assert not nobody_left(tmp_path, [2]), "nobody has come yet"
+    for peer in range(3):
+        SeedFolder(tmp_path, peer, 4).announce("tcp://a:1", "tcp://a:2", 0)
+    announce_end(tmp_path, 0)
+    assert not nobody_left(tmp_path, [2])
+    announce_end(tmp_path, 1)
+    assert nobody_left(tmp_path, [2])
+    assert not nobody_left(tmp_path, [3]), "the other newcomer is there"
 
 
 def test_peers_find_a_newcomer_in_the_folder_and_nobody_beyond_their_room(tmp_path: Path) -> None:

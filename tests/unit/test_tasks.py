@@ -173,8 +173,8 @@ def test_who_has_completed_a_run_is_told_by_the_end_of_its_events(
 ) -> None:
     for event, fields in rows:
         writes(tmp_path, 1, event=event, **fields)
-    assert over(tmp_path, frozenset([0])) == done
-    assert over(tmp_path, frozenset([1])) == (), "of whoever asks it is not the question"
+    assert over(tmp_path, [0]) == done
+    assert over(tmp_path, [1]) == (), "of whoever asks it is not the question"
 
 
 def ends(folder: Path, peer: int, **fields: Any) -> None:
