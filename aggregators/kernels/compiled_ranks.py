@@ -35,6 +35,7 @@ from .lanes import (
     splat,
     spread,
     store,
+    strange,
     sub,
     take_ticket,
     where_more,
@@ -46,29 +47,32 @@ BETWEEN, MAJORITY = 0, 2
 
 
 @njit
-def _read_runs(rows: int, n: int, here: int, into: int, stride: int) -> None:
-    """Reads a block in sorted runs, as ``network.runs`` has them."""
-    done = 0
+def _read_runs(rows: int, n: int, here: int, into: int, stride: int) -> int:
+    """Reads a block in sorted runs, as ``network.runs`` has them. Returns 0, or something else if there is a NaN."""
+    done = strangers = 0
     while done + 16 <= n:
         for k in range(0, stride, STEP):
-            sort_sixteen(rows + 8 * done, here + k, into + stride * done + k, stride)
+            strangers |= sort_sixteen(rows + 8 * done, here + k, into + stride * done + k, stride)
         done += 16
     if done + 8 <= n:
         for k in range(0, stride, STEP):
-            sort_eight(rows + 8 * done, here + k, into + stride * done + k, stride)
+            strangers |= sort_eight(rows + 8 * done, here + k, into + stride * done + k, stride)
         done += 8
     if done + 4 <= n:
         for k in range(0, stride, STEP):
-            sort_four(rows + 8 * done, here + k, into + stride * done + k, stride)
+            strangers |= sort_four(rows + 8 * done, here + k, into + stride * done + k, stride)
         done += 4
     if done + 2 <= n:
         for k in range(0, stride, STEP):
-            sort_two(rows + 8 * done, here + k, into + stride * done + k, stride)
+            strangers |= sort_two(rows + 8 * done, here + k, into + stride * done + k, stride)
         done += 2
     if done < n:
         row = word(rows + 8 * done) + here
         for k in range(0, stride, STEP):
-            store(into + stride * done + k, load(row + k))
+            value = load(row + k)
+            strangers |= strange(value)
+            store(into + stride * done + k, value)
+    return strangers
 
 
 @njit
@@ -224,13 +228,14 @@ def _exact_nearest(column: int, stride: int, n: int, count: int, center: Any) ->
 
 @njit
 def _votes(rows: int, n: int, here: int, k: int) -> Any:
-    """1, -1 or 0 for each column: the sign that more rows have."""
+    """1, -1 or 0 for each column: the sign that more rows have; and their sum, a NaN if one of them is."""
     zero, one, other = splat(np.float32(0.0)), splat(np.float32(1.0)), splat(np.float32(-1.0))
-    votes = zero
+    votes = everything = zero
     for row in range(n):
         value = load(word(rows + 8 * row) + here + k)
+        everything = add(everything, value)
         votes = add(votes, where_more(value, zero, one, where_more(zero, value, other, zero)))
-    return where_more(votes, zero, one, where_more(zero, votes, other, zero))
+    return where_more(votes, zero, one, where_more(zero, votes, other, zero)), everything
 
 
 @njit
@@ -240,15 +245,19 @@ def _count(rows: int, n: int, here: int, k: int, low: Any, high: Any, survived: 
 
 
 @njit
-def _block(job: int, rows: int, here: int, out: int, block: int, following: int, survived: Any) -> None:
-    """One block of columns: what ``ranks`` is about. ``rows``: addresses of m rows, ``here`` bytes before the block."""
+def _block(job: int, rows: int, here: int, out: int, block: int, following: int, survived: Any) -> int:
+    """One block of columns: what ``ranks`` is about. ``rows``: addresses of m rows, ``here`` bytes before the block.
+
+    Returns 0, or something else if there may be a NaN in it.
+    """
     m, stride = word(job + 24), 4 * word(job + 8)
     mode, low, high, count = word(job + 80), word(job + 88), word(job + 96), word(job + 104)
     counting = word(job + 112) != 0
     if mode == MAJORITY:
-        zero = splat(np.float32(0.0))
+        zero, strangers = splat(np.float32(0.0)), 0
         for k in range(0, stride, STEP):
-            sign = _votes(rows, m, here, k)
+            sign, everything = _votes(rows, m, here, k)
+            strangers |= strange(everything)
             store(out + k, sign)
             if counting:
                 # A row survives where its sign is the result: in (0, inf], [-inf, 0) or at 0.
@@ -256,8 +265,8 @@ def _block(job: int, rows: int, here: int, out: int, block: int, following: int,
                 least_kept = where_more(sign, zero, tiny, where_more(zero, sign, sub(zero, huge), zero))
                 most_kept = where_more(sign, zero, huge, where_more(zero, sign, sub(zero, tiny), zero))
                 _count(rows, m, here, k, least_kept, most_kept, survived)
-        return
-    _read_runs(rows, m, here, block, stride)
+        return strangers
+    strangers = _read_runs(rows, m, here, block, stride)
     _merge(block, stride, word(job + 64), word(job + 72), word(job + 40), word(job + 16), following)
     share = splat(np.float32(1.0 / (high - low + 1)))
     if mode == BETWEEN:
@@ -265,7 +274,7 @@ def _block(job: int, rows: int, here: int, out: int, block: int, following: int,
         if counting:
             for k in range(0, stride, STEP):
                 _count(rows, m, here, k, load(block + stride * low + k), load(block + stride * high + k), survived)
-        return
+        return strangers
     centers = block + stride * m
     _means(block, stride, low, high, share, centers)
     _nearest(block, stride, m, count, centers, splat(np.float32(1.0 / count)), out)
@@ -277,6 +286,7 @@ def _block(job: int, rows: int, here: int, out: int, block: int, following: int,
                 taken = _pick(block + stride * first + k, stride * count, (m - 1 - first) // count, center)
                 least_kept, most_kept = least(least_kept, taken), most(most_kept, taken)
             _count(rows, m, here, k, least_kept, most_kept, survived)
+    return strangers
 
 
 @kernel
@@ -285,7 +295,8 @@ def ranks(pointer: Any) -> None:
 
     The job is int64 words: 0 next chunk, 1 columns of a block, 2 rows n, 3 rows after mixing m, 4 columns d, 5 address of the
     rows' addresses, 6 of the matrix (or 0), 7 of the result, 8 of the table of comparisons, 9 their count, 10 mode,
-    11 low, 12 high, 13 count, 14 address of the survivors' int64 counts (or 0), 15 columns of a chunk.
+    11 low, 12 high, 13 count, 14 address of the survivors' int64 counts (or 0), 15 columns of a chunk, 16 something else than 0 afterwards if there may
+    be a NaN among the rows: then nothing of the result counts.
     """
     job = address_of(pointer)
     columns, n, m, d = word(job + 8), word(job + 16), word(job + 24), word(job + 32)
@@ -302,7 +313,7 @@ def ranks(pointer: Any) -> None:
         addresses[m + row] = staged + stride * row
     mixed_rows, staged_rows = addresses.ctypes.data, addresses.ctypes.data + 8 * m
     last = staged + stride * n
-    survived = np.zeros(m, np.int64)
+    survived, strangers = np.zeros(m, np.int64), 0
     while True:
         first = take_ticket(job) * chunk
         if first >= d:
@@ -319,7 +330,7 @@ def ranks(pointer: Any) -> None:
             if matrix:
                 mix(source, n, here, matrix, m, mixed, stride)
                 source, here = mixed_rows, 0
-            _block(job, source, here, target, block, 4 * start + stride, survived)
+            strangers |= _block(job, source, here, target, block, 4 * start + stride, survived)
             if width < columns:
                 survived -= columns - width  # all rows agree on the zeros that were added
                 for k in range(width):
@@ -327,5 +338,7 @@ def ranks(pointer: Any) -> None:
     if word(job + 112):
         for row in range(m):
             add_at(word(job + 112) + 8 * row, survived[row])
+    if strangers:
+        add_at(job + 128, 1)
     hold(space)
     hold(addresses)

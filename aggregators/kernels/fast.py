@@ -22,18 +22,21 @@ ALONE = 2**15  # numbers: below it a second thread costs more than it does
 def between(
     rows: Rows, low: int, high: int, count_survivors: bool, matrix: NDArray[np.float32] | None
 ) -> tuple[Tensor, plain.Counts | None]:
-    return _ranks(rows, matrix, 0, low, high, 0, (low, high), count_survivors)
+    found = _ranks(rows, matrix, 0, low, high, 0, (low, high), count_survivors)
+    return found or plain.between(rows, low, high, count_survivors, matrix)
 
 
 def nearest(
     rows: Rows, count: int, around: tuple[int, int], count_survivors: bool, matrix: NDArray[np.float32] | None
 ) -> tuple[Tensor, plain.Counts | None]:
     m = rows.n if matrix is None else len(matrix)
-    return _ranks(rows, matrix, 1, around[0], around[1], count, (0, m - 1), count_survivors)
+    found = _ranks(rows, matrix, 1, around[0], around[1], count, (0, m - 1), count_survivors)
+    return found or plain.nearest(rows, count, around, count_survivors, matrix)
 
 
 def majority(rows: Rows, count_survivors: bool, matrix: NDArray[np.float32] | None) -> tuple[Tensor, plain.Counts | None]:
-    return _ranks(rows, matrix, 2, 0, 0, 0, (0, 0), count_survivors)
+    found = _ranks(rows, matrix, 2, 0, 0, 0, (0, 0), count_survivors)
+    return found or plain.majority(rows, count_survivors, matrix)
 
 
 def _ranks(
@@ -45,7 +48,8 @@ def _ranks(
     count: int,
     wanted: tuple[int, int],
     count_survivors: bool,
-) -> tuple[Tensor, plain.Counts | None]:
+) -> tuple[Tensor, plain.Counts | None] | None:
+    """None if there may be a NaN among the values: it is lost where values are sorted, and the plain kernels show it."""
     from .compiled_ranks import ranks
 
     addresses = _addresses(rows)
@@ -71,8 +75,11 @@ def _ranks(
         count,
         survived.ctypes.data if count_survivors else 0,
         CHUNK,
+        0,
     )
     _run(ranks, job, rows, CHUNK)
+    if job[16]:
+        return None
     return aggregate, survived.astype(np.float64) if count_survivors else None
 
 

@@ -7,6 +7,7 @@ plain integers, so rows need not lie together. Only compiled code may call what 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import reduce
 from typing import Any
 
 from llvmlite import ir
@@ -158,20 +159,26 @@ def where_more(builder: Any, a: Any, b: Any, then: Any, otherwise: Any) -> Any:
 
 
 def _run(length: int) -> Any:
-    """Reads one vector of each of several rows, sorts them in the registers, and writes them ``stride`` bytes apart."""
+    """Reads one vector of each of several rows, sorts them in the registers, and writes them ``stride`` bytes apart.
 
-    @_operation(types.void, types.int64, types.int64, types.int64, types.int64)
-    def sort_run(builder: Any, rows: Any, at: Any, into: Any, stride: Any) -> None:
+    It returns 0, or something else where one of the numbers is a NaN, which sorting loses: a comparison of two tells of both.
+    """
+
+    @_operation(types.int64, types.int64, types.int64, types.int64, types.int64)
+    def sort_run(builder: Any, rows: Any, at: Any, into: Any, stride: Any) -> Any:
         values = []
         for row in range(length):
             address = builder.load(_pointer(builder, builder.add(rows, ir.Constant(_INT64, 8 * row)), _INT64))
             values.append(_load(builder, builder.add(address, at)))
+        pairs = zip(values[::2], values[1::2], strict=True)
+        strange = reduce(builder.or_, [builder.fcmp_unordered("uno", a, b) for a, b in pairs])
         for _, _, low, high in comparators(length):
             a, b = values[low], values[high]
             values[low], values[high] = _extreme(builder, "minnum", a, b), _extreme(builder, "maxnum", a, b)
         for value in values:
             _store(builder, into, value)
             into = builder.add(into, stride)
+        return builder.zext(builder.bitcast(strange, _BITS), _INT64)
 
     return sort_run
 
@@ -195,6 +202,12 @@ def inside(builder: Any, value: Any, low: Any, high: Any) -> Any:
 def beyond(builder: Any, value: Any) -> Any:
     """How many lanes are not finite."""
     return _count(builder, builder.fcmp_unordered("!=", builder.fsub(value, value), ir.Constant(_VECTOR, [0.0] * WIDTH)))
+
+
+@_operation(types.int64, lanes)
+def strange(builder: Any, value: Any) -> Any:
+    """0, or something else where a lane is a NaN."""
+    return builder.zext(builder.bitcast(builder.fcmp_unordered("uno", value, value), _BITS), _INT64)
 
 
 @_operation(types.float32, lanes)

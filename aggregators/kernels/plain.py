@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from . import network
+from . import network, precision
 from .rows import Rows
 
 RANK_ELEMENTS = 2**18  # of a chunk whose ranks are taken: it and its copy are in the second-level cache
@@ -144,7 +144,8 @@ def _each_chunk(
     for columns in rows.blocks(RANK_ELEMENTS):
         block = _in(work, rows.block(columns))
         if mixing is not None:
-            block = mixing @ block
+            with precision.full():
+                block = mixing @ block
         with np.errstate(over="ignore", invalid="ignore"):
             result, survived = part(block.numpy() if on_cpu else block)
         aggregates.append(_in(rows.dtype, torch.from_numpy(result) if on_cpu else result))
@@ -192,6 +193,7 @@ def _is_reference(row: Tensor | None, reference: Tensor | None) -> bool:
     return row.data_ptr() == reference.data_ptr() or torch.equal(row, reference.to(row.device, row.dtype))
 
 
+@precision.full()
 def _products(
     rows: Rows, reference: Tensor | None, points: Sequence[Tensor | None], these: Sequence[int], work: torch.dtype
 ) -> NDArray[np.float64]:
@@ -275,6 +277,7 @@ def exact_weighted_sum(rows: Rows, weights: NDArray[np.float64]) -> Tensor:
     return _weighted_sum(rows, weights, torch.float64)
 
 
+@precision.full()
 def _weighted_sum(rows: Rows, weights: NDArray[np.float64], work: torch.dtype) -> Tensor:
     as_it_is = work == working(rows.dtype) == rows.dtype
     factors, blocks = torch.from_numpy(weights).to(rows.device, work), rows.blocks()
@@ -288,6 +291,7 @@ def _weighted_sum(rows: Rows, weights: NDArray[np.float64], work: torch.dtype) -
     return result
 
 
+@precision.full()
 def mixed(rows: Rows, matrix: NDArray[np.float64]) -> Tensor:
     """``(m, d)``: weighted sums of the rows, a whole matrix of them."""
     work = working(rows.dtype)

@@ -66,6 +66,15 @@ def test_a_nan_is_never_worked_on_in_silence(spec: str) -> None:
         call(spec, x)
 
 
+@pytest.mark.parametrize("at", [0, 3, 10])
+@pytest.mark.parametrize("spec", ["median", "trimmed_mean", "meamed", "phocas", "sign_majority", "bulyan", "nnm+trimmed_mean"])
+def test_a_nan_is_not_lost_where_compiled_kernels_sort_it(spec: str, at: int) -> None:
+    x = torch.randn(11, 50_001, generator=torch.Generator().manual_seed(5))
+    x[at, -1] = float("nan")
+    with pytest.raises(AggregationError, match=f"update {at} of 11 is not finite"):
+        load(spec)(x, f=2)
+
+
 # --- numbers beyond which float64 can tell no distance -----------------------------------------------------------------------
 
 SIZES = (1e122, 1e124, 1e131, 1e200, 1.7e308)

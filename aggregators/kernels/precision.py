@@ -1,0 +1,56 @@
+"""Products of float32 that are those of float32, whatever precision the script has asked torch for."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+_lock = threading.Lock()
+_inside = 0
+_before: list[Any] = []
+
+
+@contextmanager
+def full() -> Iterator[None]:
+    """Matrix products are made in the dtype of their factors.
+
+    Scripts that train are advised to say ``torch.set_float32_matmul_precision("medium")``, which rounds the factors to bfloat16
+    on processors that multiply that faster, and to TF32 on GPUs: updates that are close to each other are alike in it. The
+    setting is the process's: other threads have it, too, until the last one that is in here goes.
+    """
+    global _inside
+    with _lock:
+        if not _inside:
+            _before[:] = _read()
+            _write(["ieee", "ieee"] if _BY_BACKEND else ["highest"])
+        _inside += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _inside -= 1
+            if not _inside:
+                _write(_before)
+
+
+# torch 2.9 has a setting for each backend; asked the old way it raises when somebody has used these.
+_BACKENDS = (torch.backends.mkldnn, torch.backends.cuda)
+_BY_BACKEND = all(hasattr(getattr(backend, "matmul", None), "fp32_precision") for backend in _BACKENDS)
+
+
+def _read() -> list[Any]:
+    if _BY_BACKEND:
+        return [backend.matmul.fp32_precision for backend in _BACKENDS]
+    return [torch.get_float32_matmul_precision()]
+
+
+def _write(values: list[Any]) -> None:
+    if not _BY_BACKEND:
+        torch.set_float32_matmul_precision(values[0])
+        return
+    for backend, value in zip(_BACKENDS, values, strict=True):
+        backend.matmul.fp32_precision = value
