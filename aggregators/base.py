@@ -32,7 +32,7 @@ from . import kernels
 from .arithmetic import CUT_SQUARE, LARGEST, is_too_large, resolution
 from .columns import Columns, Kept
 from .gram import in_typical, middle_of
-from .kernels import Rows
+from .kernels.rows import Rows, check_listed, check_stored
 
 Updates: TypeAlias = "Tensor | Sequence[Tensor] | Sequence[NDArray[Any]] | Rows"
 """``(n, d)``, or n vectors ``(d,)``, which are never stacked as a whole unless a rule asks for that."""
@@ -295,6 +295,7 @@ def _names(function: Callable[..., Any]) -> frozenset[str]:
 def as_tensor(updates: Updates) -> Tensor:
     """``(n, d)``, without a history of gradients; stacked where the updates lie apart."""
     if isinstance(updates, Tensor):
+        check_stored(updates)
         return updates.detach()
     return Rows.of(updates).block()
 
@@ -313,6 +314,7 @@ def check_rows(updates: Updates, name: str, f: int, at_least: int, **vectors: Te
         require(updates, name, f, at_least, **vectors)
         return Rows.of(updates)
     if not isinstance(updates, Rows):
+        check_listed(updates)
         _check_counts(name, f, at_least, len(updates))
         shapes = sorted({tuple(np.shape(row)) for row in updates})
         if len(shapes) != 1 or len(shapes[0]) != 1 or shapes[0] == (0,):

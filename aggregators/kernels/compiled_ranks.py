@@ -252,9 +252,10 @@ def _block(job: int, rows: int, here: int, out: int, block: int, following: int,
     """
     m, stride = word(job + 24), 4 * word(job + 8)
     mode, low, high, count = word(job + 80), word(job + 88), word(job + 96), word(job + 104)
+    strangers: int = 0
     counting = word(job + 112) != 0
     if mode == MAJORITY:
-        zero, strangers = splat(np.float32(0.0)), 0
+        zero = splat(np.float32(0.0))
         for k in range(0, stride, STEP):
             sign, everything = _votes(rows, m, here, k)
             strangers |= strange(everything)
@@ -266,7 +267,7 @@ def _block(job: int, rows: int, here: int, out: int, block: int, following: int,
                 most_kept = where_more(sign, zero, huge, where_more(zero, sign, sub(zero, tiny), zero))
                 _count(rows, m, here, k, least_kept, most_kept, survived)
         return strangers
-    strangers = _read_runs(rows, m, here, block, stride)
+    strangers |= _read_runs(rows, m, here, block, stride)
     _merge(block, stride, word(job + 64), word(job + 72), word(job + 40), word(job + 16), following)
     share = splat(np.float32(1.0 / (high - low + 1)))
     if mode == BETWEEN:
@@ -295,8 +296,8 @@ def ranks(pointer: Any) -> None:
 
     The job is int64 words: 0 next chunk, 1 columns of a block, 2 rows n, 3 rows after mixing m, 4 columns d, 5 address of the
     rows' addresses, 6 of the matrix (or 0), 7 of the result, 8 of the table of comparisons, 9 their count, 10 mode,
-    11 low, 12 high, 13 count, 14 address of the survivors' int64 counts (or 0), 15 columns of a chunk, 16 something else than 0 afterwards if there may
-    be a NaN among the rows: then nothing of the result counts.
+    11 low, 12 high, 13 count, 14 address of the survivors' int64 counts (or 0), 15 columns of a chunk, 16 something else than 0
+    afterwards if there may be a NaN among the rows: then nothing of the result counts.
     """
     job = address_of(pointer)
     columns, n, m, d = word(job + 8), word(job + 16), word(job + 24), word(job + 32)

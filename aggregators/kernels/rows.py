@@ -49,13 +49,16 @@ class Rows:
                 raise AggregationError(
                     f"updates are an (n, d) floating point tensor, or n vectors; got {tuple(updates.shape)} {updates.dtype}"
                 )
+            check_stored(updates)
             return cls(updates.detach(), ())
+        check_listed(updates)
         if not len(updates):
             raise AggregationError("there are no updates to aggregate")
         apart = tuple(row.detach() if isinstance(row, Tensor) else tensor_of(np.asarray(row)) for row in updates)
         first = apart[0]
         if first.ndim != 1 or not first.is_floating_point() or not len(first):
             raise AggregationError(f"an update is a floating point vector, got {tuple(first.shape)} {first.dtype}")
+        check_stored(first)
         for at, row in enumerate(apart):
             if row.shape != first.shape or row.dtype != first.dtype or row.device != first.device:
                 raise AggregationError(
@@ -123,6 +126,22 @@ class Rows:
         if any(row.stride(0) != 1 for row in self._apart) and self.d > 1:
             return None
         return np.array([row.data_ptr() for row in self._apart], dtype=np.int64)
+
+
+def check_listed(updates: object) -> None:
+    """Raises: AggregationError: It is nothing of which one could say how many there are."""
+    if not isinstance(updates, Sequence | Tensor | np.ndarray | Rows):
+        raise AggregationError(f"updates are an (n, d) tensor or array, or a list of vectors, got {type(updates).__name__}")
+
+
+def check_stored(tensor: Tensor) -> None:
+    """Raises: AggregationError: Its numbers are not there, or not one after the other, or have no arithmetic in torch."""
+    if tensor.layout != torch.strided:
+        raise AggregationError(f"updates are dense vectors, got {tensor.layout}", "updates.to_dense()")
+    if tensor.is_meta:
+        raise AggregationError("updates on the device 'meta' have no numbers")
+    if tensor.itemsize == 1:
+        raise AggregationError(f"updates of {tensor.dtype} cannot be calculated with", "updates.float()")
 
 
 class _Lent:

@@ -66,6 +66,24 @@ def test_a_nan_is_never_worked_on_in_silence(spec: str) -> None:
         call(spec, x)
 
 
+STRANGE: dict[str, tuple[Any, str]] = {
+    "sparse": (updates().to_sparse(), "dense vectors"),
+    "meta": (updates().to("meta"), "have no numbers"),
+    "float8": (updates().to(torch.float8_e4m3fn), "float8_e4m3fn cannot be calculated with"),
+    "rows of float8": (list(updates().to(torch.float8_e4m3fn)), "float8_e4m3fn cannot be calculated with"),
+    "generator": ((row for row in ()), "a list of vectors, got generator"),
+    "nothing": (None, "a list of vectors, got NoneType"),
+}
+
+
+@pytest.mark.parametrize("what", STRANGE)
+@pytest.mark.parametrize("spec", [*names(), *COMPOSED])
+def test_what_no_rule_can_work_with_is_named(spec: str, what: str) -> None:
+    given, words = STRANGE[what]
+    with pytest.raises(AggregationError, match=words):
+        call(spec, given)
+
+
 @pytest.mark.parametrize("at", [0, 3, 10])
 @pytest.mark.parametrize("spec", ["median", "trimmed_mean", "meamed", "phocas", "sign_majority", "bulyan", "nnm+trimmed_mean"])
 def test_a_nan_is_not_lost_where_compiled_kernels_sort_it(spec: str, at: int) -> None:
