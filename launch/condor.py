@@ -197,4 +197,4 @@ def send(dag: Path) -> None:
         raise ConfigError(f"condor_submit_dag refuses {dag}: {said}", "the files are written: change them, and send them by hand")
     number = re.search(r"submitted to cluster (\d+)", done.stdout)
     job = number[1] if number else "?"
-    print(f"  DAG {job}: condor-{job}\n  watch: condor_q -nobatch -dag {job}    stop: condor_rm {job}")
+    print(f"  DAG {job}: condor-{job}\n  watch: condor_q -nobatch -const DAGManJobId=={job}    stop: condor_rm {job}")

@@ -34,7 +34,7 @@ from .supervisor import Supervisor
 
 CONFIG = "config.json"
 LOOK_S = 0.5
-ASK_EVERY_S = 10.0  # while somebody is missing: each time costs the machine of the submission a process
+AGAIN_S = 10.0  # while somebody is missing, or the file was not reached: all jobs ask the same machine
 
 
 def train(contact_path: str, words: Sequence[str]) -> int:
@@ -90,15 +90,17 @@ async def keep_in_contact(supervisor: Supervisor, contact: Contact, peer: int, i
     """Says where the own door is, and then looks who else is there: of two who do so one has seen the other. Looks again while
     somebody is missing. A node that was started anew by its trainer is another life, too."""
     assert supervisor.doorway is not None
-    door, told, asked = supervisor.doorway.door, -1, -ASK_EVERY_S
+    door, told, tried = supervisor.doorway.door, -1, -1
     clock = asyncio.get_running_loop().time
+    again_at = 0.0
     while True:
         await asyncio.sleep(LOOK_S)
         seed = read_seed(supervisor.folder / "seeds", peer)
         life = max(incarnation, seed.incarnation if seed is not None else 0)
-        if not door.address or (life == told and (not door.missing or clock() - asked < ASK_EVERY_S)):
+        due = clock() >= again_at and (life > told or door.missing)
+        if not door.address or not (life > tried or due):
             continue
-        asked = clock()
+        again_at, tried = clock() + AGAIN_S, life
         try:
             if life > told:
                 await asyncio.to_thread(contact.add, peer, life, door.address)

@@ -67,16 +67,16 @@ class Submission:
         lines = [line for path in places if path.exists() for line in path.read_text().splitlines() if line.endswith("}")]
         return [json.loads(line) for line in lines]
 
-    def last(self, job: Job, peer: int) -> dict[str, Any]:
-        rows = [row for row in self.events(job, peer) if row.get("event") == "round"]
+    def last(self) -> dict[str, Any]:
+        """The last round, as the first peer tells it, which is never evicted."""
+        rows = [row for row in self.events(self.peers[0], 0) if row.get("event") == "round"]
         return rows[-1] if rows else {"round": -1, "contributors": []}
 
-    def train(self, *contributors: int, more: int = 4) -> None:
-        """Waits until a round has just these peers, as the first of them sees it, and some more are over."""
-        peer = contributors[0]
-        self.wait(f"a round of {contributors}", lambda: set(self.last(self.peers[peer], peer)["contributors"]) == {*contributors})
-        until = self.last(self.peers[peer], peer)["round"] + more
-        self.wait(f"round {until}", lambda: self.last(self.peers[peer], peer)["round"] >= until)
+    def train(self, *peers: int, more: int = 4) -> None:
+        """Waits until a round has just these peers, and some more are over."""
+        self.wait(f"a round of {peers}", lambda: set(self.last()["contributors"]) == {*peers})
+        until = self.last()["round"] + more
+        self.wait(f"round {until}", lambda: self.last()["round"] >= until)
 
     def wait(self, what: str, done: Any) -> None:
         wait_until(what, done, self.log)
@@ -86,7 +86,7 @@ class Submission:
 
     def tell_end(self) -> None:
         scratch = self.end.with_suffix(".new")
-        scratch.write_text(str(self.last(self.peers[0], 0)["round"] + 15))
+        scratch.write_text(str(self.last()["round"] + 15))
         scratch.rename(self.end)
 
     def every_sample_was_used_once(self) -> bool:
@@ -138,13 +138,17 @@ def test_jobs_without_a_shared_folder_train_are_evicted_come_late_and_are_added(
     assert summary["samples"]["once"] > 0
     assert summary["samples"]["twice"] == summary["samples"]["never"] == 0
     assert [row["peer"] for row in summary["rejoins"]] == [1]
+    brought = swarm.out / "runs" / f"condor-{swarm.dag}"
+    assert {path.parent.name for path in brought.glob("peer-*/out.log")} == {
+        f"peer-{life}" for life in ("0", "1", "1-1", 2, 3, 4)
+    }
     contact = (swarm.out / "contact").read_text()
     assert (swarm.out / "contact").stat().st_mode & 0o077 == 0
     assert contact.count(f"condor-{swarm.dag} 1 1 127.0.0.1:") == 1, "the second life of the peer that was evicted"
     assert contact.count(" done\n") == 4
     secret = (swarm.out / "swarm.key").read_text().split('secret = "')[1].split('"')[0]
-    brought = [path for path in (swarm.out / "runs").rglob("*") if path.is_file()]
-    assert not any(secret in path.read_text("utf-8", "replace") for path in [swarm.out / "contact", *brought])
+    files = [swarm.out / "contact", *(path for path in brought.rglob("*") if path.is_file())]
+    assert not any(secret in path.read_text("utf-8", "replace") for path in files)
     swarm.peers[2].start()
     assert swarm.peers[2].finish() == 2, "nobody is left to take it in"
     assert "is over: peers 0, 1, 3 came to the end, and nobody answers" in swarm.peers[2].log
@@ -152,13 +156,12 @@ def test_jobs_without_a_shared_folder_train_are_evicted_come_late_and_are_added(
 
 def test_jobs_that_share_a_folder_need_nothing_else_and_one_whose_machine_is_lost_comes_back(submit: Any) -> None:
     swarm: Submission = submit("--shared")
-    for peer in (0, 1, 2):
+    for peer in (0, 1, 2, 3):
         swarm.peers[peer].start()
-    swarm.train(0, 1, 2)
+    swarm.train(0, 1, 2, 3)
     assert swarm.peers[1].evict(vacate_s=0.0) == -9, "no time to leave"
-    swarm.train(0, 2)
+    swarm.train(0, 2, 3)
     swarm.peers[1].start()
-    swarm.peers[3].start()
     swarm.train(0, 1, 2, 3)
     (more,) = swarm.pool.submit(swarm.out / "more.sub")
     more.start()

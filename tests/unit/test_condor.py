@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import socket
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,10 +17,11 @@ from condor import Description, Wrong, read_dag, words
 from gossip.config import resolve
 from gossip.errors import ConfigError
 from gossip.keys import read_pair
-from gossip.launch import cli, condor_verdict
+from gossip.launch import cli, condor_peer, condor_verdict
 from gossip.launch.condor_files import quoted
 from gossip.launch.condor_job import condor_task, run_of
 from gossip.launch.contact import COMES, DONE, Contact, Line, NoContact, doors, find_chirp, next_incarnation, read_lines
+from gossip.rendezvous import SeedFolder
 from gossip.tasks import Task, meet
 
 GOLDEN = Path(__file__).with_name("golden") / "condor"
@@ -229,6 +233,90 @@ def test_a_contact_file_that_cannot_be_reached_is_told(tmp_path: Path, monkeypat
     fake(tmp_path / "libexec", "condor_chirp", "")
     fake(tmp_path / "bin", "condor_config_val", f"echo {tmp_path}/libexec")
     assert find_chirp() == (f"{tmp_path}/libexec/condor_chirp",)
+
+
+@pytest.mark.parametrize(
+    ("others", "incarnation", "over"),
+    [
+        ([], 1, ""),  # the others have yet to come
+        (["comes"], 1, ""),
+        (["{gone}"], 0, ""),  # who was evicted may come back, as long as this one waits for the start
+        (["{gone}"], 1, "all of its peers were lost"),
+        (["{gone}", "{here}"], 1, ""),
+        (["{gone}", "done"], 0, "peers 4 came to the end"),
+        (["{here}", "done"], 0, ""),
+    ],
+)
+def test_who_comes_when_nobody_is_left_is_told_so(others: list[str], incarnation: int, over: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as here, socket.create_server(("127.0.0.1", 0)) as gone:
+        ports = {name: "{}:{}".format(*end.getsockname()) for name, end in (("here", here), ("gone", gone))}
+        gone.close()
+        own = Line("condor-7", 1, 0, ports["here"])  # which another may have by now
+        lines = [own, *(Line("condor-7", 4, 0, what.format(**ports)) for what in others)]
+        task = Task("HTCondor", "condor-7", 1, 8, one_host=False)
+        if not over:
+            condor_peer.check_going_on(task, lines, incarnation)
+            return
+        with pytest.raises(ConfigError, match=f"the run condor-7 is over: {over}, and nobody answers"):
+            condor_peer.check_going_on(task, lines, incarnation)
+
+
+class Board:
+    """A contact file that may be out of reach."""
+
+    def __init__(self) -> None:
+        self.lines: list[Line] = []
+        self.reached, self.asked = False, 0
+
+    def add(self, peer: int, incarnation: int, what: str) -> None:
+        self.asked += 1
+        if not self.reached:
+            raise NoContact("chirp is off")
+        self.lines.append(Line("condor-7", peer, incarnation, what))
+
+    def read(self) -> list[Line]:
+        self.asked += 1
+        return [*self.lines, Line("condor-7", 0, 0, "10.0.0.5:4000")]
+
+
+def test_a_job_says_where_it_is_in_each_life_and_does_not_flood_who_is_out_of_reach(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(condor_peer, "LOOK_S", 0.0)
+    said: list[str] = []
+    met: list[tuple[str, ...]] = []
+    door = SimpleNamespace(address="", missing=[0], meet=met.append)
+    run: Any = SimpleNamespace(folder=tmp_path, doorway=SimpleNamespace(door=door), screen=SimpleNamespace(say=said.append))
+    board: Any = Board()
+    seeds = SeedFolder(tmp_path / "seeds", 3, 8)
+
+    async def looks(count: int) -> None:
+        for _ in range(count):
+            await asyncio.to_thread(lambda: None)  # as each of its calls is in a thread, and each look a turn of the loop
+
+    async def play() -> None:
+        keeping = asyncio.create_task(condor_peer.keep_in_contact(run, board, 3, 1))
+        await looks(20)
+        assert board.asked == 0, "there is no door yet"
+        door.address = "10.0.0.7:4000"
+        await looks(20)
+        assert (board.asked, said) == (1, ["! chirp is off"]), "it asked again at once"
+        board.reached = True
+        seeds.announce("tcp://10.0.0.7:1", "", 2)  # its trainer has started its node anew: that is not to wait
+        await looks(20)
+        assert board.lines == [Line("condor-7", 3, 2, "10.0.0.7:4000")]
+        assert met == [("10.0.0.5:4000", "10.0.0.7:4000")]
+        asked = board.asked
+        await looks(20)
+        assert board.asked == asked, "somebody is missing, and it was asked a moment ago"
+        monkeypatch.setattr(condor_peer, "AGAIN_S", 0.0)
+        seeds.announce("tcp://10.0.0.7:1", "", 3)
+        await looks(20)
+        assert len(met) > 2, "nobody looks who else has come"
+        keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)
+
+    asyncio.run(play())
 
 
 def test_words_come_to_a_job_as_they_were_typed() -> None:
