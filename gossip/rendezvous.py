@@ -12,6 +12,8 @@ from typing import Any
 SEARCH_S = 0.1  # while somebody is missing
 WATCH_S = 2.0  # when all are there: one that was restarted has another address
 FILE_BYTES_MAX = 4096
+NEWCOMER, OWN = "newcomer", "own"
+"""Who has claimed a life of a peer: one that was given the id of another, or that peer, started again by a scheduler."""
 ANSWER_S = 1.0  # a peer that runs takes a connection at once, or after a moment when its host is far away
 
 
@@ -146,12 +148,19 @@ def claim(folder: Path, first: int, ids: int) -> tuple[int, int] | None:
     return None
 
 
-def claim_life(folder: Path, peer: int) -> int:
-    """Takes the next life of a peer whose id is given: the incarnation that it begins with, which no other life of it has."""
+def claim_life(folder: Path, peer: int) -> int | None:
+    """Takes the next life of a peer whose id is given: the incarnation that it begins with, which no other life of it has.
+
+    None: it had ended, and a newcomer has its id.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     former = read_seed(folder, peer)
     incarnation = 0 if former is None else former.incarnation + 1
-    while not take_claim(folder, peer, incarnation):
+    if former is not None and not former.ended and _claimed_by(folder, peer, former.incarnation) == NEWCOMER:
+        return None
+    while not take_claim(folder, peer, incarnation, OWN):
+        if _claimed_by(folder, peer, incarnation) == NEWCOMER:
+            return None
         incarnation += 1
     return incarnation
 
@@ -172,13 +181,21 @@ def is_answered(folder: Path, but: int) -> bool:
     return not seeds or any(answers(seed) for seed in seeds if not seed.ended)
 
 
-def take_claim(folder: Path, peer: int, incarnation: int) -> bool:
+def take_claim(folder: Path, peer: int, incarnation: int, who: str = NEWCOMER) -> bool:
     """Whether this is the first claim to that life of a peer. Two who have seen the same end make the same file."""
     try:
-        (folder / f"{peer}.{incarnation}.claim").touch(exist_ok=False)
+        with (folder / f"{peer}.{incarnation}.claim").open("x", encoding="ascii") as file:
+            file.write(who)
     except FileExistsError:
         return False
     return True
+
+
+def _claimed_by(folder: Path, peer: int, incarnation: int) -> str:
+    try:
+        return (folder / f"{peer}.{incarnation}.claim").read_text("ascii") or NEWCOMER  # who is just writing it
+    except FileNotFoundError:
+        return OWN  # its launcher began it without a claim
 
 
 def claims_in(folder: Path) -> set[tuple[int, int]]:

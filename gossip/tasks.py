@@ -143,6 +143,10 @@ def meet(task: Task, resolved: Resolved, argv: Sequence[str], code: Path | None 
         who = ", ".join(map(str, finished))
         raise ConfigError(f"the run in {folder} is over: {who} of its {config.peers} peers have completed it", task.another)
     incarnation = claim_life(folder / "seeds", task.peer)
+    if incarnation is None:
+        raise ConfigError(
+            f"peer {task.peer} of the run in {folder} has ended, and a newcomer has its id", f"gossip join {folder} adds another"
+        )
     if incarnation > 0 and not task.comes_back:
         raise ConfigError(f"peer {task.peer} of the run in {folder} was started before", task.another)
     if incarnation > 0 and not is_answered(folder / "seeds", task.peer):

@@ -11,7 +11,7 @@ from pathlib import Path
 from gossip.rendezvous import FILE_BYTES_MAX, claims_in, peers_in, read_seed, take_claim, write_seed
 from gossip.telemetry import read_json, write_json
 
-from .doorkeeper import DOOR_ID_BYTES, LET_IN, DoorEntry, Doorkeeper, Entry, News
+from .doorkeeper import CLAIMED, DOOR_ID_BYTES, LET_IN, DoorEntry, Doorkeeper, Entry, News
 
 DOORS = "doors"
 
@@ -82,8 +82,9 @@ class DoorFolder:
             if entry.peer in keeper.own or (owner is not None and owner.place == keeper.local.place):
                 continue  # who runs it writes it
             self._seeds.mkdir(parents=True, exist_ok=True)
-            # Also for one that we hear of when it has an address already: or who joins by this folder could have the same id.
-            take_claim(self._seeds, entry.peer, entry.incarnation)
+            if entry.progress == CLAIMED or entry.peer >= keeper.first:
+                # Also of a newcomer that has an address when we hear of it: or who joins by this folder could have the same id.
+                take_claim(self._seeds, entry.peer, entry.incarnation)
             if (seed := entry.seed) is not None:
                 write_seed(self._seeds, seed)
 

@@ -119,7 +119,7 @@ class Doorkeeper:
     """
 
     def __init__(self, local: DoorEntry, own: Mapping[int, int], first: int, ids: int) -> None:
-        self.local, self._first, self._ids = local, first, ids
+        self.local, self.first, self._ids = local, first, ids
         self.entries: dict[int, Entry] = {}
         self.doors: dict[bytes, DoorEntry] = {local.door: local}
         self.own: set[int] = set(own)
@@ -171,7 +171,7 @@ class Doorkeeper:
             return True
         if entry.peer in self.own:
             # Of ours nobody knows more than we do; but a newcomer's id may have been given away twice.
-            return own_word and entry.peer >= self._first and entry.incarnation == known.incarnation
+            return own_word and entry.peer >= self.first and entry.incarnation == known.incarnation
         later = entry.incarnation > known.incarnation
         vouched = entry.peer in self._vouched and answers(known.owner)
         if not vouched or entry.owner == known.owner == source:
@@ -272,7 +272,7 @@ class Doorkeeper:
     def missing(self) -> list[int]:
         """Those of the first peers that nobody knows an address of, ascending."""
         known = {peer for peer, entry in self.entries.items() if entry.progress > CLAIMED or entry.ended}
-        return [peer for peer in range(self._first) if peer not in known]
+        return [peer for peer in range(self.first) if peer not in known]
 
     @property
     def state(self) -> Literal["not begun", "running", "over"]:
@@ -292,7 +292,7 @@ class Doorkeeper:
         """Ids that a newcomer may have, those that nobody has had first."""
         taken = {entry.peer for proposal in self._proposals for entry in proposal.entries}
         taken |= {peer for peer, (_, until) in self._granted.items() if now < until}
-        fresh = [peer for peer in range(self._first, self._ids) if peer not in self.entries and peer not in taken]
+        fresh = [peer for peer in range(self.first, self._ids) if peer not in self.entries and peer not in taken]
         return fresh + [peer for peer, entry in sorted(self.entries.items()) if entry.ended and peer not in taken]
 
     def propose(self, owner: bytes, count: int, now: float, draw: Callable[[int], int] | None = None) -> Proposal | None:
@@ -324,7 +324,7 @@ class Doorkeeper:
 
     def _grants(self, entry: Entry, now: float) -> bool:
         known, (granted, until) = self.entries.get(entry.peer), self._granted.get(entry.peer, (None, 0.0))
-        if not 0 <= entry.peer < self._ids or (known is None and entry.peer < self._first):
+        if not 0 <= entry.peer < self._ids or (known is None and entry.peer < self.first):
             return False
         if known is not None and known != entry and not (known.ended and entry.incarnation > known.incarnation):
             return False
@@ -379,7 +379,7 @@ class Doorkeeper:
         claims = [
             entry
             for entry in self.entries.values()
-            if entry.progress == CLAIMED and not entry.ended and entry.peer not in self.own and entry.peer >= self._first
+            if entry.progress == CLAIMED and not entry.ended and entry.peer not in self.own and entry.peer >= self.first
         ]
         since = {peer: until for peer, (entry, until) in self._claims.items() if self.entries.get(peer) == entry}
         self._claims = {entry.peer: (entry, since.get(entry.peer, now + CLAIM_S)) for entry in claims}

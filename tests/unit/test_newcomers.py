@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
 from threading import Barrier
+from typing import Any
 
 import pytest
 
@@ -82,14 +83,14 @@ def test_no_two_newcomers_that_have_seen_the_same_take_the_same_id(
     first: int, taken: set[tuple[int, int] | None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     announce_end(tmp_path, 0, incarnation=6)
-    touch, both, calls = Path.touch, Barrier(2), count(1)
+    opened, both, calls = Path.open, Barrier(2), count(1)
 
-    def touch_together(path: Path, mode: int = 0o666, exist_ok: bool = True) -> None:
-        if next(calls) <= 2:
+    def open_together(path: Path, *words: Any, **more: Any) -> Any:
+        if path.suffix == ".claim" and next(calls) <= 2:
             both.wait(10.0)  # each has looked at the folder, and neither has claimed anything
-        touch(path, mode, exist_ok)
+        return opened(path, *words, **more)
 
-    monkeypatch.setattr(Path, "touch", touch_together)
+    monkeypatch.setattr(Path, "open", open_together)
     with ThreadPoolExecutor(2) as newcomers:
         assert set(newcomers.map(lambda number: claim(tmp_path, first, 4), range(2))) == taken
 

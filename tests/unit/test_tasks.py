@@ -13,7 +13,7 @@ import torch  # noqa: F401 - whether a rule goes with so many peers is then foun
 from gossip.aftermath import over
 from gossip.config import resolve
 from gossip.errors import ConfigError, RunExists
-from gossip.rendezvous import SeedFolder, announce_end, claim_life
+from gossip.rendezvous import SeedFolder, announce_end, claim, claim_life
 from gossip.tasks import Meeting, Task, meet, torchrun_task
 from gossip.training.voice import words
 from gossip.transport import addresses
@@ -139,6 +139,25 @@ def test_a_task_that_may_come_back_has_another_life_while_others_are_there(monke
     announce_end(seeds, 1)
     with pytest.raises(ConfigError, match="is over"):
         arrive(task)
+
+
+def test_a_task_that_comes_back_does_not_share_its_id_with_the_newcomer_that_was_given_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("gossip.rendezvous.answers", lambda seed: True)
+    task = replace(TASK, comes_back=True)
+    seeds = arrive(task).folder / "seeds"
+    SeedFolder(seeds, 1, 2).announce("tcp://127.0.0.1:1", "tcp://127.0.0.1:2", 0)
+    announce_end(seeds, 0)
+    assert claim(seeds, 2, 2) == (0, 1)
+    with pytest.raises(ConfigError, match=r"peer 0 of the run in .* has ended, and a newcomer has its id") as refused:
+        arrive(task)
+    assert str(refused.value.hint).startswith("gossip join ")
+    SeedFolder(seeds, 0, 2).announce("tcp://127.0.0.1:1", "tcp://127.0.0.1:2", 1)
+    with pytest.raises(ConfigError, match="a newcomer has its id"):
+        arrive(task)
+    announce_end(seeds, 0, 1)
+    assert [arrive(task).incarnation, arrive(task).incarnation] == [2, 3], "and its own lives are not in its way"
 
 
 def test_a_task_that_comes_after_the_end_is_told_at_once_who_has_completed_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
