@@ -97,7 +97,8 @@ def bulyan(gram: Gram, *, f: int) -> Decision:
 
     Tolerates 4f + 3 <= n, and bounds each coordinate by honest ones, which Krum does not. After each choice the scores of those
     that are left are taken anew, among themselves: several implementations keep the first scores, which is Multi-Krum. Near the
-    end fewer than f + 3 are left; then a score is the distance to the nearest one.
+    end fewer than f + 3 are left; then a score is the distance to the nearest one. Two that are nearest to each other have the
+    same: of equals the one that Krum prefers among all is chosen, of those the earlier row.
 
     Args:
         gram: Of the updates.
@@ -107,10 +108,13 @@ def bulyan(gram: Gram, *, f: int) -> Decision:
     Source: El Mhamdi, Guerraoui, Rouault 2018, "The Hidden Vulnerability of Distributed Learning in Byzantium", arXiv:1802.07927.
     """
     squares = gram.squared_distances()
-    left, chosen = list(range(gram.n)), []
+    among_all = krum_scores(squares, f)
+    left, chosen = ascending(among_all, _rounding(gram, range(gram.n), among_all, f)), []
     for _ in range(gram.n - 2 * f):
         scores = krum_scores(squares[np.ix_(left, left)], f)
-        chosen.append(left.pop(ascending(scores, _rounding(gram, left, scores, f))[0]))
+        # Equal ones, however long, are known to be equal: no rounding there.
+        rounding = np.where(scores > 0, _rounding(gram, left, scores, f), 0.0)
+        chosen.append(left.pop(ascending(scores, rounding)[0]))
     return Decision(gram.even(chosen))
 
 

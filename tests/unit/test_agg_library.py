@@ -71,7 +71,7 @@ def multi_krum(x: Array, f: int) -> Array:
 
 
 def bulyan(x: Array, f: int) -> Array:
-    left, chosen = list(range(len(x))), []
+    left, chosen = [int(row) for row in np.argsort(krum_scores(x, f), kind="stable")], []  # who comes first of equals
     while len(chosen) < len(x) - 2 * f:
         chosen.append(left.pop(int(np.argmin(krum_scores(x[left], f)))))
     return nearest_to(x[chosen], np.median(x[chosen], axis=0), len(x) - 4 * f)
@@ -266,6 +266,15 @@ def test_bucketing_needs_as_many_buckets_as_the_rule_needs_updates() -> None:
     assert load("nnm+bulyan:f=1").at_least(2) == 7, "bulyan's own f is fixed, the neighbours' is not"
     with pytest.raises(TooFewUpdates, match=r"bucketing\+krum needs 13 updates to tolerate f=2"):
         load("bucketing+krum")(cloud(12, 3), f=2)
+
+
+@pytest.mark.parametrize(("n", "f"), [(7, 1), (8, 1), (12, 1), (11, 2), (14, 2)])
+def test_bulyan_does_not_depend_on_the_order_of_updates_of_which_two_are_nearest_to_each_other(n: int, f: int) -> None:
+    for seed in range(10):
+        generator = torch.Generator().manual_seed(seed)
+        x = torch.randn(n, 16, generator=generator)
+        order = torch.randperm(n, generator=generator)
+        torch.testing.assert_close(run("bulyan", x[order], f), run("bulyan", x, f), atol=1e-5, rtol=0)
 
 
 def test_bulyan_scores_those_that_are_left_anew_after_each_choice() -> None:
