@@ -23,8 +23,12 @@ _OURS = str(Path(__file__).resolve().parent.parent)
 _OTHERS = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}", "<frozen ")
 
 
+TOGETHER_S = 2.0
+"""Who asks everybody of a job to go, as Slurm and systemd do, asks the launcher, too, and that hands it on: twice is once."""
+
+
 class Termination:
-    """Notes SIGTERM instead of dying of it; a second one kills as usual.
+    """Notes SIGTERM instead of dying of it; another one that comes ``TOGETHER_S`` later or more kills as usual.
 
     Attributes:
         since: When it came, on the monotonic clock; None: it has not.
@@ -42,9 +46,12 @@ class Termination:
             self._installed = True
 
     def _came(self, number: int, frame: FrameType | None) -> None:
-        self.since = time.monotonic()
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        self._installed = False
+        now = time.monotonic()
+        if self.since is None:
+            self.since = now
+        elif now - self.since >= TOGETHER_S:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
 
     def uninstall(self) -> None:
         if self._installed and threading.current_thread() is threading.main_thread():

@@ -16,38 +16,13 @@ from typing import Any
 
 import psutil
 import pytest
+from digits_until import SCRIPT
 from hosts import Hosts, hosts, why_no_hosts
 
 why = "" if importlib.util.find_spec("ray") else "no Ray (the extra ray: make test-hosts installs it)"
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(560), pytest.mark.skipif(bool(why := why or why_no_hosts()), reason=why)]
 
 WAIT_S = 200.0
-SCRIPT = """
-import sys, time, torch, gossip
-from pathlib import Path
-from sklearn.datasets import load_digits
-peer = gossip.init()
-bunch = load_digits()
-x, y = torch.tensor(bunch.data, dtype=torch.float32) / 16, torch.tensor(bunch.target)
-model = torch.nn.Linear(64, 10)
-model, optimizer = peer.prepare(model, torch.optim.SGD(model.parameters(), lr=0.5))
-loader = peer.shard(torch.utils.data.TensorDataset(x, y), batch_size=32)
-until = Path(sys.argv[1])
-over = False
-while not over:
-    for inputs, targets in loader:
-        optimizer.zero_grad()
-        loss = torch.nn.functional.cross_entropy(model(inputs), targets)
-        loss.backward()
-        peer.log(loss=loss.item())
-        time.sleep(0.02)
-        optimizer.step()
-        over = until.exists() and peer.round >= int(until.read_text())
-        if over:
-            break
-print("accuracy", (model(x).argmax(dim=1) == y).float().mean().item(), flush=True)
-peer.close()
-"""
 
 
 @pytest.fixture

@@ -11,36 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from digits_until import SCRIPT
 from slurm_rig import Slurm, slurm, why_no_slurm
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(420), pytest.mark.skipif(bool(why := why_no_slurm()), reason=why)]
 
 WAIT_S = 150.0
-SCRIPT = """
-import time, torch, gossip
-from sklearn.datasets import load_digits
-peer = gossip.init()
-bunch = load_digits()
-x, y = torch.tensor(bunch.data, dtype=torch.float32) / 16, torch.tensor(bunch.target)
-model = torch.nn.Linear(64, 10)
-model, optimizer = peer.prepare(model, torch.optim.SGD(model.parameters(), lr=0.5))
-loader = peer.shard(torch.utils.data.TensorDataset(x, y), batch_size=32)
-until = peer.run_dir / "until"
-over = False
-while not over:
-    for inputs, targets in loader:
-        optimizer.zero_grad()
-        loss = torch.nn.functional.cross_entropy(model(inputs), targets)
-        loss.backward()
-        peer.log(loss=loss.item())
-        time.sleep(0.02)
-        optimizer.step()
-        over = until.exists() and peer.round >= int(until.read_text())
-        if over:
-            break
-print("accuracy", (model(x).argmax(dim=1) == y).float().mean().item(), flush=True)
-peer.close()
-"""
 
 
 @pytest.fixture

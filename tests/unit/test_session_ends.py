@@ -125,7 +125,24 @@ def test_sigterm_while_waiting_for_a_round_does_not_wait_for_ever(start):
     assert "closed: ['stopped']" in out
 
 
-def test_a_second_sigterm_kills_at_once(start):
+def test_a_sigterm_of_the_job_and_the_same_by_the_launcher_are_one(start):
+    process = start("""
+        import signal
+        peer = begin()
+        peer.prepare(model, optimizer)
+        for seed in range(10**9):
+            backward(model, seed)
+            if seed == 3:
+                os.kill(os.getpid(), signal.SIGTERM)
+                os.kill(os.getpid(), signal.SIGTERM)
+            optimizer.step()
+    """)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 143, err
+    assert "closed: ['stopped']" in out
+
+
+def test_a_later_sigterm_kills_at_once(start):
     process = start("""
         peer = begin()
         say("computing")
