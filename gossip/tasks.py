@@ -139,9 +139,6 @@ def meet(task: Task, resolved: Resolved, argv: Sequence[str], code: Path | None 
     if not (folder / "config.json").is_file():
         make(folder, settled(resolved, folder), argv, code)
     config = _agreed(folder, resolved, task)
-    if finished := over(folder, (task.peer,)):
-        who = ", ".join(map(str, finished))
-        raise ConfigError(f"the run in {folder} is over: {who} of its {config.peers} peers have completed it", task.another)
     incarnation = claim_life(folder / "seeds", task.peer)
     if incarnation is None:
         raise ConfigError(
@@ -149,6 +146,9 @@ def meet(task: Task, resolved: Resolved, argv: Sequence[str], code: Path | None 
         )
     if incarnation > 0 and not task.comes_back:
         raise ConfigError(f"peer {task.peer} of the run in {folder} was started before", task.another)
+    if finished := over(folder, (task.peer,)):
+        who = ", ".join(map(str, finished))
+        raise ConfigError(f"the run in {folder} is over: {who} of its {config.peers} peers have completed it", task.another)
     if incarnation > 0 and not is_answered(folder / "seeds", task.peer):
         raise ConfigError(f"the run in {folder} is over, or all of its peers were killed: nobody answers", task.another)
     return Meeting(config, folder, incarnation, listen)
