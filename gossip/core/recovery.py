@@ -212,7 +212,9 @@ class Recovery:
             return False
         if self.stage != "polling":
             return self.stage == "asking"
-        return self.poll.paused and (self._tries >= TRIES_MAX or not any(voucher.digest for voucher in self.poll.votes.values()))
+        # Who has finished, or was asked about another round than its own, has a state all the same.
+        nobody = all(voucher.reason in (NO_STATE, TAKES_OVER) for voucher in self.poll.votes.values())
+        return self.poll.paused and (self._tries >= TRIES_MAX or nobody)
 
     def give_up(self) -> None:
         self.stage, self.pieces = "idle", None

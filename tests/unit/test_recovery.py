@@ -348,6 +348,18 @@ def test_one_with_a_state_of_its_own_goes_back_to_it_when_nobody_vouches() -> No
     assert not bench.core.in_vain(AskAnother(bench.core._nonce))
 
 
+def test_who_has_finished_and_comes_to_no_round_that_is_named_has_a_state_all_the_same() -> None:
+    bench = Bench()
+    bench.begin(has_own=True)
+    for peer in (1, 2, 3, 4, 5):
+        bench.vouch(peer, 30 + peer)
+    for peer in (1, 2, 3, 4):
+        bench.refuse(peer, 35, TOO_EARLY)
+    bench.refuse(5, 35, NO_STATE)
+    assert bench.core.poll.paused
+    assert not bench.core.in_vain(AskAnother(bench.core._nonce))
+
+
 def test_with_f_0_one_donor_is_asked_for_its_state_at_once() -> None:
     bench = Bench(f=0)
     bench.begin()
