@@ -149,7 +149,7 @@ def check_rounds(bound: BoundRule, case: Crowd, generator: torch.Generator) -> N
     """The promises hold in the rounds that follow, too, when there is a last aggregate, and n and f are others."""
     d, verdict = case.updates.shape[1], case.judge(bound)
     for round_id, (n, f) in enumerate(_other_counts(bound, len(case.updates), case.f), 1):
-        later = replace(crowd(n, d, f, generator), round_id=round_id, previous=verdict.aggregate)
+        later = replace(crowd(n, d, f, generator), round_id=round_id, previous=verdict.aggregate, state=verdict.state)
         try:
             check_untouched(bound, later)
             check_verdict(bound, later)
