@@ -36,9 +36,10 @@ from .kernels.rows import Rows, check_listed, check_stored
 
 Updates: TypeAlias = "Tensor | Sequence[Tensor] | Sequence[NDArray[Any]] | Rows"
 """``(n, d)``, or n vectors ``(d,)``, which are never stacked as a whole unless a rule asks for that."""
-AVAILABLE = frozenset({"f", "center", "previous", "evaluate", "gradient", "learning_rate", "round_id"})
+AVAILABLE = frozenset({"f", "center", "previous", "evaluate", "gradient", "learning_rate", "round_id", "state"})
 """What a caller may have for a rule that names it. There is no ``previous`` in the first round, nor ever for parameters or for
-rules that run in the trainer: a rule must do without."""
+rules that run in the trainer; ``state``, what it returned the last time, is handed on by callers of the library alone, and by
+no run: a rule must do without."""
 Robust: TypeAlias = bool | Literal["bounded"]
 SMALLER = 1e-190  # times any float64, it is no larger than 1e119
 RowFunction: TypeAlias = Callable[[Sequence[NDArray[np.float32]]], NDArray[np.float32] | None]

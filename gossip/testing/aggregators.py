@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -14,8 +14,9 @@ from torch import Tensor
 from gossip.aggregators.base import Rule
 from gossip.aggregators.composing import PreAggregation
 from gossip.aggregators.registry import BoundRule
+from gossip.errors import ConfigError
 
-from .crowds import LEARNING_RATE, bound_rule, crowd, in_units, liars, needs_help, shuffled
+from .crowds import LEARNING_RATE, Crowd, bound_rule, crowd, in_units, liars, needs_help, shuffled
 from .lying import SPREADS, check_centered, check_liars
 from .promises import (
     check_agreement,
@@ -91,10 +92,10 @@ def check_aggregator(
     what ``Verdict`` says; the same updates give the same verdict to the last bit, and nobody's random numbers are touched;
     called or explained, the aggregate is the same, and where it is a mean of the updates it is the one by the weights that are
     told; the order of the updates does not matter, nor that of the coordinates, nor in how many chunks or shards a vector is
-    worked on; equal updates give that update; shifted or scaled updates give a shifted or scaled aggregate (as far as the rule
-    declares it); from finite updates comes nothing that is not finite; and, unless the rule is declared ``robust=False`` or
-    ``discerning=False``, f liars of any size, wherever they stand, neither carry it away nor hide, and the worst of the attacks
-    that are tried carries it no farther than kappa says.
+    worked on; all that holds for other n and f, too, and in rounds that follow others; equal updates give that update; shifted
+    or scaled updates give a shifted or scaled aggregate (as far as the rule declares it); from finite updates comes nothing that
+    is not finite; and, unless the rule is declared ``robust=False`` or ``discerning=False``, f liars of any size, wherever they
+    stand, neither carry it away nor hide, and the worst of the attacks that are tried carries it no farther than kappa says.
 
     Of a rule that is declared "bounded" kappa is in units of the honest spread or of the length of the honest mean, whichever is
     more. A rule that asks for something trusted beside the updates is given it in the search, too: the honest mean as the judge's
@@ -134,6 +135,7 @@ def check_aggregator(
     check_smallest(bound, f, generator)
     for name, lies in liars(case, generator):
         check_liars(bound, case, name, lies, generator)
+    check_rounds(bound, case, generator)
     if "center" in bound.rule.parameters:
         check_centered(bound, d, f, generator)
     check_shards(bound, case)
@@ -141,6 +143,38 @@ def check_aggregator(
     if oracle is not None:
         check_oracle(bound, n, f, d, oracle, generator)
     return check_resilience(bound, n, f, seed, kappa, strengths)
+
+
+def check_rounds(bound: BoundRule, case: Crowd, generator: torch.Generator) -> None:
+    """The promises hold in the rounds that follow, too, when there is a last aggregate, and n and f are others."""
+    d, verdict = case.updates.shape[1], case.judge(bound)
+    for round_id, (n, f) in enumerate(_other_counts(bound, len(case.updates), case.f), 1):
+        later = replace(crowd(n, d, f, generator), round_id=round_id, previous=verdict.aggregate, state=verdict.state)
+        try:
+            check_untouched(bound, later)
+            check_verdict(bound, later)
+            check_repeatable(bound, later)
+            check_called(bound, later)
+            if bound.rule.symmetric:
+                check_order(bound, later, generator)
+            check_agreement(bound, later)
+            for name, lies in liars(later, generator):
+                check_liars(bound, later, name, lies, generator)
+        except AssertionError as error:
+            raise AssertionError(f"{error} (round {round_id} of a run, {n} updates, f={f})") from None
+        verdict = later.judge(bound)
+
+
+def _other_counts(bound: BoundRule, n: int, f: int) -> Iterator[tuple[int, int]]:
+    """Updates and liars of other rounds: n even where it is odd, one liar less, and one more where the options cover that."""
+    yield max(n + 1, bound.at_least(max(0, f - 1))), max(0, f - 1)
+    more = f + 1 if f else 0  # whoever asks about f = 0 has not asked about liars
+    try:
+        bound.check(more, count := max(n + 3, bound.at_least(more)))
+    except ConfigError:
+        bound.check(f, count := n + 3)
+        more = f
+    yield count, more
 
 
 def check_oracle(bound: BoundRule, n: int, f: int, d: int, oracle: Oracle, generator: torch.Generator) -> None:

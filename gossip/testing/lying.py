@@ -17,6 +17,7 @@ def check_liars(bound: BoundRule, case: Crowd, name: str, lies: Tensor, generato
     f = case.f
     honest = case.updates[f:]
     rows, place = shuffled(lies, honest, generator)
+    given = rows.clone()
     verdict = case.judge(bound, rows)
     finite = bool(torch.isfinite(verdict.aggregate).all() & torch.isfinite(verdict.outlyingness).all())
     if not finite:
@@ -27,6 +28,8 @@ def check_liars(bound: BoundRule, case: Crowd, name: str, lies: Tensor, generato
             f"{bound.name} makes something else when it is called than when it explains itself, beside {f} liars, {name}: "
             f"{apart(called, verdict.aggregate)} apart"
         )
+    if not torch.equal(rows, given):
+        raise AssertionError(f"{bound.name} writes to its updates beside {f} liars, {name}")
     if not bound.rule.robust:
         return
     center = honest.mean(dim=0)

@@ -5,6 +5,7 @@ Broken promises are raised, not asserted: ``python -O`` leaves out assert statem
 
 from __future__ import annotations
 
+import itertools
 import random
 from typing import Any
 
@@ -41,11 +42,14 @@ def check_verdict(bound: BoundRule, case: Crowd) -> None:
 
 def check_untouched(bound: BoundRule, case: Crowd) -> None:
     before = case.updates.clone()
+    last = None if case.previous is None else case.previous.clone()
     aggregate = case.judge(bound).aggregate
     if aggregate.requires_grad:
         raise AssertionError(f"{bound.name} makes an aggregate that requires grad: detach it")
     if not torch.equal(case.updates, before):
         raise AssertionError(f"{bound.name} writes to its updates")
+    if last is not None and case.previous is not None and not torch.equal(case.previous, last):
+        raise AssertionError(f"{bound.name} writes to the last aggregate")
     kept = aggregate.clone()
     case.updates.add_(1.0)
     shares = not torch.equal(aggregate, kept)
@@ -59,13 +63,16 @@ def check_untouched(bound: BoundRule, case: Crowd) -> None:
 
 
 def check_repeatable(bound: BoundRule, case: Crowd) -> None:
-    """The same updates give the same verdict to the last bit, and nobody's random numbers are drawn or seeded on the way."""
+    """The same updates give the same verdict to the last bit, whatever was worked on between, and nobody's random numbers are
+    drawn or seeded on the way."""
     before = random.getstate(), np.random.get_state(), torch.get_rng_state()
     try:
         # One step on from wherever they are: nothing that a rule may seed is in such a state.
         random.random(), np.random.random(), torch.rand(1)
         told = _draws_next()
-        once, again = case.judge(bound), case.judge(bound)
+        once, at_once = case.judge(bound), case.judge(bound)
+        case.judge(bound, case.updates.roll(1, dims=1))  # what a rule keeps of these shows in what follows
+        again = case.judge(bound)
         touched = [name for name, state in _draws_next().items() if state != told[name]]
     finally:
         random.setstate(before[0])
@@ -76,8 +83,8 @@ def check_repeatable(bound: BoundRule, case: Crowd) -> None:
             f"{bound.name} draws from or seeds the random numbers of {', '.join(touched)}, which are not its own: "
             "take a torch.Generator seeded from round_id"
         )
-    for what in ("aggregate", "weights", "outlyingness"):
-        first, second = getattr(once, what), getattr(again, what)
+    for later, what in itertools.product((at_once, again), ("aggregate", "weights", "outlyingness")):
+        first, second = getattr(once, what), getattr(later, what)
         if not torch.equal(first, second):
             raise AssertionError(
                 f"{bound.name} makes another {what} of the same updates when it is called again, {apart(second, first)} apart: "
@@ -144,7 +151,7 @@ def _tells_weights(bound: BoundRule, case: Crowd) -> bool:
 
 
 def check_dtypes(bound: BoundRule, case: Crowd) -> None:
-    for dtype in (torch.float64, torch.float16, torch.bfloat16):
+    for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16):
         given = case.updates.to(dtype)
         verdict, before = case.judge(bound, given), case.judge(bound, given.to(torch.float32))
         aggregate = verdict.aggregate

@@ -143,7 +143,7 @@ class _Run:
         self.judge, self.spy = _generator(f"judge/{trial.seed}"), _generator(f"spy/{trial.seed}")
         self.shares = _shares(trial, data.labels)
         self.trouble = ""
-        self.kept: dict[str, Any] = {}  # what a rule with a memory gets: the last result, and what it asked to be given
+        self.kept: dict[str, Any] = {}  # what a rule with a memory gets: the last result, and the state that it returned with it
 
     def try_rule(self) -> None:
         """One call with honest updates, before liars are at work: what is wrong then is wrong with the rule or its options."""

@@ -14,7 +14,7 @@ from gossip.aggregators.registry import BoundRule
 from .crowds import LEARNING_RATE, Crowd, apart, crowd, near
 
 SHARDS = (1, 3, 8)
-WIDE = 50_000  # coordinates: several of the blocks that rules work on
+WIDE = 49_999  # coordinates: several of the blocks that rules work on, and a prime, so that the last one is not full
 SAME = 1e-6  # relative, of an aggregate put together from shards
 
 

@@ -103,7 +103,7 @@ BROKEN: list[tuple[Any, str]] = [
     (sign, "of equal updates is"),
     (rule(translation=False)(absolute), "not scale equivariant"),
     (rule(scale=False)(clipped), "not translation equivariant"),
-    (double, "makes torch.float64 of torch.float16"),
+    (double, "makes torch.float64 of torch.float32"),
     (shrinking, "of equal updates is"),
     (flat, r"not a tensor of shape \(64,\)"),
     (with_verdict(aggregate=lambda a: a[:3]), r"makes an aggregate of shape \(3,\)"),

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from gossip.aggregators import bucketing
+from gossip.aggregators import bucketing, load
 from gossip.errors import ConfigError, UnknownName
 from gossip.launch import bench_robustness, robustness_page, trials
 from gossip.launch.bench_robustness import Table, every_attack
@@ -150,6 +150,29 @@ def test_a_rule_is_told_the_round_and_so_are_the_liars_who_try_it(tmp_path: Path
     assert len(more) > 8
     assert set(more) == {"0", "1", "2", "3"}
     assert more == sorted(more), "who searches in a round searches on the rule of that round"
+
+
+COUNTING = """
+import torch
+from gossip.aggregators import Verdict, rule
+
+@rule
+def counts(updates, *, f, state=None):
+    ones, rounds = torch.ones(len(updates), dtype=torch.float64), state or 0
+    return Verdict(updates.mean(0) * (rounds < 3), ones / len(updates), ones, rounds + 1)
+"""
+
+
+def test_the_state_that_a_rule_returns_is_handed_to_it_in_the_next_round(tmp_path: Path) -> None:
+    path = tmp_path / "counting.py"
+    path.write_text(COUNTING)
+    counts = load(f"{path}:counts")
+    assert counts.explain(torch.ones(5, 3), f=1, state=41).state == 42
+    trial = Trial(f"{path}:counts", "none", 5, 1, rounds=3, batch=8, hidden=8)
+    three, ten = (train(dataclasses.replace(trial, rounds=rounds), blobs()) for rounds in (3, 10))
+    plain = train(dataclasses.replace(trial, rule="mean", rounds=10), blobs())
+    assert three.accuracy != ten.accuracy, "tested five times in ten rounds, when it stands still"
+    assert ten.accuracy != plain.accuracy
 
 
 def test_buckets_are_drawn_anew_every_round(monkeypatch: pytest.MonkeyPatch) -> None:
