@@ -214,7 +214,7 @@ def forgetful() -> GramRule:
 
 
 WEAK: list[tuple[Any, str]] = [
-    (by_chunks, "depends on the order of 50000 coordinates"),
+    (by_chunks, "depends on the order of 49999 coordinates"),
     (Apart(middle_values, "apart", lambda f: 2 * f + 1, True), "makes something else of rows that lie apart"),
     (not_by_coordinates, "not_by_coordinates on 3 shards is .* away"),
     (forgetful(), "forgetful on 3 shards gives other weights than on the whole vector"),
