@@ -43,7 +43,10 @@ Ds = Annotated[list[int], typer.Option("--d", min=1, help="Coordinates of an upd
 F = Annotated[int | None, typer.Option("--f", min=0, help="Liars to tolerate; a fifth of n by default.", show_default=False)]
 Rules = Annotated[
     list[str] | None,
-    typer.Option(help="Rules, separated by blanks; those that byzfl has, too, by default. Repeatable.", show_default=False),
+    typer.Option(
+        help="Rules, separated by blanks; by default eleven common ones. Repeatable.",
+        show_default=False,
+    ),
 ]
 Repetitions = Annotated[int, typer.Option(min=1, help="Of each cell; the median counts.")]
 Threads = Annotated[int | None, typer.Option(min=1, help="Threads; as many as torch takes by default.", show_default=False)]

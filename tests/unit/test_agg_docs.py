@@ -15,6 +15,7 @@ from gossip.aggregators.base import CoordinateRule
 from gossip.testing import check_aggregator
 
 PAGE = Path(__file__).parents[2] / "docs" / "rules.md"
+SUBSETS = {"mda": "about 1.4^f steps", "smea": "the eigenvalues of n over f subsets"}  # where steps are not free
 BEGIN, END = "<!-- {} -->", "<!-- end of {} -->"
 
 
@@ -56,6 +57,7 @@ def row_of_rule(name: str) -> str:
     elif isinstance(rule, GramRule):
         cost = "inner products, then 1 pass" + (" of ranks" if rule.last_step else "")
         cost = f"1 pass of ranks, {cost}" if "median" in rule.points else cost
+        cost = f"{cost}; {SUBSETS[name]}" if name in SUBSETS else cost
     else:
         cost = "n + 1 evaluations"
     center = rule.parameters.get("center")
