@@ -112,7 +112,7 @@ class Rule:
     whole_vector = True
     """False for rules that work coordinate by coordinate: those may be cut in shards."""
     takes_rows = False
-    """Whether its function takes ``Rows``, so that updates that lie apart are never stacked."""
+    """Whether it takes ``Rows``, so that updates that lie apart are never stacked."""
     from_rows: RowFunction | None = None
     """The same aggregate, from rows that lie apart; see ``of_rows``."""
 

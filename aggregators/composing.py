@@ -181,6 +181,8 @@ def _nothing() -> PreAggregation:
 class ComposedRule(Rule):
     """Pre-aggregations and a rule, as one rule."""
 
+    takes_rows = True
+
     def __init__(self, before: tuple[Stage, ...], last: Stage) -> None:
         assert isinstance(last.part, Rule)
         self.before, self.last, self.final = before, last, last.part

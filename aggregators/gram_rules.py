@@ -39,6 +39,7 @@ GIVEN = ("center", "previous", "gradient")  # points that come as arguments
 class GramRule(Rule):
     """A rule on a ``Gram``. ``points`` beside the updates come as arguments; ``?`` marks one that may be missing."""
 
+    takes_rows = True
     points: tuple[str, ...] = ()
     optional: frozenset[str] = frozenset()
     about_origin = False

@@ -88,6 +88,11 @@ class BoundRule:
         return self.rule.whole_vector
 
     @property
+    def by_pointer(self) -> bool:
+        """Whether it works on vectors where they lie; for others they are stacked first."""
+        return self.rule.takes_rows or not self.rule.whole_vector
+
+    @property
     def joint(self) -> bool:
         """Whether it may be cut in shards if those decide together."""
         return self.rule.adds_up

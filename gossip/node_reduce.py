@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from gossip.aggregators import kernels
+from gossip.aggregators.base import Updates
 from gossip.aggregators.kernels.rows import tensor_of
 from gossip.aggregators.registry import BoundRule
 from gossip.aggregators.sharded import ShardedRule
@@ -98,7 +99,7 @@ class Reducer:
 
     def reduce(self, work: Aggregate) -> None:
         """Calls ``done`` with the answer, now or from ``Worker.finish``."""
-        if len(work.rows) * work.rows[0].payload.nbytes <= 4 * INLINE_ELEMENTS:
+        if _is_small(work):
             self._done(self._run(work, self._small, self._ahead))
         else:
             self._worker.submit(lambda: self._run(work, self._large), self._done)
@@ -115,23 +116,31 @@ class Reducer:
                 return Aggregated(work.ticket, as_payload(quick, ahead), (1.0 / n,) * n, (1.0,) * n)
         options: dict[str, Any] = {"f": work.f, "round_id": work.round_id}
         own = work.rows[work.own].payload.data if work.own is not None else None
-        stacked = rows.stack(work, own if work.mix else None)
+        given: Updates
+        if self._rule.by_pointer and not work.mix and not _is_small(work):
+            given = [row.payload.data for row in work.rows]
+        else:  # Small rows, too: one copy costs less than the many short ones of the kernels.
+            given = rows.stack(work, own if work.mix else None)
         if self._centered and own is not None and "center" in self._rule.needs:
             # Not a view of the row: a rule may write to neither, and the differences to oneself have their centre at zero.
-            options["center"] = torch.zeros(stacked.shape[1]) if work.mix else stacked[work.own].clone()
+            options["center"] = torch.zeros(len(own)) if work.mix else tensor_of(own).clone()
         if work.previous is not None and "previous" in self._rule.needs:
             options["previous"] = tensor_of(work.previous.data)
         try:
-            verdict = self._rule.explain(stacked, **options)  # nothing in it asks for a gradient, so none is recorded
+            verdict = self._rule.explain(given, **options)  # nothing in it asks for a gradient, so none is recorded
         except ConfigError as error:
             return Aggregated(work.ticket, None, reason=str(error))
         except Exception as error:  # noqa: BLE001 - a liar may have sent what the rule chokes on: no server may die of it
             return Aggregated(work.ticket, None, reason=f"{self._rule.name} failed: {type(error).__name__}: {error}"[:200])
         aggregate = as_vector(verdict.aggregate)
-        if rows.holds(aggregate):
-            aggregate = aggregate.copy()  # A row as it is, like Krum's choice: the next round will overwrite it.
+        if rows.holds(aggregate) or any(np.may_share_memory(aggregate, row.payload.data) for row in work.rows):
+            aggregate = aggregate.copy()  # A row as it is, like Krum's choice: others will be written where it lies.
         weights, outlyingness = verdict.weights.tolist(), verdict.outlyingness.tolist()
         return answer(work.ticket, aggregate, tuple(weights), tuple(outlyingness), ahead)
+
+
+def _is_small(work: Aggregate) -> bool:
+    return len(work.rows) * work.rows[0].payload.nbytes <= 4 * INLINE_ELEMENTS
 
 
 def _described(ahead: Ahead) -> Callable[[torch.Tensor], Payload | None]:
@@ -153,7 +162,7 @@ def _prepared(n: int, d: int) -> dict[str, Any]:
 
 
 class _Rows:
-    """The ``(n, d)`` input of a rule, in memory that is used again as long as the shape stays."""
+    """The ``(n, d)`` input of a rule that wants one, in memory that is used again as long as the shape stays."""
 
     def __init__(self) -> None:
         self._memory = np.empty((0, 0), dtype=np.float32)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import select
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from gossip import fitting
-from gossip.aggregators import load, names, pre_aggregations
+from gossip import fitting, node_reduce
+from gossip.aggregators import Verdict, load, names, pre_aggregations, rule
+from gossip.aggregators.registry import BoundRule
 from gossip.config import resolve
 from gossip.core.events import Aggregate, Aggregated, Payload, Row
 from gossip.errors import ConfigError, TooFewUpdates, UnknownName
@@ -41,7 +43,7 @@ def central(gram: Gram, *, f, k: int = 3):
 
 def reduced(
     spec: str,
-    updates: np.ndarray,
+    updates: np.ndarray | list[np.ndarray],
     *,
     own: int | None = None,
     mix: bool = False,
@@ -57,6 +59,9 @@ def reduced(
             row.payload.data.setflags(write=False)  # as they come from the network
         reducer = Reducer(load(spec), worker, told.append, centered=own is not None)
         reducer.reduce(Aggregate(7, round_id, 0, rows, F, own, mix, previous))
+        if not told:
+            select.select([worker.fd], [], [], 60.0)
+            worker.finish()
     finally:
         worker.close()
     return told[0]
@@ -88,6 +93,61 @@ def test_every_rule_runs_in_the_node_as_peers_come_and_go(spec: str) -> None:
         assert len(found.weights) == len(found.outlyingness) == n
         if rule.rule.robust:
             assert np.linalg.norm(found.payload.data - 1) < np.sqrt(D), spec
+
+
+LARGE = ("median", "trimmed_mean", "krum", "geometric_median", "centered_clipping:steps=2", "nnm+trimmed_mean", "nnm+krum")
+
+
+@pytest.mark.parametrize("spec", LARGE)
+def test_large_updates_are_taken_where_they_lie_and_that_is_nothing_to_the_result(
+    spec: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_reduce, "INLINE_ELEMENTS", N * D)
+    d = 30_000
+    apart = np.random.default_rng(1).standard_normal((N, d)).astype(np.float32)
+    stacked = node_reduce._Rows.stack
+    found = []
+    with monkeypatch.context() as patched:
+        patched.setattr(BoundRule, "by_pointer", False)
+        found.append(reduced(spec, apart))
+    monkeypatch.setattr(node_reduce._Rows, "stack", lambda *_: pytest.fail(f"{spec} was given a copy"))
+    for gap in (0, 1, 4, 12):  # each server has its own update elsewhere, and the others' where messages ended
+        places = [np.empty(4 * d + 64, np.uint8)[gap * at % 64 :][: 4 * d].view(np.float32) for at in range(N)]
+        for place, row in zip(places, apart, strict=True):
+            place[:] = row
+        found.append(reduced(spec, places))
+    monkeypatch.setattr(node_reduce._Rows, "stack", stacked)
+    for other in found:
+        assert other.payload is not None, other.reason
+        assert other.payload.digest == found[0].payload.digest
+        assert (other.weights, other.outlyingness) == (found[0].weights, found[0].outlyingness)
+        assert all(not np.shares_memory(other.payload.data, place) for place in places)
+
+
+@pytest.mark.parametrize("takes_rows", [False, True])
+def test_a_rule_of_ones_own_has_large_updates_stacked_unless_it_takes_rows(
+    takes_rows: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_reduce, "INLINE_ELEMENTS", 1)
+    shapes = []
+
+    @rule(name="peeping")
+    def peeping(updates, *, f):  # type: ignore[no-untyped-def]
+        shapes.append(getattr(updates, "shape", None))
+        return Verdict(updates.row(0) if takes_rows else updates[0], torch.ones(N), torch.ones(N))
+
+    peeping.takes_rows = takes_rows
+    rows = tuple(Row(peer, Payload(row, row.nbytes), 32) for peer, row in enumerate(cloud()))
+    worker = Worker()
+    try:
+        reducer = Reducer(BoundRule("peeping", peeping), worker, lambda _: None, centered=False)
+        told = reducer._run(Aggregate(7, 0, 0, rows, F), reducer._large)
+    finally:
+        worker.close()
+    assert shapes == [None if takes_rows else (N, D)]
+    assert told.payload is not None, told.reason
+    kept = [*(row.payload.data for row in rows), reducer._large._memory]
+    assert not any(np.shares_memory(told.payload.data, memory) for memory in kept), "it will be written where that lies"
 
 
 @pytest.mark.parametrize("spec", [name for name in names() if load(name).needs_trainer] + ["bucketing:s=2+zeno", "nnm+fltrust"])
