@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 from effort import effort
-from test_ending import ROUNDS, everybody_finished, run_to, swarm_that_ends, toy
+from test_ending import LINGER_S, ROUNDS, everybody_finished, run_to, swarm_that_ends, toy
 
 from gossip.core.donating import parts_of, vouched_digest
-from gossip.core.events import Halt, Likeness, Payload, Received
+from gossip.core.events import Confirm, Confirmed, Halt, Likeness, Payload, Received
 from gossip.core.messages import Commit, Contribution, Envelope, Hello, PeerId, StateOffer, StateRequest, Voucher
 from gossip.core.peer import Peer
 from gossip.core.rolling import RollingRounds
@@ -206,6 +206,25 @@ def test_two_of_whom_one_lies_cannot_tell_which_and_say_so() -> None:
     assert swarm.hosts[honest].halt == Halt("finished", 0)
     assert agreed(swarm, lies.liar, 2) == {False}
     assert swarm.reports(honest, "unconfirmed_end")
+
+
+def test_who_waits_for_a_state_that_does_not_come_is_told_so_and_at_once_when_it_asks_again() -> None:
+    """All who could vouch are there, and their trainers hang. Whoever has a state stays for a drain and the time for the lost."""
+    swarm = swarm_that_ends(5, n=5, f=1, round_timeout_s=30.0)
+    swarm.outgoing = LiesAtLast(ROUNDS - 1, (2,))
+    run_to(swarm, ROUNDS)
+    swarm.run_until(lambda: bool(swarm.reports(2, "recovering")), limit_s=LIMIT_S)
+    since, trainer, core = swarm.now, toy(swarm, 2), swarm.hosts[2].core
+    for peer in swarm.hosts:
+        swarm.stop_trainer(peer)
+    swarm.run_until(lambda: bool(swarm.reports(2, "unconfirmed_end")), limit_s=LIMIT_S)
+    assert DRAIN_S + LINGER_S - 0.1 < swarm.now - since < DRAIN_S + LINGER_S + 1.0
+    assert core.phase == "recovering"
+    swarm.inject(2, Confirm(ROUNDS))
+    assert core.confirming.round_id is None
+    swarm.resume_trainer(2)
+    swarm.run_for(0.1)
+    assert trainer.confirmed == Confirmed(ROUNDS, False)
 
 
 def test_who_is_asked_to_stop_meanwhile_does() -> None:
