@@ -4,7 +4,7 @@ A peer whose trainer has had all its rounds therefore asks everybody for their H
 (``Hello`` with ``asks``; whoever is in the same round answers). If more peers hold another H than ours, and more than f of them,
 we were told something else than they: we take over the state of one of them, as from any other branch. Of equals the lower hash
 is right, so that both come to the same end; where both may have gone on by themselves, ``sides`` says which. Nobody waits long:
-neither for those who keep silent nor for those who are lost.
+neither for those who keep silent nor for those who are lost, nor for a state longer than those stay who could give it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ class Confirming:
         self.rounds = rounds if rounds is not None and rounds.settings.f else None  # else there is nothing to confirm
         self.round_id: int | None = None
         self._said: dict[PeerId, tuple[int, bytes]] = {}  # the round that each is in, and its H of the one before
+        self._last = -1  # the round that was asked about last
         self._since = self._again_at = 0.0
+        self._taking_since: float | None = None  # a state that does not come yet
         self._changed = self._changes = False  # once is enough: no liar sends us to and fro
         ending.differs = self.differs
 
@@ -52,7 +54,9 @@ class Confirming:
             return [Confirmed(round_id, self.rounds is None)]
         if self.round_id == round_id:
             return []
-        self.round_id, self._since, self._changed = round_id, now, False
+        if round_id != self._last:  # who asks again has had its time, and is told what is known by then
+            self._last, self._since, self._changed = round_id, now, False
+        self.round_id = round_id
         self.greeting.asks = True
         return self._tell(now)
 
@@ -91,7 +95,8 @@ class Confirming:
         assert asked is not None
         over = now >= self._since + rounds.settings.rounds.drain_timeout_s
         if rounds.mode == "off" or rounds.astray.lost_track is not None:
-            return []  # it takes over a state, and looks again then
+            return self._await_state(now)
+        self._taking_since = None
         if rounds.round_id != asked:  # more than f are past it
             return self._confirm(rounds.round_id > asked) if over or rounds.round_id > asked else []
         missing = [peer for peer in rounds.roster if not self._has_said(peer) and not self.membership.skip_reason(peer)]
@@ -108,6 +113,16 @@ class Confirming:
         if over or (not missing and max(theirs, ours) <= f):
             return self._give_up(ours, dict(voices), missing)
         return self._tell(now) if now >= self._again_at else []
+
+    def _await_state(self, now: float) -> list[Effect]:
+        """It takes over a state, and looks again then. Whoever could give it one stays no longer than that."""
+        assert self.rounds is not None
+        self._taking_since = now if self._taking_since is None else self._taking_since
+        settings = self.rounds.settings.rounds
+        if now < self._taking_since + settings.drain_timeout_s + settings.linger_s:
+            return []
+        voices = Counter([chain for at, chain in self._said.values() if at == self.round_id and chain != self.rounds.chain])
+        return self._give_up(0, dict(voices), [peer for peer in self.rounds.roster if not self._has_said(peer)])
 
     def _tell(self, now: float) -> list[Effect]:
         self._again_at = now + ASK_EVERY_S

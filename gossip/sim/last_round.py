@@ -5,7 +5,7 @@ In any other round the next one's hashes would tell. What is said is a little lo
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING
@@ -35,26 +35,37 @@ class LiesAtLast:
     """What ``Swarm.outgoing`` is set to: the first server that hands out its result of ``round_id`` gives some another one.
 
     Args:
+        victims: Who are told so; somebody else, where the liar itself is the only one.
         able: Who may be that server; None: anybody.
+        beside: What else the liar does to a letter of its own, once it has lied; None: nothing. A letter of which it makes None
+            is not sent.
     """
 
     def __init__(
-        self, round_id: int, victims: Iterable[PeerId], able: Iterable[PeerId] | None, then: Outgoing | None = None
+        self,
+        round_id: int,
+        victims: Iterable[PeerId],
+        able: Iterable[PeerId] | None = None,
+        then: Outgoing | None = None,
+        beside: Callable[[PeerId, Envelope], Envelope | None] | None = None,
     ) -> None:
-        self.round_id, self.victims, self._then = round_id, frozenset(victims), then
+        self.round_id, self.victims, self._then, self._beside = round_id, frozenset(victims), then, beside
         self._able = None if able is None else frozenset(able)
-        self.liar: PeerId | None = None
+        self.liar: PeerId = -1  # nobody yet
         self.told = 0
 
     def __call__(self, sender: PeerId, to: PeerId, envelope: Envelope, payload: Payload | None) -> Iterable[Letter]:
         commit = envelope.message
         if isinstance(commit, Commit) and commit.round_id == self.round_id and commit.server == sender and payload is not None:
-            if self.liar is None and (self._able is None or sender in self._able):
+            if self.liar < 0 and (self._able is None or sender in self._able):
                 self.liar = sender
-            if sender == self.liar and to in self.victims and commit.shard == 0:
+            if sender == self.liar and commit.shard == 0 and to in (self.victims - {sender} or {int(sender == 0)}):
                 self.told += 1
                 lie = payload_of((payload.data * LONGER).astype(np.float32), digest=True)
                 return [(to, replace(envelope, message=replace(commit, digest=lie.digest)), lie)]
+        elif sender == self.liar and self._beside is not None:
+            said = self._beside(to, envelope)
+            return [] if said is None else [(to, said, payload)]
         return [(to, envelope, payload)] if self._then is None else self._then(sender, to, envelope, payload)
 
 

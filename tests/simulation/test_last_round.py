@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 from effort import effort
-from test_ending import ROUNDS, everybody_finished, run_to, swarm_that_ends, toy
+from test_ending import LINGER_S, ROUNDS, everybody_finished, run_to, swarm_that_ends, toy
 
 from gossip.core.donating import parts_of, vouched_digest
-from gossip.core.events import Halt, Likeness, Payload, Received
+from gossip.core.events import Confirm, Confirmed, Halt, Likeness, Payload, Received
 from gossip.core.messages import Commit, Contribution, Envelope, Hello, PeerId, StateOffer, StateRequest, Voucher
 from gossip.core.peer import Peer
 from gossip.core.rolling import RollingRounds
@@ -22,6 +22,7 @@ from gossip.lying import Letter
 from gossip.sim.checkers import Violation
 from gossip.sim.checkers.concluding import EndsAlike
 from gossip.sim.driver import Swarm
+from gossip.sim.last_round import LiesAtLast
 from gossip.sim.play import run
 from gossip.sim.schedule import Schedule
 from gossip.sim.toy_trainer import packed_of, payload_of
@@ -29,29 +30,6 @@ from gossip.sim.toy_trainer import packed_of, payload_of
 LIMIT_S = 60.0
 DRAIN_S = 5.0
 VICTIMS = [(4, 1, (1,)), (5, 1, (2,)), (5, 1, (0, 3)), (8, 2, (1, 6)), (8, 2, (0, 2, 4, 6))]
-
-
-class LiesAtLast:
-    """Whoever serves the last round gives ``victims`` a result that is a little longer: nobody can tell it from a true one.
-
-    ``beside``: what else the liar does to a letter of its own, once it has lied; None: nothing.
-    """
-
-    def __init__(self, victims: Collection[PeerId], beside: Callable[[PeerId, Envelope], Envelope | None] | None = None) -> None:
-        self.victims, self.beside, self.told, self.liar = frozenset(victims), beside, 0, -1
-
-    def __call__(self, sender: PeerId, to: PeerId, envelope: Envelope, payload: Payload | None) -> Iterable[Letter]:
-        commit = envelope.message
-        if isinstance(commit, Commit) and commit.round_id == ROUNDS - 1 and commit.server == sender and payload is not None:
-            self.liar = sender
-            if to in (self.victims - {sender} or {int(sender == 0)}):
-                self.told += 1
-                lie = payload_of((payload.data * np.float32(1.01)).astype(np.float32), digest=True)
-                return [(to, replace(envelope, message=replace(commit, digest=lie.digest)), lie)]
-        elif sender == self.liar and self.beside is not None:
-            said = self.beside(to, envelope)
-            return [] if said is None else [(to, said, payload)]
-        return [(to, envelope, payload)]
 
 
 def keeps_silent(to: PeerId, envelope: Envelope) -> Envelope | None:
@@ -91,7 +69,7 @@ def test_who_was_given_another_result_of_the_last_round_ends_with_everybodys_bit
     n: int, f: int, victims: tuple[PeerId, ...], quorum: str, seed: int
 ) -> None:
     swarm = swarm_that_ends(seed, n=n, f=f, quorum=quorum)
-    swarm.outgoing = lies = LiesAtLast(victims)
+    swarm.outgoing = lies = LiesAtLast(ROUNDS - 1, victims)
     swarm.run_until(lambda: over(swarm), limit_s=LIMIT_S)
     assert lies.told
     everybody_finished(swarm)
@@ -107,7 +85,7 @@ class LiesOn:
     MADE = 666.0
 
     def __init__(self, swarm: Swarm[Peer], victims: Collection[PeerId]) -> None:
-        self.swarm, self._lies = swarm, LiesAtLast(victims, self._beside)
+        self.swarm, self._lies = swarm, LiesAtLast(ROUNDS - 1, victims, beside=self._beside)
 
     @property
     def liar(self) -> PeerId:
@@ -196,7 +174,7 @@ def test_a_commit_of_the_round_after_the_last_one_takes_more_than_a_liars_word()
 @pytest.mark.parametrize("seed", effort((2,), tuple(range(10))))
 def test_what_the_liar_does_then_keeps_nobody_longer_than_a_drain(beside: Callable[..., Envelope | None], seed: int) -> None:
     swarm = swarm_that_ends(seed, n=5, f=1)
-    swarm.outgoing = lies = LiesAtLast((0, 1, 2, 3, 4)[seed % 5 :][:1], beside)
+    swarm.outgoing = lies = LiesAtLast(ROUNDS - 1, (0, 1, 2, 3, 4)[seed % 5 :][:1], beside=beside)
     run_to(swarm, ROUNDS)
     ended_at = swarm.now
     swarm.run_until(lambda: all_confirmed(swarm, lies.liar), limit_s=LIMIT_S)
@@ -222,7 +200,7 @@ def test_two_of_whom_one_lies_cannot_tell_which_and_say_so() -> None:
     swarm = swarm_that_ends(4, n=3, f=1, linger_s=1.0)
     run_to(swarm, ROUNDS - 20)
     swarm.crash(2)
-    swarm.outgoing = lies = LiesAtLast((0, 1), says_another_hash_to_each)
+    swarm.outgoing = lies = LiesAtLast(ROUNDS - 1, (0, 1), beside=says_another_hash_to_each)
     swarm.run_until(lambda: all(swarm.hosts[peer].halt is not None for peer in (0, 1)), limit_s=LIMIT_S)
     honest = 1 - lies.liar
     assert swarm.hosts[honest].halt == Halt("finished", 0)
@@ -230,9 +208,28 @@ def test_two_of_whom_one_lies_cannot_tell_which_and_say_so() -> None:
     assert swarm.reports(honest, "unconfirmed_end")
 
 
+def test_who_waits_for_a_state_that_does_not_come_is_told_so_and_at_once_when_it_asks_again() -> None:
+    """All who could vouch are there, and their trainers hang. Whoever has a state stays for a drain and the time for the lost."""
+    swarm = swarm_that_ends(5, n=5, f=1, round_timeout_s=30.0)
+    swarm.outgoing = LiesAtLast(ROUNDS - 1, (2,))
+    run_to(swarm, ROUNDS)
+    swarm.run_until(lambda: bool(swarm.reports(2, "recovering")), limit_s=LIMIT_S)
+    since, trainer, core = swarm.now, toy(swarm, 2), swarm.hosts[2].core
+    for peer in swarm.hosts:
+        swarm.stop_trainer(peer)
+    swarm.run_until(lambda: bool(swarm.reports(2, "unconfirmed_end")), limit_s=LIMIT_S)
+    assert DRAIN_S + LINGER_S - 0.1 < swarm.now - since < DRAIN_S + LINGER_S + 1.0
+    assert core.phase == "recovering"
+    swarm.inject(2, Confirm(ROUNDS))
+    assert core.confirming.round_id is None
+    swarm.resume_trainer(2)
+    swarm.run_for(0.1)
+    assert trainer.confirmed == Confirmed(ROUNDS, False)
+
+
 def test_who_is_asked_to_stop_meanwhile_does() -> None:
     swarm = swarm_that_ends(5, n=5, f=1)
-    swarm.outgoing = LiesAtLast((2,), says_another_hash_to_each)
+    swarm.outgoing = LiesAtLast(ROUNDS - 1, (2,), beside=says_another_hash_to_each)
     run_to(swarm, ROUNDS)
     swarm.run_for(0.1)
     waiting = [peer for peer in swarm.hosts if toy(swarm, peer).confirmed is None]
@@ -251,7 +248,7 @@ def lied_to_at_last(**core: Any) -> tuple[Swarm[Peer], EndsAlike]:
     """A swarm at its end, whose cores' ``confirming`` has ``core`` in place of its own."""
     swarm, checker = swarm_that_ends(1, n=5, f=1), EndsAlike()
     swarm.hooks.append(checker)
-    swarm.outgoing = LiesAtLast((2,))
+    swarm.outgoing = LiesAtLast(ROUNDS - 1, (2,))
     run_to(swarm, ROUNDS - 10)
     for host in swarm.hosts.values():
         for name, planted in core.items():

@@ -36,6 +36,7 @@ from .exchange import TakesWhatItWasPushed
 from .fetching import AsksForWhatIsMissing, FetchesInMeasure, GivesInMeasure
 from .handing_on import GivesWhatIsAskedFor, HandsOnWhatItHolds, TakesWhatWasCommitted
 from .hearing import Hearing
+from .helping import RemindsTheSilent, SaysThatNoRoundComes, StaysForTakers
 from .hygiene import Bounded, NothingRaises, TimersAndSilence
 from .liveness import (
     Converges,
@@ -67,11 +68,12 @@ from .rates import FallsSilent, SpeaksInMeasure
 from .reach import Reach
 from .results import AppliesWhatTheRuleSaid, CommitsWhatTheRuleSaid
 from .rounds import AppliedOnce, IdenticalReplicas, OneHistory, UsedOnce
+from .silent import SilencesFollowTheCommits
 from .together import DecidesTogether
 from .traffic import AsksInMeasure, NewsGrowOld
 from .trusting import ChargesByExperience, TrustFollowsExperience, TrustFollowsTheCommits
 from .vouching import AnswersForTheRoundAsked, NamesARoundToCome, TakesNoFewersWord
-from .waiting import LetsInWhoIsReady, WaitsForNobodyInVain
+from .waiting import KeepsWhoSpeaks, LetsInWhoIsReady, WaitsForNobodyInVain
 
 __all__ = ["Checker", "Circumstances", "Observer", "Onlooker", "Panel", "Violation", "all_checkers", "every_checker"]
 
@@ -121,6 +123,7 @@ def every_checker(circumstances: Circumstances | None = None) -> list[Onlooker]:
         TrustFollowsTheCommits(c),
         TrustFollowsExperience(c),
         ChargesByExperience(c),
+        SilencesFollowTheCommits(c),
         TakesOverTheDonorsState(c),
         TakesNoFewersWord(c),
         AnswersForTheRoundAsked(c),
@@ -144,6 +147,10 @@ def every_checker(circumstances: Circumstances | None = None) -> list[Onlooker]:
         NobodyWaitsForTheSkipped(c),
         WaitsForNobodyInVain(c),
         LetsInWhoIsReady(c),
+        KeepsWhoSpeaks(c),
+        RemindsTheSilent(c),
+        SaysThatNoRoundComes(c),
+        StaysForTakers(c),
         EverybodyContributes(c),
         OneLineage(c),
         JoinsTheLarger(c),

@@ -1,10 +1,11 @@
-"""L2, L4: whom the server of a round waits for, and when not even those who are missing keep it from closing the round."""
+"""L2, L4: whom the server of a round waits for, when not even those who are missing keep it from closing the round; and S14: whom
+it names for the next one."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gossip.core.events import Effect, Event, LinkDown, Received, Report
+from gossip.core.events import Aggregated, Effect, Event, LinkDown, Received, Report, Send
 from gossip.core.messages import Commit, Hello, NotMe, Overdue, Partial, PeerId, Query, Update, Voucher
 from gossip.core.quorum import quorum_of
 
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 
 TELLING = (Update, Query, Commit, NotMe, Partial, Overdue, Hello, Voucher)
 """By which a peer says in which round it is."""
+
+HEARD_S = 1.0
+"""Who was heard no longer ago is surely there."""
 
 
 class WaitsForNobodyInVain(Checker):
@@ -99,4 +103,46 @@ class LetsInWhoIsReady(Checker):
                 self.demand(shard.ticket is not None, swarm, peer, text)
 
 
-__all__ = ["LetsInWhoIsReady", "WaitsForNobodyInVain"]
+class KeepsWhoSpeaks(Checker):
+    """S14: a server leaves out of the next roster nobody who is said to have left, is heard over a link that stands, and has not
+    said so itself: others see that peer, so a farewell that is forged for one server alone would have them refuse its result."""
+
+    invariant = "S14"
+    events = (Hello,)
+    effects = (Commit,)
+
+    def __init__(self, circumstances: Circumstances | None = None) -> None:
+        super().__init__(circumstances)
+        self._leaving: dict[PeerId, set[PeerId]] = {}  # who has said that it goes on no more, in whatever life
+        self._judged: dict[PeerId, tuple[int, int, int]] = {}
+
+    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
+        self._leaving[peer] = set()
+        self._judged.pop(peer, None)
+
+    def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+        if type(event) is Received and isinstance(event.message, Hello) and event.message.stage != "ready":
+            self._leaving[peer].add(event.sender)
+
+    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+        core = peer_core(swarm, peer)
+        if core is None or not isinstance(effect, Send) or not isinstance(effect.message, Commit):
+            return
+        commit, made = effect.message, type(swarm.handling) is Aggregated
+        which = commit.round_id, commit.shard, commit.made_at
+        if not made or commit.server != peer or self._judged.get(peer) == which:
+            return
+        self._judged[peer] = which
+        now_s = swarm.hosts[peer].machine.clock_s(swarm.now_ns)
+        for other in core.rounds.roster:
+            member = core.membership.members.get(other)
+            if other == peer or member is None or member.status != "left" or other in self._leaving[peer]:
+                continue
+            there = member.linked and now_s - member.heard_at < HEARD_S
+            text = f"leaves peer {other} out of the roster after round {commit.round_id}, which has not said that it leaves"
+            self.demand(
+                not there or other in commit.roster, swarm, peer, f"{text}; it heard it {now_s - member.heard_at:.2f} s ago"
+            )
+
+
+__all__ = ["KeepsWhoSpeaks", "LetsInWhoIsReady", "WaitsForNobodyInVain"]

@@ -1,0 +1,110 @@
+"""What those who take over a state can count on, and who stays in the roster: a planted fault of each is caught."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from test_checkers_gossip import caught
+from test_ending import LATE, ROUNDS, over, run_to, swarm_that_ends
+from test_lying_server import ForgesFarewells
+
+from gossip.core.events import Received
+from gossip.core.messages import PeerId, StateRequest
+from gossip.core.peer import Peer
+from gossip.sim.checkers import Checker, Panel
+from gossip.sim.checkers.helping import RemindsTheSilent, SaysThatNoRoundComes, StaysForTakers
+from gossip.sim.checkers.waiting import KeepsWhoSpeaks
+from gossip.sim.driver import Swarm
+from gossip.sim.observer import Observer
+
+Plant = Callable[[Any], None]
+
+
+class Faulty(Observer):
+    """Makes the core of every life faulty."""
+
+    def __init__(self, plant: Plant) -> None:
+        self.plant = plant
+
+    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
+        self.plant(swarm.hosts[peer].core)
+
+
+def ends_under(checker: Checker, plant: Plant | None, **options: Any) -> Swarm[Peer]:
+    """A swarm of four near its end, every core of which has the fault, if there is one."""
+    swarm = swarm_that_ends(3, f=1, **{"n": 4, **options})
+    swarm.hooks.append(Panel([checker]))
+    swarm.hooks.extend([] if plant is None else [Faulty(plant)])
+    run_to(swarm, ROUNDS - 20)
+    return swarm
+
+
+def asks_once(core: Peer) -> None:
+    core.recovery._remind = lambda now: [core.timers.set(now + 1.0, None)]  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("plant", [asks_once, None])
+def test_l4_one_that_does_not_ask_the_silent_again_is_caught(plant: Plant | None) -> None:
+    checker = RemindsTheSilent()
+    swarm = ends_under(checker, plant)
+    for donor in range(LATE):
+        swarm.hosts[donor].core.recovery.giving.on_request = lambda *asked: []  # type: ignore[method-assign]
+    swarm.restart(LATE, after_s=1.0)
+    if plant is not None:
+        assert "to vouch for a state, waits for its word, and has not asked it again for" in caught(swarm, 4.0)
+        return
+    swarm.run_for(4.0)
+    assert checker.judged
+
+
+def goes_on_promising(core: Peer) -> None:
+    core.recovery.giving.close = list  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("plant", [goes_on_promising, None])
+def test_l7_one_that_has_finished_and_lets_others_wait_for_a_round_to_come_is_caught(plant: Plant | None) -> None:
+    checker = SaysThatNoRoundComes()
+    swarm = ends_under(checker, plant)
+    swarm.pause_for(LATE, 5.0)
+    swarm.run_until(lambda: swarm.hosts[0].core.phase == "draining", limit_s=20)
+    asked = Received(LATE, 0, StateRequest(b"lineage!", 7, ROUNDS + 2, "voucher"))
+    swarm.at(swarm.now + 0.1, lambda: swarm.inject(0, asked))
+    if plant is not None:
+        assert f"does not say that no round comes after {ROUNDS} here" in caught(swarm)
+        return
+    swarm.run_for(0.2)
+    assert checker.judged
+
+
+def forgets_takers(core: Peer) -> None:
+    core.ending.asked = lambda peer, message, now: None  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("plant", [forgets_takers, None])
+def test_l4_one_that_leaves_somebody_who_takes_its_state_is_caught(plant: Plant | None) -> None:
+    checker = StaysForTakers()
+    swarm = ends_under(checker, plant, snapshot_s=2.5, drain_timeout_s=2.0)
+    swarm.restart(LATE, after_s=2.0)
+    if plant is not None:
+        assert f"leaves peer {LATE}, which has asked for its state" in caught(swarm, 20.0)
+        return
+    swarm.run_until(lambda: over(swarm), limit_s=60)
+
+
+def leaves_out_who_speaks(core: Peer) -> None:
+    core.membership.speaks_on = lambda peer, now: False  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("plant", [leaves_out_who_speaks, None])
+def test_s14_a_server_that_believes_a_farewell_of_one_that_speaks_on_is_caught(plant: Plant | None) -> None:
+    checker = KeepsWhoSpeaks()
+    swarm = swarm_that_ends(3, n=6, f=1)
+    swarm.hooks.append(Panel([checker]))
+    swarm.hooks.extend([ForgesFarewells()] if plant is None else [ForgesFarewells(), Faulty(plant)])
+    if plant is not None:
+        assert "which has not said that it leaves" in caught(swarm)
+        return
+    run_to(swarm, 30)
+    assert checker.judged > 20
