@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+import shlex
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +24,8 @@ BESIDE = {"ipm": "ipm*10", "alie": "alie*1.5"}
 INSTEAD = {"sign_flip": "sign_flip*10", "random_direction": "random_direction*10"}
 """Stronger forms of attacks than by default."""
 FAILS_BELOW = 0.9
+MAKES_NO_DIFFERENCE = ("jobs", "into", "show", "as_json")
+"""To what a page says."""
 
 
 def robustness(
@@ -54,6 +58,7 @@ def robustness(
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON, and nothing else, to stdout.")] = False,
 ) -> None:
     """Train under every attack with every rule: accuracies with error bars. Ctrl-C, and the same command goes on."""
+    command = _command(locals())
     from gossip.aggregators import registry, senders
 
     if len(n) != len(f):
@@ -88,7 +93,7 @@ def robustness(
                 f"nothing was run of {table.f} liars of {table.n} with these settings in {into}", "leave out --show to run it"
             )
     if out is not None:
-        robustness_page.write(out, tables, found, data, plot)
+        robustness_page.write(out, tables, found, data, plot, command)
     if as_json:
         print(json.dumps([table.as_data(found) for table in tables]))
     else:
@@ -190,6 +195,20 @@ class Table:
         ]
         about = {"schema": "gossip.robustness/1", "n": self.n, "f": self.f, "seeds": self.seeds, **self.shared}
         return {**about, "without_liars": self.reference(found), "fails_below": self.fails_below, "cells": cells}
+
+
+def _command(given: Mapping[str, Any]) -> str:
+    """What to type for these arguments of ``robustness``, but for what makes no difference to the page."""
+    words = ["gossip", "bench", "robustness"]
+    for name, parameter in inspect.signature(robustness).parameters.items():
+        value, option = given[name], name.replace("_", "-")
+        if name in MAKES_NO_DIFFERENCE or value == parameter.default:
+            continue
+        if isinstance(value, bool):
+            words.append(f"--{option}" if value else f"--no-{option}")
+        else:
+            words += [word for one in (value if isinstance(value, list) else [value]) for word in (f"--{option}", str(one))]
+    return shlex.join(words)
 
 
 def _check_options(rules: Sequence[str], n: Sequence[int], f: Sequence[int]) -> None:

@@ -19,12 +19,14 @@ if TYPE_CHECKING:
 DASH = "-"
 NOT_RUN = "?"
 WIDTH = 150
-COMMAND = "make robustness"
 
 
-def write(path: Path, tables: Sequence[Table], found: Found, data: str, plot: bool) -> None:
-    """The page, and a heat map for each table beside it. Raises: ConfigError: It cannot be written."""
-    lines = [*_head(tables, data)]
+def write(path: Path, tables: Sequence[Table], found: Found, data: str, plot: bool, command: str) -> None:
+    """The page, and a heat map for each table beside it. ``command``: what makes it.
+
+    Raises: ConfigError: It cannot be written.
+    """
+    lines = [*_head(tables, found, data, command)]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         for table in tables:
@@ -39,7 +41,7 @@ def write(path: Path, tables: Sequence[Table], found: Found, data: str, plot: bo
         raise ConfigError(f"cannot write {path}: {error.strerror}") from error
 
 
-def _head(tables: Sequence[Table], data: str) -> list[str]:
+def _head(tables: Sequence[Table], found: Found, data: str, command: str) -> list[str]:
     table = tables[0]
     shared = table.shared
     workers = "drawn from all samples" if not shared["non_iid"] else "the honest ones' sorted by label, the liars' drawn from all"
@@ -62,16 +64,25 @@ def _head(tables: Sequence[Table], data: str) -> list[str]:
         f"workers alone reaches. All rules are told the true f. {DASH} means that the rule cannot be run so; why is said below "
         "the table. `none`: nobody lies. `worst` is the lowest cell of the row."
     )
+    reached = " and ".join(f"{100 * each.reference(found):.1f} %" for each in tables)
+    seeds_told = "one seed" if len(table.seeds) == 1 else f"{len(table.seeds)} seeds"
+    limits = (
+        f"This is {seeds_told} and {shared['rounds']} rounds: averaging without any liar reaches {reached} in that time, and "
+        f"would reach more in a longer run. That a rule holds says that it kept {100 * table.fails_below:g} % of this against "
+        "these attacks, not that it loses nothing, nor that no other attack breaks it; what lies within the ± is no difference."
+    )
     return [
         "# Rules and attacks",
         "",
         fill(what, WIDTH),
         "",
-        f"    {COMMAND}",
+        f"    {command}",
         "",
         fill(setting, WIDTH),
         "",
         fill(reading, WIDTH),
+        "",
+        fill(limits, WIDTH),
     ]
 
 

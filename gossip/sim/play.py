@@ -364,6 +364,8 @@ def reducer_of(aggregator: str, f: int) -> tuple[Reducer, tuple[int, ...]]:
                 verdict = rule.explain(torch.tensor(rows, dtype=torch.float32), f=tolerated, previous=previous, round_id=round_id)
         except ConfigError as error:
             return Refused(str(error))
+        except Exception as error:  # noqa: BLE001 - as in a node: whatever a rule raises costs its round and nothing else
+            return Refused(f"{rule.name} failed: {type(error).__name__}: {error}"[:200])
         return Judged(verdict.aggregate.tolist(), tuple(verdict.weights.tolist()), tuple(verdict.outlyingness.tolist()))
 
     return reduce, needs

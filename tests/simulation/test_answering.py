@@ -35,6 +35,12 @@ def refuses(updates, *, f):
     seen.append(1)
     return updates.mean(0)
 
+def raises(updates, *, f):
+    if len(seen) == 3:
+        raise ValueError("too few stars")
+    seen.append(1)
+    return updates.mean(0)
+
 seen = []
 
 def always_refuses(updates, *, f):
@@ -85,7 +91,14 @@ def test_a_rule_that_cannot_do_without_the_round_is_told_it(rules: Path) -> None
     assert outcome.judged_by["RuleAnswers"] > 5
 
 
-@pytest.mark.parametrize(("name", "words"), [("nans", "the aggregate is not finite"), ("refuses", "the stars stand badly")])
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("nans", "the aggregate is not finite"),
+        ("refuses", "the stars stand badly"),
+        ("raises", "raises failed: ValueError: too few stars"),
+    ],
+)
 def test_the_command_fails_for_a_rule_that_answers_nothing_and_quotes_it(
     name: str, words: str, rules: Path, tmp_path: Path
 ) -> None:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from typer.testing import CliRunner
 
 from gossip.aggregators import bucketing, load
 from gossip.errors import ConfigError, UnknownName
 from gossip.launch import bench_robustness, robustness_page, trials
 from gossip.launch.bench_robustness import Table, every_attack
+from gossip.launch.cli import app
 from gossip.testing.robustness import Data, Network, Outcome, Trial, read_attack, train
 
 FEW = {"rounds": 30, "batch": 8, "lr": 0.5, "hidden": 8, "sender": "", "non_iid": False}
@@ -253,10 +256,24 @@ def test_a_table_of_what_was_run_so_far_says_what_is_missing() -> None:
 
 def test_a_page_is_written_with_its_heat_maps(tmp_path: Path) -> None:
     shown = table()
-    robustness_page.write(tmp_path / "docs" / "page.md", [shown], outcomes(shown), "digits", plot=True)
+    robustness_page.write(tmp_path / "docs" / "page.md", [shown], outcomes(shown), "digits", plot=True, command="gossip bench")
     page = (tmp_path / "docs" / "page.md").read_text("utf-8")
     assert "page-2-of-6.png" in page
+    assert "\n    gossip bench\n" in page
+    assert "This is 2 seeds and 30 rounds: averaging without any liar reaches 90.5 %" in page.replace("\n", " ")
     assert (tmp_path / "docs" / "page-2-of-6.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_page_names_the_command_that_makes_it(tmp_path: Path) -> None:
+    rule, out = tmp_path / "mine.py", tmp_path / "page.md"
+    rule.write_text("def keep(updates, *, f): return updates.mean(0)\n")
+    words = ["bench", "robustness", "--rules", f"mean {rule}:keep", "--attacks", "none", "--n", "5", "--f", "1", "--seeds", "1"]
+    words += ["--rounds", "2", "--no-plot", "--jobs", "1", "--into", str(tmp_path / "runs"), "--out", str(out)]
+    done = CliRunner().invoke(app, words, catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    (command,) = [line.strip() for line in out.read_text("utf-8").splitlines() if line.startswith("    gossip")]
+    kept = [word for word in words if word not in ("--jobs", "--into", str(tmp_path / "runs"))]
+    assert sorted(shlex.split(command)) == sorted(["gossip", *kept[: kept.index("--no-plot") + 1], "--out", str(out)])
 
 
 def test_a_run_is_remembered_by_everything_that_makes_a_difference(tmp_path: Path) -> None:
