@@ -144,6 +144,7 @@ def build(folder: Path, exit_code: int, wall_s: float) -> dict[str, Any]:
         "partitions": partitions(view, past),
         "suspected": sorted(view.suspicions),
         "quarantined": sorted(view.quarantines),
+        "unconfirmed": sorted(view.unconfirmed),
         "suspicion": {str(peer): why for peer, why in sorted(view.suspicions.items())},
         "rounds_lost": len(lost),
         "samples": samples(counted),

@@ -70,6 +70,7 @@ class RunView:
         self.outages: list[Outage] = []
         self.suspicions: dict[int, dict[str, Any]] = {}  # peer -> when it first fell under the threshold, and why
         self.quarantines: set[int] = set()
+        self.unconfirmed: set[int] = set()  # who could not tell whether others hold the parameters that it has ended with
         self.restarts: dict[int, float] = {}  # peer -> seconds after which to start it again
         self.hangs: dict[int, float] = {}  # peer -> seconds after which to wake it
         self.halted: dict[int, Mapping[str, Any]] = {}
@@ -202,6 +203,7 @@ class RunView:
                     # A run that loses one mostly loses many: the summary counts them.
                     return [] if not self._fresh("lost_round", -1, t) else [f"! round {lost} is lost: {event.get('reason')}"]
             case "unconfirmed_end" if row is not None:
+                self.unconfirmed.add(row.peer)
                 same, other, silent = event.get("same"), event.get("other"), event.get("silent") or "none"
                 return [f"! {row.peer} ends unconfirmed: {same} hold its last parameters, {other} other ones; silent: {silent}"]
             case "batch":
@@ -213,6 +215,7 @@ class RunView:
             case "continued":
                 row.state = "here"
             case "restored":
+                self.unconfirmed.discard(row.peer)
                 row.state = "training"
                 return [f"+ {row.peer} took the state of round {event.get('round')} from {event.get('from')}"]
             case "lingering" if self._fresh("lingering", -1, t):

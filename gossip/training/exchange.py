@@ -24,6 +24,7 @@ from gossip.errors import GossipError, LocalError, NodeLost
 from . import control
 from .arena import Arena, map_bytes
 from .channel import Channel, ChannelClosed, clip
+from .confirmation import Confirmation
 from .copies import copy_state
 from .judging import Bench, Judging
 from .layout import Layout
@@ -81,7 +82,7 @@ class Exchange:
         self._deaths: list[float] = []
         self._shard: control.Shard | None = None
         self._halted: control.Halted | None = None
-        self._confirmed: control.Confirmed | None = None
+        self.confirmation = Confirmation()
         self._outbox = Outbox()
         self._changes = 0  # counts what has changed the parameters
         self._in_step = False
@@ -232,13 +233,12 @@ class Exchange:
         Args:
             given_up: Looked at about twice a second, and may raise; once it is true, nobody is waited for.
         """
-        known, until = self._confirmed, time.monotonic() + CONFIRM_S
-        if not self._prepared or self._halted is not None or known == control.Confirmed(self.round_id, True):
+        until = time.monotonic() + CONFIRM_S
+        if not self._prepared or self._halted is not None or self.confirmation.is_known(self.round_id):
             return
-        self._confirmed = None
-        self._say(control.Confirm(self.round_id))
+        self._say(self.confirmation.ask(self.round_id))
         try:
-            while self._confirmed is None and self._halted is None and time.monotonic() < until and not given_up():
+            while self.confirmation.said is None and self._halted is None and time.monotonic() < until and not given_up():
                 self._arena.note_progress(self.round_id)
                 self._snapshot()
                 self._flush()
@@ -301,7 +301,7 @@ class Exchange:
             case control.Restore():
                 self._restore(message, fds.popleft())
             case control.Confirmed():
-                self._confirmed = message
+                self.confirmation.said = message
             case control.Halted():
                 self._halted = message
             case _ as never:

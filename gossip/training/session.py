@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import IterableDataset
 
+from gossip import topologies
 from gossip.aggregators.senders import load as load_sender
 from gossip.drills import DrillBook
 from gossip.errors import ConfigError, GossipError
@@ -257,6 +258,13 @@ class Session:
         halted = self._exchange.halted
         return self._out_of_rounds or (halted is not None and halted.exit_code == 0)
 
+    @property
+    def confirmed(self) -> bool | None:
+        """Whether enough others hold the parameters that training has ended with. False: too few could tell, so a lie of whoever
+        served the last round may be in them. None: it is not over (a script that counts its rounds itself knows after
+        ``close()``), or nobody is expected to lie, or replicas differ anyhow, as in gossip rounds."""
+        return self._exchange.confirmation.verdict(self._exchange.round_id)
+
     def close(self, reason: str = "finished") -> None:
         """Leaves the swarm: first helps those who are behind, then ends the node. Also happens at exit; closing twice is fine.
 
@@ -327,7 +335,7 @@ class Session:
 
     def _confirm(self, given_up: Callable[[], object]) -> None:
         """There is no round after this in which a lie would be found out."""
-        if self._config.f:
+        if self._config.f and topologies.load(self._config.topology).rolling:
             self._exchange.confirm(given_up)
 
     def _be_slow(self, factor: float) -> None:

@@ -47,6 +47,7 @@ def test_a_script_whose_rounds_are_counted_sees_the_corrected_parameters_behind_
         optimizer.step()
         assert flat_parameters(model).equal(others_state()[1])
         assert swarm.session.finished
+        assert swarm.session.confirmed is True
 
 
 def test_a_script_that_counts_its_passes_sees_them_behind_its_loop() -> None:
@@ -68,6 +69,7 @@ def test_who_counts_by_itself_has_them_when_it_has_closed_and_so_has_its_last_wo
         swarm.session.close()
         assert flat_parameters(model).equal(others_state()[1])
         [goodbye] = [said for said in swarm.nodes[0].heard if isinstance(said, control.Close)]
+        assert swarm.session.confirmed
         assert goodbye.digest == swarm.session._exchange._layout.digest_parameters()
 
 
@@ -102,19 +104,24 @@ def test_what_is_known_is_not_asked_again_and_what_is_not_is(agreed: bool) -> No
     with Swarm(node, f=1, rounds=1) as swarm:
         swarm.session.prepare(model, optimizer)
         backward(model, 0)
+        assert swarm.session.confirmed is None
         optimizer.step()
+        assert swarm.session.confirmed is agreed
+    assert swarm.session.confirmed is agreed
 
 
-def test_nobody_is_asked_where_nobody_is_expected_to_lie() -> None:
+@pytest.mark.parametrize(("f", "topology"), [(0, "rolling"), (1, "random-k")])
+def test_nobody_is_asked_where_nobody_is_expected_to_lie_or_replicas_differ(f: int, topology: str) -> None:
     def node(n: FakeNode) -> None:
         to_the_end(n)
         n.halt()
 
     model, optimizer = small_model()
-    with Swarm(node, f=0, rounds=1) as swarm:
+    with Swarm(node, f=f, topology=topology, rounds=1) as swarm:
         swarm.session.prepare(model, optimizer)
         backward(model, 0)
         optimizer.step()
+    assert swarm.session.confirmed is None
 
 
 def test_a_signal_ends_the_wait_of_one_that_closes() -> None:
@@ -142,3 +149,4 @@ def test_a_node_that_dies_meanwhile_keeps_nobody() -> None:
         swarm.session.prepare(model, optimizer)
         backward(model, 0)
         optimizer.step()
+    assert swarm.session.confirmed is False

@@ -52,7 +52,7 @@ def test_it_has_every_field_that_is_promised(tmp_path: Path) -> None:
     run = folder(tmp_path, [halted(0)], {0: [commit(0)]})
     promised = (
         "schema status peers topology aggregator rounds accuracy loss replicas_identical deaths rejoins suspected quarantined "
-        "rounds_lost samples epochs rounds_per_s bytes_sent wall_s seed exit_code faults partitions"
+        "rounds_lost samples epochs rounds_per_s bytes_sent wall_s seed exit_code faults partitions unconfirmed"
     )
     made = summary.write(run, 0, 1.5)
     assert set(promised.split()) <= set(made)
@@ -201,6 +201,12 @@ def test_suspects_are_named_and_their_reasons_kept(tmp_path: Path) -> None:
     assert made["suspected"] == [3]
     assert made["suspicion"] == {"3": {"round": 9, "trust": 0.4, "reasons": ["far out"]}}
     assert made["liars"] == [2, 3]
+
+
+def test_who_could_not_tell_whether_its_end_is_everybodys_is_named_unless_it_took_over_the_others_state(tmp_path: Path) -> None:
+    rows = [{"peer": peer, "event": "unconfirmed_end", "round": 9, "same": 1, "other": 2, "silent": []} for peer in (3, 1)]
+    rows.append({"peer": 3, "event": "restored", "round": 9, "from": 0, "nbytes": 8})
+    assert summary.write(folder(tmp_path, rows, {0: [commit(0)]}), 0, 1.0)["unconfirmed"] == [1]
 
 
 def test_an_evaluation_beats_what_was_logged(tmp_path: Path) -> None:
