@@ -176,7 +176,7 @@ def test_a_peer_that_slept_wakes_harmless_and_catches_up() -> None:
 
 
 def test_a_quarter_of_liars_ruins_plain_averaging_and_not_a_robust_rule() -> None:
-    def median(rows: Sequence[Values], samples: Sequence[int], f: int, previous: Values | None) -> Values:
+    def median(rows: Sequence[Values], samples: Sequence[int], f: int, previous: Values | None, round_id: int) -> Values:
         medians: list[float] = np.median(np.stack(rows), axis=0).tolist()
         return medians
 
