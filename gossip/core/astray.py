@@ -7,6 +7,7 @@ the state itself).
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -23,6 +24,9 @@ from .view import View
 
 ASK_AGAIN_S = 0.5
 """Most between two requests for commits, however long answers take. After so long without any the next one comes soon again."""
+
+
+FORKS_KEPT = 16
 
 
 @record
@@ -47,6 +51,7 @@ class Astray:
         self.began_at = 0.0  # when the present round did
         self._ahead: dict[PeerId, int] = {}  # the latest round that each peer says it is in, of those that said more than ours
         self._branches: dict[PeerId, bytes] = {}
+        self.forked: OrderedDict[int, None] = OrderedDict()  # rounds after which others were seen with another history
         self._left = b""  # our H when we wanted to change over to a larger branch last
         self._asked = -1  # the round for which a timer runs already
         self._open: tuple[PeerId, int] | None = None  # who was asked for the commits from which round on
@@ -205,6 +210,9 @@ class Astray:
         self._branches[peer] = parent
         if parent == ours:
             return False
+        self.forked[self.lineage.next_round - 1] = None
+        while len(self.forked) > FORKS_KEPT:
+            self.forked.popitem(last=False)
         with_us = 1 + sum(1 for branch in self._branches.values() if branch == ours)
         with_them = sum(1 for branch in self._branches.values() if branch == parent)
         silent = 0

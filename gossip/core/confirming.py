@@ -48,9 +48,9 @@ class Confirming:
         self._changed = self._changes = False  # once is enough: no liar sends us to and fro
         ending.differs = self.differs
 
-    def ask(self, round_id: int, running: bool, now: float) -> list[Effect]:
-        """The trainer has had all its rounds before ``round_id``. ``running``: there are others to ask."""
-        if self.rounds is None or not running:
+    def ask(self, round_id: int, phase: str, now: float) -> list[Effect]:
+        """The trainer of a peer in that ``phase`` has had all its rounds before ``round_id``."""
+        if self.rounds is None or phase not in ("running", "recovering"):  # then there are no others to ask
             return [Confirmed(round_id, self.rounds is None)]
         if self.round_id == round_id:
             return []

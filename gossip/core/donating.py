@@ -221,7 +221,9 @@ class Donor:
                 effects += self._answer(peer, ask, round_id, now) if fits and whole else [self._refuse(peer, ask, why)]
         self._look_ahead()
         said = [effect.message for effect in effects if isinstance(effect, Send)]
-        if any(isinstance(message, Voucher) or (isinstance(message, StateOffer) and message.outline) for message in said):
+        again = any(isinstance(message, Voucher) or (isinstance(message, StateOffer) and message.outline) for message in said)
+        # After the last round it stays what it is: whoever gave up waiting for it comes back for it.
+        if again or self.closing:
             return effects + self._sweep(now)
         self.copies.pop(round_id, None)  # nobody will come back for it
         return effects

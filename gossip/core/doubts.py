@@ -51,7 +51,8 @@ class Doubts:
         here = self.server.round_id
         told = [(*charge, True) for charge in self._waited if self.silences.lacks(self.local, *charge, here)]
         told += [(*charge, False) for charge in self._refused if self.trust.lacks(self.local, *charge, here)]
-        charges = [*self.witness.statements(here), *[Charge(*charge) for charge in told]][-CHARGES_MAX:]
+        stated = self.witness.statements(here, self.claims.astray.forked)
+        charges = [*stated, *[Charge(*charge) for charge in told]][-CHARGES_MAX:]
         return tuple(sorted(charges, key=lambda c: (c.peer, c.round_id, c.silent, c.turn, c.content)))
 
     def saw(self, event: Received) -> None:

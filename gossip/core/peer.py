@@ -237,7 +237,7 @@ class Peer:
                 self.ending.ended.add(peer)
                 return []
             case Confirm():
-                return self.confirming.ask(event.round_id, self.phase in ("running", "recovering"), now)
+                return self.recovery.giving.close() + self.confirming.ask(event.round_id, self.phase, now)
             case Stop():
                 return self._on_stop(event, now)
             case _:
@@ -415,7 +415,7 @@ class Peer:
     # --- leaving ----------------------------------------------------------------------------------------------------------
 
     def _on_contributed(self, event: Contributed, now: float) -> list[Effect]:
-        self.ending.wanted = event.round_id
+        self.ending.wanted, self.recovery.giving.closing = event.round_id, self.phase == "draining"
         halt = self.ending.verdict(now)
         return self.rounds.on_contributed(event, now) if halt is None else self._end(halt, self.membership.leave(now))
 

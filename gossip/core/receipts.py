@@ -2,15 +2,17 @@
 
 Nobody can prove to another what it was sent, and what is handed on in a server's name may be somebody else's lie. So each peer
 remembers what servers have handed it themselves. Once it hears of another result of the same turn it says, when it serves next,
-what it was given (a ``Charge`` with a ``turn``), and so does whoever reads that and was given something else. When more than f
-peers state one content and more than f another, at least one of each is honest, so the server has said both: that is proof.
+what it was given (a ``Charge`` with a ``turn``), and so does whoever reads that and was given something else. Who sees that
+others have another history behind a round says it, too: each side of a fork holds what it was told, and never hears of the
+other's. When more than f peers state one content and more than f another, at least one of each is honest, so the server has said
+both: that is proof.
 A turn is of one life, one shard, one attempt and one history: an honest server makes one result in it.
 """
 
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from hashlib import blake2b
 from struct import pack
 from typing import Any, TypeAlias
@@ -154,14 +156,15 @@ class Witness:
             while len(handed) > TURNS_KEPT:
                 del handed[min(handed, key=lambda place: place[1])]
 
-    def statements(self, round_id: int) -> list[Charge]:
-        """What is disputed of it, and not yet stated, in that round: the latest last."""
+    def statements(self, round_id: int, forked: Container[int] = ()) -> list[Charge]:
+        """What is disputed of it, and not yet stated, in that round: the latest last. ``forked``: rounds after which others were
+        seen with another history, though nobody here may have seen the result that they have."""
         oldest = round_id - self.receipts.window
         handed = [item for known in self._handed.values() for item in known.items()]
         told = [(place, c) for place, c in handed if c.round_id >= oldest and self.receipts.wants(self.local, c)]
         contents = {said for heard in self._heard.values() for said in heard}
         apart = {place for place, number in Counter([place for place, _ in contents]).items() if number > 1}
-        disputed = [charge for place, charge in told if place in apart or self.receipts.is_disputed(charge)]
+        disputed = [c for place, c in told if place in apart or place[1] in forked or self.receipts.is_disputed(c)]
         return sorted(disputed, key=lambda charge: charge.round_id)
 
 

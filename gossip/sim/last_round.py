@@ -1,6 +1,7 @@
 """The end of a simulated training: all scripts come to their last round, and whoever serves that one lies in it.
 
-In any other round the next one's hashes would tell. What is said is a little longer than the truth, so nobody refuses it.
+In any other round the next one's hashes would tell. What is said is a little longer than the truth, so nobody refuses it. In some
+runs one peer is killed shortly before, and comes back to those who have finished, or are about to.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gossip.core.events import Payload
-from gossip.core.messages import Commit, Envelope, PeerId
+from gossip.core.messages import Commit, Envelope, PeerId, StateRequest, Voucher
 from gossip.core.peer import Peer
 from gossip.core.rolling import RollingRounds
 from gossip.lying import Letter
@@ -29,6 +30,11 @@ ROUNDS = 3  # that are still trained, at least
 LOOKED_AT = 12
 LONGER = np.float32(1.01)
 SLICE_S = 0.25
+LATE_SHARE = 0.6  # of the ends, where enough are there without one
+AWAY_S = (0.05, 3.0)
+COPY_SHARES = (0.0, 0.1, 0.2, 0.3)
+"""Of a round timeout, that it may take to copy a state, or to take one over: who waits longer asks somebody else."""
+LOST_MOST = 3  # words about states from the one that is late to another, or back, one after the other
 
 
 class LiesAtLast:
@@ -69,6 +75,34 @@ class LiesAtLast:
         return [(to, envelope, payload)] if self._then is None else self._then(sender, to, envelope, payload)
 
 
+class Latecomer:
+    """One that is killed in its last rounds, and comes back; what is said first to it and by it about states may be lost. Sets
+    ``Swarm.outgoing``."""
+
+    def __init__(self, swarm: Swarm[Peer], peer: PeerId, last: int, rng: Random) -> None:
+        self.peer, self._then = peer, swarm.outgoing
+        away_s, copy_s = rng.uniform(*AWAY_S), rng.choice(COPY_SHARES) * swarm.hosts[peer].core.settings.rounds.round_timeout_s
+        self._lost = {(other, asks): rng.randint(0, LOST_MOST) for other in swarm.hosts for asks in (True, False)}
+        self.takes_s = away_s + LOST_MOST + 4 * copy_s
+        swarm.restart(peer, away_s)
+        for host in swarm.hosts.values():
+            if isinstance(host.trainer, ToyTrainer):
+                host.trainer.snapshot_s = max(copy_s, host.trainer.snapshot_s)
+        trainer = swarm.hosts[peer].trainer
+        if isinstance(trainer, ToyTrainer):
+            trainer.rounds = last
+        swarm.outgoing = self
+
+    def __call__(self, sender: PeerId, to: PeerId, envelope: Envelope, payload: Payload | None) -> Iterable[Letter]:
+        asks = isinstance(envelope.message, StateRequest)
+        if self.peer in (sender, to) and (asks or isinstance(envelope.message, Voucher)):
+            words = to if sender == self.peer else sender, asks
+            self._lost[words] -= 1
+            if self._lost[words] >= 0:
+                return []
+        return [(to, envelope, payload)] if self._then is None else self._then(sender, to, envelope, payload)
+
+
 def play_end(swarm: Swarm[Peer], liars: frozenset[PeerId], checker: EndsAlike) -> int:
     """Where somebody may lie, and a majority is needed: lets all come to their end, and judges it. How many were lied to.
 
@@ -86,12 +120,23 @@ def play_end(swarm: Swarm[Peer], liars: frozenset[PeerId], checker: EndsAlike) -
     for host in swarm.hosts.values():
         if isinstance(host.trainer, ToyTrainer):
             host.trainer.rounds = last
+    late = _latecomer(swarm, cores, liars, last, rng)
     rounds = settings.rounds
-    until = swarm.now + 2 * (rounds.drain_timeout_s + rounds.round_timeout_s)
+    until = swarm.now + 2 * (rounds.drain_timeout_s + rounds.round_timeout_s) + (late.takes_s if late is not None else 0.0)
     while swarm.now < until and any(_trains(swarm, peer) for peer in cores):
         swarm.run_for(SLICE_S)
     checker.judge_end(swarm, [peer for peer in cores if peer not in liars])
     return lies.told
+
+
+def _latecomer(
+    swarm: Swarm[Peer], cores: dict[PeerId, Peer], liars: frozenset[PeerId], last: int, rng: Random
+) -> Latecomer | None:
+    """Where the others are enough for the rounds that remain, and to tell it what they hold."""
+    lot, honest = rng.random(), [peer for peer in sorted(cores) if peer not in liars]
+    settings, roster = next(iter(cores.values())).settings, max(len(core.rounds.roster) for core in cores.values())
+    enough = max(2 * settings.f, roster // 2, settings.updates_min - 1) < len(cores) - 1
+    return Latecomer(swarm, rng.choice(honest), last, rng) if honest and enough and lot < LATE_SHARE else None
 
 
 def _last_of(core: Peer, liars: frozenset[PeerId]) -> int:
@@ -108,4 +153,5 @@ def _last_of(core: Peer, liars: frozenset[PeerId]) -> int:
 def _trains(swarm: Swarm[Peer], peer: PeerId) -> bool:
     """Whether it has not come to its end yet."""
     host = swarm.hosts[peer]
-    return host.running and isinstance(host.trainer, ToyTrainer) and host.trainer.confirmed is None
+    comes = host.running or host.state == "starting"
+    return comes and isinstance(host.trainer, ToyTrainer) and host.trainer.confirmed is None

@@ -43,6 +43,7 @@ from gossip.world_faults import (
 
 from .checkers import Circumstances, Panel, Violation, every_checker
 from .checkers.concluding import EndsAlike
+from .checkers.helping import RemindsTheSilent, SaysThatNoRoundComes, StaysForTakers
 from .checkers.promptness import AT_ONCE_S
 from .checkers.rounds import rule_has_enough
 from .driver import Swarm, address
@@ -60,6 +61,9 @@ SAMPLES = 997  # in an epoch: a prime, so that the last round of one is uneven
 
 TRUST = TrustSettings(quarantine_rounds=12, parole_rounds=8)
 """Who stands out goes through quarantine and parole, and back, within the rounds of a run."""
+
+AT_THE_END = RemindsTheSilent | SaysThatNoRoundComes | StaysForTakers
+"""Checkers that hold through a lie in the last round, too."""
 
 FORKING = Partition | Flap | Ring | Loss | Corrupt | Reset | Reorder | Spike | Delay | Narrow
 """Faults by which a commit may reach some and not others."""
@@ -180,7 +184,7 @@ def run(schedule: Schedule, observers: Iterable[Observer] = ()) -> Outcome:
         found = _reached(swarm, schedule.compute_s[0]), swarm.now, _left(swarm), _reports(swarm)
         swarm.hooks.remove(panel)  # the lie that comes forks the history
         ends = next(checker for checker in panel.checkers if isinstance(checker, EndsAlike))
-        swarm.hooks.append(ends)
+        swarm.hooks.extend([ends, *[checker for checker in panel.checkers if isinstance(checker, AT_THE_END)]])
         lied_to = play_end(swarm, ends.circumstances.liars, ends)
     except Exception as error:  # noqa: BLE001 - whatever leaves a core is a finding, not an end of the search
         blamed = panel.blame(swarm, error)

@@ -78,6 +78,22 @@ def test_l7_one_that_has_finished_and_lets_others_wait_for_a_round_to_come_is_ca
     assert checker.judged
 
 
+@pytest.mark.parametrize("plant", [goes_on_promising, None])
+def test_l7_one_that_waits_for_others_word_on_its_last_round_promises_none_either(plant: Plant | None) -> None:
+    """Seed 737002: one that was told a lie in that round, and heard two different vouchers, named a round that never came."""
+    checker = SaysThatNoRoundComes()
+    swarm = ends_under(checker, plant)
+    swarm.stop_trainer(LATE)
+    swarm.run_until(lambda: swarm.hosts[0].core.confirming.round_id == ROUNDS, limit_s=20)
+    asked = Received(1, 0, StateRequest(b"lineage!", 7, ROUNDS + 2, "voucher"))
+    swarm.at(swarm.now, lambda: swarm.inject(0, asked))
+    if plant is not None:
+        assert f"does not say that no round comes after {ROUNDS} here" in caught(swarm)
+        return
+    swarm.run_for(0.1)
+    assert checker.judged
+
+
 def forgets_takers(core: Peer) -> None:
     core.ending.asked = lambda peer, message, now: None  # type: ignore[method-assign]
 

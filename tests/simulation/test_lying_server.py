@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from test_ending import run_to, swarm_that_ends
 
-from gossip.core.events import Committed, Effect, Go, Received, Report
-from gossip.core.messages import Gossip, PeerId, Rumour
+from gossip.core.events import Committed, Effect, Go, Payload, Received, Report
+from gossip.core.messages import Commit, Envelope, Gossip, PeerId, Rumour
 from gossip.fault_kinds import Crash, Restart
+from gossip.lies import LIES
+from gossip.lying import Letter, Liar, say
 from gossip.sim.driver import Swarm
 from gossip.sim.observer import Observer
 from gossip.sim.play import run
@@ -112,6 +115,37 @@ def test_a_server_that_tells_peers_different_results_is_locked_up_by_what_they_s
     assert outcome.violation is None, outcome.violation
     assert seen.locked == {liar}
     assert any("different results" in reason for reason in seen.reasons)
+
+
+def turned(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[Letter] | None:
+    """Half of the peers are told the truth, the others 1.01 times that, and in the next turn the other way round: all of it looks
+    right, and each peer agrees with everybody else in some turn."""
+    commit = envelope.message
+    if not isinstance(commit, Commit) or commit.server != liar.peer or payload is None:
+        return None
+    turns: list[int] = liar.heard.setdefault("turns", [])  # type: ignore[arg-type,assignment]
+    if commit.round_id not in turns:
+        turns.append(commit.round_id)
+    if (to + turns.index(commit.round_id)) % 2 == 0 or commit.digest in liar.forged:
+        return None
+    truth, digest = payload, commit.digest
+    lie = liar.once(("turned", digest), lambda: liar.forge(truth.data * np.float32(1.01), digest=True))
+    liar.forged.add(lie.digest)
+    return [(to, say(envelope, digest=lie.digest), lie)]
+
+
+@pytest.mark.parametrize(("peers", "liar"), [(6, 0), (8, 6)])
+def test_a_server_whose_different_results_all_look_right_is_locked_up_by_those_who_see_that_the_history_has_forked(
+    peers: int, liar: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody refuses one, so each side goes on with what it has, and the smaller takes over a state: nobody hears of both."""
+    monkeypatch.setitem(LIES, "two_results", turned)
+    seen = Verdicts()
+    schedule = Schedule(7, peers=peers, active_s=4.0, duration_s=4.0, compute_s=(0.02, 0.04), aggregator="suspicion")
+    outcome = run(replace(schedule, faults=(NodeLie("two_results", (liar,)),), round_timeout_s=0.5), [seen])
+    assert outcome.violation is None, outcome.violation
+    assert seen.locked == {liar}
+    assert all("different results" in reason for reason in seen.reasons)
 
 
 def test_who_refuses_the_result_of_a_later_attempt_makes_none_of_the_updates_that_others_gave_it_before() -> None:

@@ -44,7 +44,7 @@ class Desk:
             partings=self.partings,
             skip_reason=lambda peer: self.skipped.get(peer, ""),
         )
-        astray: Any = SimpleNamespace(is_passed=lambda round_id: self.passed, shards=[self.shard])
+        astray: Any = SimpleNamespace(is_passed=lambda round_id: self.passed, shards=[self.shard], forked={})
         view: Any = SimpleNamespace(is_gone=self.is_gone, met=lambda: {*range(16)} - self.unknown)
         self.trust = self.agreed.trust
         self.doubts = Doubts(self.agreed, astray, server, view, self.advance)

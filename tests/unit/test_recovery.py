@@ -559,6 +559,19 @@ def test_what_is_asked_for_again_is_answered_once() -> None:
     assert bench.core.giving.asks[1].what == "state", "another question of the same peer takes the place of the first"
 
 
+def test_a_donor_that_has_no_more_rounds_keeps_the_copy_that_its_taker_did_not_wait_for() -> None:
+    bench = Bench()
+    bench.do(bench.core.giving.close())
+    here = bench.rounds.round_id
+    ask(bench, 1, 0)
+    bench.hear(1, StateRequest(LINEAGE, 2, here + 2, "voucher"))
+    answers(bench)
+    packed(bench, here)
+    bench.hear(1, StateRequest(LINEAGE, 3, 0, "voucher"))
+    assert bench.snapshots == 1
+    assert answers(bench)[1].digest  # type: ignore[union-attr]
+
+
 def test_a_donor_that_has_no_more_rounds_says_so_to_all_who_wait_for_one() -> None:
     bench = Bench()
     ask(bench, 1, 9)

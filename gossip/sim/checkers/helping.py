@@ -63,8 +63,8 @@ class RemindsTheSilent(Checker):
 
 
 class SaysThatNoRoundComes(Checker):
-    """L7: who has finished, or leaves, tells everybody who asks for its state before a round to come that there will be none:
-    nobody waits for that in vain."""
+    """L7: who has had its last round, or leaves, tells everybody who asks for its state before a round to come that there will be
+    none: nobody waits for that in vain."""
 
     invariant = "L7"
     events = (StateRequest,)
@@ -84,7 +84,9 @@ class SaysThatNoRoundComes(Checker):
 
     def after_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
         core = peer_core(swarm, peer)
-        if core is None or core.phase != "draining" or not isinstance(event, Received):
+        if core is None or not isinstance(event, Received):
+            return
+        if core.phase != "draining" and (core.phase != "running" or core.confirming.round_id is None):
             return
         ask = event.message
         if isinstance(ask, StateRequest) and ask.round_id > core.rounds.round_id:
