@@ -97,8 +97,8 @@ class Latecomer:
         asks = isinstance(envelope.message, StateRequest)
         if self.peer in (sender, to) and (asks or isinstance(envelope.message, Voucher)):
             words = to if sender == self.peer else sender, asks
-            self._lost[words] -= 1
-            if self._lost[words] >= 0:
+            if (left := self._lost.get(words, 0)) > 0:  # nothing of one that joins at the end
+                self._lost[words] = left - 1
                 return []
         return [(to, envelope, payload)] if self._then is None else self._then(sender, to, envelope, payload)
 
