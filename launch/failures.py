@@ -34,15 +34,19 @@ class Frame:
         return not self.file.startswith("<") and not any(path.startswith(f"{root}/") for root in (*libraries, *ours))
 
 
-def explain(life: Life, going_on: int, folder: Path) -> list[str]:
+def explain(life: Life, going_on: int, finished: int, folder: Path) -> list[str]:
     """Lines for people about a peer that failed.
 
     Args:
         life: How it ended.
         going_on: Peers that go on.
+        finished: Peers that ended well before.
         folder: The peer's folder, ``<run>/peer-<id>``.
     """
-    left = f"{going_on} peer{'s' if going_on != 1 else ''} go{'es' if going_on == 1 else ''} on"
+    if going_on or not finished:
+        left = f"{going_on} peer{'s' if going_on != 1 else ''} go{'es' if going_on == 1 else ''} on"
+    else:
+        left = f"{finished} peer{'s have' if finished != 1 else ' has'} finished"
     written = read_error(folder, life.incarnation)
     if written is not None:
         at = f" at round {written['round']}" if isinstance(written.get("round"), int) and written["round"] >= 0 else ""

@@ -287,7 +287,7 @@ class Supervisor:
             return
         if life.code is not None:
             going_on = sum(process.running for process in self._processes.values())
-            lines = explain(life, going_on, self.folder / f"peer-{life.peer}")
+            lines = explain(life, going_on, len(self.outcome.finished), self.folder / f"peer-{life.peer}")
             # The first failure is mostly the cause of the others.
             for line in lines[:1] if self._explained else lines:
                 self.screen.say(line)

@@ -41,14 +41,14 @@ class Traffic:
     """Counts since the start. Units: messages and bytes.
 
     ``dropped`` counts by reason. By a fault that was injected, either way: ``cut``, ``lost``. On the way out: ``no_link``
-    (unknown peer, or no connection), ``full`` (too much is queued for that peer), ``bad_address``. On the way in:
-    ``malformed`` (not a message), ``foreign_run`` (of another run), ``own_name`` (somebody else who claims to be us),
-    ``wrong_lane``, ``unexpected`` (a payload where none may come), ``wrong_size``, ``too_large``, ``gap`` (a chunk that does
-    not follow, or a payload that was never finished), ``unknown_transfer`` (a chunk of no payload), ``crowded`` (too many
-    unfinished payloads of one sender), ``corrupt`` (the checksum does not fit). By keys, on the way out: ``keyless`` (no key of
-    that peer is known yet); on the way in, connections: ``unknown_key``, ``no_key``, ``stale_key`` (it takes another key for
-    ours), ``bad_handshake`` (anything else that is none), and messages: ``wrong_name`` (of another peer than the key's),
-    ``revoked_key``.
+    (unknown peer, or no connection), ``full`` (too much is queued for that peer), ``bad_address``. On the way in: ``malformed``
+    (not a message), ``foreign_run`` (of another run), ``own_name`` (somebody else who claims to be us), ``wrong_lane``,
+    ``spoken_to`` (a connection of ours, on which only we speak), ``unexpected`` (a payload where none may come),
+    ``wrong_size``, ``too_large``, ``gap`` (a chunk that does not follow, or a payload that was never finished),
+    ``unknown_transfer`` (a chunk of no payload), ``crowded`` (too many unfinished payloads of one sender), ``corrupt`` (the
+    checksum does not fit). By keys, on the way out: ``keyless`` (no key of that peer is known yet); on the way in, connections:
+    ``unknown_key``, ``no_key``, ``stale_key`` (it takes another key for ours), ``bad_handshake`` (anything else that is none),
+    and messages: ``wrong_name`` (of another peer than the key's), ``revoked_key``.
 
     ``notices`` holds what is to be told to people and was not taken from there yet, each matter once.
     """

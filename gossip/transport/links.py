@@ -34,7 +34,7 @@ MONITORED = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | REFUSED | z
 _DONTWAIT = int(zmq.DONTWAIT)
 _DONTWAIT_MORE = int(zmq.DONTWAIT | zmq.SNDMORE)
 _EVENTS = int(zmq.EVENTS)
-_POLLOUT = int(zmq.POLLOUT)
+_POLLIN, _POLLOUT = int(zmq.POLLIN), int(zmq.POLLOUT)
 _MONITOR_EVENT = struct.Struct("=Hi")
 
 
@@ -52,6 +52,7 @@ class ZmqLane:
         self.turned_away = 0  # times in a row
         self.turned_away_by, self._turned_away_since = 0, 0.0
         self._refused = self._owes_greeting = False
+        self.spoken_to = False  # the other side spoke on this connection, which is ours to speak on: it ended for that
         self._greets = keys is not None
         self.socket = new_socket(context, zmq.DEALER, bulk=bulk)
         if keys is not None:
@@ -80,9 +81,18 @@ class ZmqLane:
                 self.turned_away = 0
                 self._owes_greeting = self._greets
             news.append(self.up)
+        # Asked whether or not: until then ``room_fd`` stays readable.
+        if cast(int, self.socket.get(_EVENTS)) & _POLLIN and not self.spoken_to:
+            self._hang_up()
+            news.append(False)
         if self._owes_greeting:
             self._greet()
         return news
+
+    def _hang_up(self) -> None:
+        """What comes here is read by nobody, and kept without bound until then."""
+        self.spoken_to, self.up, self._owes_greeting = True, False, False
+        self.socket.disconnect(self.address)
 
     def _greet(self) -> None:
         """By what it says first the other side knows whose the connection is (``guard``)."""
@@ -107,12 +117,15 @@ class ZmqLane:
 
     @property
     def again_s(self) -> float | None:
+        if self.spoken_to:
+            return AGAIN_MAX_S
         return min(AGAIN_MAX_S, AGAIN_S * 2.0 ** min(self.turned_away - 1, 10)) if self._refused else None
 
     def retry(self) -> bool:
-        if self._refused:
-            self._refused = False
+        if self._refused and not self.spoken_to:
             self.socket.disconnect(self.address)
+        if self._refused or self.spoken_to:
+            self._refused = self.spoken_to = False
             self.socket.connect(self.address)
         return True
 

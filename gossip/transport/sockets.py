@@ -16,31 +16,45 @@ from .holders import holder_of
 
 _ENDPOINT = re.compile(r"tcp://(\[[0-9a-fA-F:]+\]|[0-9.]+):([0-9]{1,5})", re.ASCII)
 
+HANDSHAKE_BYTES_MAX = 512  # of what comes on an outbound connection: CURVE's longest command has 168, an error's words 256
 _BOTH_LANES: dict[zmq.SocketOption, int] = {
     zmq.LINGER: 0,  # the default, for ever, hangs the end of the context
     zmq.HANDSHAKE_IVL: 1500,  # ms; somebody who connects and says nothing is thrown out (default 30 s)
     zmq.RECONNECT_IVL: 50,  # ms, doubling up to
     zmq.RECONNECT_IVL_MAX: 1000,
     zmq.CONNECT_TIMEOUT: 2000,
-    zmq.TCP_KEEPALIVE: 1,
+    zmq.TCP_KEEPALIVE: 1,  # who vanished without a word is forgotten after half a minute, where nothing was on its way
+    zmq.TCP_KEEPALIVE_IDLE: 10,
+    zmq.TCP_KEEPALIVE_INTVL: 5,
+    zmq.TCP_KEEPALIVE_CNT: 4,
     zmq.BACKLOG: 256,
 }
-# A stopped process or a cut link shows on the control lane within 300..400 ms (default: never). On the bulk lane a reader that
-# is busy stops taking chunks, and with them heartbeats: 300 ms there would cut off everybody who aggregates for that long.
-# TCP_MAXRT counts the time that a full reader takes nothing, too.
-_CONTROL_HEARTBEAT = {zmq.HEARTBEAT_IVL: 100, zmq.HEARTBEAT_TIMEOUT: 300, zmq.HEARTBEAT_TTL: 300, zmq.TCP_MAXRT: 5000}
-_BULK_HEARTBEAT = {zmq.HEARTBEAT_IVL: 1000, zmq.HEARTBEAT_TIMEOUT: 30_000, zmq.HEARTBEAT_TTL: 30_000, zmq.TCP_MAXRT: 30_000}
-_CONTROL = {zmq.MAXMSGSIZE: HEADER_BYTES_MAX, zmq.SNDHWM: 256, zmq.RCVHWM: 256} | _CONTROL_HEARTBEAT
+# A socket that sends heartbeats aborts its process when a connection ends whose input has stopped because its queue is full
+# (libzmq 4.3.5, #4364: the timer writes to it, "Assertion failed: !_io_error"). Whoever sends a little more than is read, and
+# hangs up, can do that, and so does a peer that dies while we sleep. So the inbound sockets, whose queues are short, send none,
+# and those that do, the outbound ones of the control lane, have a queue without end, in which nothing is to come
+# (``links.ZmqLane`` hangs up on who speaks there).
+#
+# A stopped process or a cut link shows there within 300..400 ms (default: never). What is said about the one lane counts for
+# both. TCP_MAXRT counts the time that a full reader takes nothing, too.
+_HEARTBEAT = {zmq.HEARTBEAT_IVL: 100, zmq.HEARTBEAT_TIMEOUT: 300, zmq.HEARTBEAT_TTL: 300}
+_OUTBOUND = {zmq.MAXMSGSIZE: HANDSHAKE_BYTES_MAX, zmq.RCVHWM: 0}
+_CONTROL_OUT = _OUTBOUND | _HEARTBEAT | {zmq.SNDHWM: 256, zmq.TCP_MAXRT: 5000}
+_CONTROL_IN = {zmq.MAXMSGSIZE: HEADER_BYTES_MAX, zmq.RCVHWM: 256, zmq.TCP_MAXRT: 5000}
 # Marks count whole messages, here of one chunk: a reader that sleeps costs 4 MiB, not 1 GiB.
-_BULK = {zmq.MAXMSGSIZE: max(CHUNK_BYTES, HEADER_BYTES_MAX + FIRST.size) + 1024, zmq.SNDHWM: 4, zmq.RCVHWM: 4} | _BULK_HEARTBEAT
+_BULK_OUT = _OUTBOUND | {zmq.SNDHWM: 4, zmq.TCP_MAXRT: 30_000}
+_BULK_BYTES_MAX = max(CHUNK_BYTES, HEADER_BYTES_MAX + FIRST.size) + 1024
+_BULK_IN = {zmq.MAXMSGSIZE: _BULK_BYTES_MAX, zmq.RCVHWM: 4, zmq.TCP_MAXRT: 30_000}
 
 
 def new_socket(context: zmq.Context[zmq.Socket[bytes]], kind: int, *, bulk: bool) -> zmq.Socket[bytes]:
     """``kind`` is ROUTER, to be bound, or DEALER, to be connected. No routing id is ever set: libzmq draws them."""
     socket = context.socket(kind)
-    for option, value in (_BOTH_LANES | (_BULK if bulk else _CONTROL)).items():
+    inbound = kind == zmq.ROUTER
+    own = (_BULK_IN if inbound else _BULK_OUT) if bulk else (_CONTROL_IN if inbound else _CONTROL_OUT)
+    for option, value in (_BOTH_LANES | own).items():
         socket.set(option, value)
-    if kind == zmq.ROUTER:
+    if inbound:
         socket.set(zmq.ROUTER_MANDATORY, 1)
         socket.set(zmq.ROUTER_HANDOVER, 0)
     else:

@@ -153,6 +153,8 @@ class ZeroMQTransport:
             self._by_fd[lane.news_fd] = (link, lane)
             self._rare.register(lane.news_fd, select.EPOLLIN)
             self._open(lane, time.monotonic())
+        self._by_fd[link.control.room_fd] = (link, link.control)  # nothing is to come there: what does is told at once
+        self._rare.register(link.control.room_fd, select.EPOLLIN)
 
     def disconnect(self, peer: PeerId) -> None:
         self._keyless.pop(peer, None)
@@ -163,9 +165,10 @@ class ZeroMQTransport:
     def _close_link(self, link: Link, linger_ms: int) -> None:
         link.forget()
         self._unwatch(link)
+        for fd in (link.control.room_fd, *(lane.news_fd for lane in link.lanes)):
+            self._rare.unregister(fd)
+            del self._by_fd[fd]
         for lane in link.lanes:
-            self._rare.unregister(lane.news_fd)
-            del self._by_fd[lane.news_fd]
             self._closed_lanes.pop(lane.news_fd, None)
             lane.close(linger_ms)
 
@@ -214,7 +217,11 @@ class ZeroMQTransport:
 
     def _hear(self, link: Link, lane: ZmqLane | BulkLane, arrivals: list[Arrival]) -> None:
         news = lane.news()
-        if isinstance(lane, ZmqLane) and lane.turned_away:
+        if isinstance(lane, ZmqLane) and lane.spoken_to and False in news:
+            self.traffic.drop("spoken_to")
+            told = f"peer {link.peer} at {lane.address} speaks where it is to listen: hung up on it"
+            self.traffic.note(("spoken_to", link.peer), told, "it is no peer of gossip, or a lying one")
+        elif isinstance(lane, ZmqLane) and lane.turned_away:
             self._turned_away(link, lane)
         elif True in news:
             self.traffic.settled(("turned_away", link.peer))

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import random
+import socket
 import struct
+import subprocess
 
 import psutil
 import pytest
-from zeromq_rig import GREETING, Watched, header, raw, speaks_zmtp, stranger, transport, update, wait_closed
+import zmq
+from zeromq_rig import GREETING, Watched, header, process, raw, speaks_zmtp, stranger, transport, update, wait_closed
 
-from gossip.core.events import LinkUp
+from gossip.core.events import LinkDown, LinkUp
 from gossip.core.messages import Envelope, Ping, StateOffer
 from gossip.transport.chunks import CHUNK_BYTES, FIRST, FIRST_MARK, NEXT, NEXT_MARK
 from gossip.transport.codec import encode
@@ -256,3 +259,50 @@ def test_many_unfinished_payloads_of_one_name_hold_two_buffers(victim):
         watched.until(lambda: total(victim) == 2, "two drops")
     assert victim.traffic.dropped == {"crowded": 2}
     assert len(victim._assembly) == 2
+
+
+@pytest.mark.parametrize("lane", [0, 1])
+def test_who_sends_more_than_is_read_and_hangs_up_does_not_abort_us(small, lane: int):
+    """libzmq #4364: a heartbeat on a connection that ended while its input was stopped. Its own is due in a second."""
+    watched = Watched(small)
+    asleep = "print('asleep', flush=True); sys.stdin.readline(); peer.send(1, Ping(7, 1, ()))"
+    with process(small, then=asleep) as victim:
+        watched.until(lambda: LinkUp(0) in watched.heard[small], "LinkUp")
+        assert victim.stdout.readline() == "asleep\n"
+        connection = speaks_zmtp(small._links[0].addresses[lane])
+        connection.settimeout(0.5)
+        with contextlib.suppress(TimeoutError):
+            while True:  # until the victim's queue is full, and then the kernel's
+                connection.sendall(b"\x02" + struct.pack(">Q", 60_000) + bytes(60_000))
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        connection.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            pytest.fail(f"the victim ended with {victim.wait(1.5)}")
+        victim.stdin.write("go on\n")
+        watched.until(lambda: bool(watched.received(small)), "the victim's ping")
+
+
+def test_who_speaks_where_it_is_to_listen_is_hung_up_on_and_does_not_abort_us(small):
+    context = zmq.Context()
+    control, bulk = (context.socket(zmq.ROUTER) for _ in range(2))
+    try:
+        for one in (control, bulk):
+            one.set(zmq.SNDHWM, 0)
+            one.set(zmq.LINGER, 0)
+            one.bind("tcp://127.0.0.1:*")
+        watched = Watched(small)
+        small.connect(5, *(one.get(zmq.LAST_ENDPOINT).decode() for one in (control, bulk)))
+        watched.until(lambda: watched.heard[small] == [LinkUp(5)], "LinkUp")
+        assert small.send(5, Ping(1, 1, ()))
+        assert control.poll(30_000)
+        name, _ = control.recv_multipart()
+        for _ in range(20_000):
+            control.send_multipart([name, b"lies"])
+        watched.until(lambda: len(watched.heard[small]) > 1, "LinkDown")
+        assert watched.heard[small] == [LinkUp(5), LinkDown(5, "control connection closed")]
+        assert small.traffic.dropped == {"spoken_to": 1}
+        assert "speaks where it is to listen" in small.traffic.notices[0].message
+        watched.serves(small)
+        watched.until(lambda: watched.heard[small].count(LinkUp(5)) == 2, "another try")
+    finally:
+        context.destroy(linger=0)

@@ -30,7 +30,7 @@ def write(folder: Path, **fields: Any) -> None:
 def test_what_the_session_wrote_is_told_with_the_round_and_the_users_frames(tmp_path: Path) -> None:
     frames = [{"file": "/home/me/train.py", "line": 40, "function": "main", "code": "loss = f(x)"}]
     write(tmp_path, peer=2, round=391, type="ValueError", message="Expected 32", frames=frames)
-    lines = explain(life(), 3, tmp_path)
+    lines = explain(life(), 3, 0, tmp_path)
     assert lines[0] == "x peer 2 failed at round 391 (exit code 1); 3 peers go on"
     assert lines[1] == "  /home/me/train.py:40  loss = f(x)"
     assert lines[2] == "  ValueError: Expected 32"
@@ -38,7 +38,7 @@ def test_what_the_session_wrote_is_told_with_the_round_and_the_users_frames(tmp_
 
 
 def test_a_script_that_died_before_the_session_is_explained_from_its_stderr(tmp_path: Path) -> None:
-    lines = explain(life(TRACEBACK), 1, tmp_path)
+    lines = explain(life(TRACEBACK), 1, 0, tmp_path)
     assert lines[0] == "x peer 2 ended: exit code 1; 1 peer goes on"
     assert "  /home/me/train.py:40  loss = F.cross_entropy(model(x), y)" in lines
     assert "  ValueError: Expected input batch_size (32) to match target batch_size (31)" in lines
@@ -47,7 +47,7 @@ def test_a_script_that_died_before_the_session_is_explained_from_its_stderr(tmp_
 def test_an_explanation_is_never_longer_than_twelve_lines(tmp_path: Path) -> None:
     frames = [{"file": f"/home/me/{number}.py", "line": 1, "code": "x" * 500} for number in range(50)]
     write(tmp_path, type="ValueError", message="\n".join(map(str, range(100))), frames=frames, hint="do this")
-    lines = explain(life(TRACEBACK * 3), 3, tmp_path)
+    lines = explain(life(TRACEBACK * 3), 3, 0, tmp_path)
     assert len(lines) <= LINES_MAX
     assert max(map(len, lines)) <= 160
     assert lines[-1].startswith("  log: ")
@@ -55,19 +55,25 @@ def test_an_explanation_is_never_longer_than_twelve_lines(tmp_path: Path) -> Non
 
 def test_a_syntax_error_is_explained(tmp_path: Path) -> None:
     tail = '  File "/home/me/train.py", line 3\n    def f(:\n          ^\nSyntaxError: invalid syntax\n'
-    lines = explain(life(tail), 0, tmp_path)
+    lines = explain(life(tail), 0, 0, tmp_path)
     assert "  SyntaxError: invalid syntax" in lines
     assert any("train.py:3" in line for line in lines)
 
 
 def test_a_script_that_says_nothing_is_told_by_its_code(tmp_path: Path) -> None:
-    assert explain(life(), 0, tmp_path) == ["x peer 2 ended: exit code 1; 0 peers go on", f"  log: {tmp_path / 'out.log'}"]
+    assert explain(life(), 0, 0, tmp_path) == ["x peer 2 ended: exit code 1; 0 peers go on", f"  log: {tmp_path / 'out.log'}"]
+
+
+def test_when_nobody_is_left_to_go_on_who_finished_is_told(tmp_path: Path) -> None:
+    assert explain(life(), 0, 1, tmp_path)[0] == "x peer 2 ended: exit code 1; 1 peer has finished"
+    assert explain(life(), 0, 3, tmp_path)[0] == "x peer 2 ended: exit code 1; 3 peers have finished"
+    assert explain(life(), 1, 3, tmp_path)[0] == "x peer 2 ended: exit code 1; 1 peer goes on"
 
 
 def test_a_signal_has_its_name(tmp_path: Path) -> None:
-    assert "killed by SIGSEGV" in explain(life(code=None, number=signal.SIGSEGV), 0, tmp_path)[0]
+    assert "killed by SIGSEGV" in explain(life(code=None, number=signal.SIGSEGV), 0, 0, tmp_path)[0]
 
 
 def test_an_error_of_an_earlier_life_is_not_told_again(tmp_path: Path) -> None:
     write(tmp_path, incarnation=3, type="ValueError", message="old")
-    assert not any("old" in line for line in explain(life(), 0, tmp_path))
+    assert not any("old" in line for line in explain(life(), 0, 0, tmp_path))
