@@ -44,16 +44,20 @@ while peer.round < 20:
     optimizer.step()
 peer.close()
 """
-RAISES = TRAIN.replace("WIDTH", "2").replace(
-    "while peer.round < 20:\n",
-    "def over():\n"  # no sooner than the launcher has heard of the other's end
-    "    return '\"exited\"' in (peer.run_dir / 'events.jsonl').read_text()\n"
-    "while peer.round < 20 or peer.id == 0 and not over():\n",
-).replace(
-    "    loss.backward()\n",
-    "    if peer.id == 1 and peer.round == 3:\n"
-    '        raise ValueError("Expected input batch_size (32) to match target batch_size (31)")\n'
-    "    loss.backward()\n",
+RAISES = (
+    TRAIN.replace("WIDTH", "2")
+    .replace(
+        "while peer.round < 20:\n",
+        "def over():\n"  # no sooner than the launcher has heard of the other's end
+        "    return '\"exited\"' in (peer.run_dir / 'events.jsonl').read_text()\n"
+        "while peer.round < 20 or peer.id == 0 and not over():\n",
+    )
+    .replace(
+        "    loss.backward()\n",
+        "    if peer.id == 1 and peer.round == 3:\n"
+        '        raise ValueError("Expected input batch_size (32) to match target batch_size (31)")\n'
+        "    loss.backward()\n",
+    )
 )
 OTHER_MODEL = TRAIN.replace("WIDTH", "2 + (os.environ['GOSSIP_PEER'] == '2')")
 OTHER_OPTIMIZER = """\
