@@ -35,7 +35,7 @@ class Agreed:
         self.silences = Silences(settings.trust, settings.f)
         self.receipts = Receipts(settings.f)
         batches = len(settings.peers) if settings.batch_policy == "fixed_global" else 0
-        self.cursor = DataCursor(at_least=settings.updates_min, batches=batches, paced=settings.slices == "speed")
+        self.cursor = DataCursor(batches=batches, paced=settings.slices == "speed")
         self.foresight = Foresight()
         self.roster = Roster(settings.peers, settings.lineage)
         self.rates: tuple[float, ...] = ()  # that were stepped with last, as far as that is known here
@@ -48,6 +48,8 @@ class Agreed:
         """The next round begins: gives out its samples. Returns who is in quarantine in it."""
         round_id, locked = self.lineage.next_round, self.trust.quarantined()
         self._sharers = self._next_sharers(locked)
+        # Who is proven faulty is out of f: the rule works with the updates of fewer.
+        self.cursor.at_least = self.settings.updates_needed(self.settings.f - len(locked.intersection(self.roster.peers)))
         self._slices = self.cursor.assign(self._sharers)
         tables = self.trust.pack(), self.cursor.pack(), self.silences.pack(), self.receipts.pack()
         self._snapshots[round_id] = (self.roster.peers, *tables)

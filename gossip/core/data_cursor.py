@@ -20,6 +20,9 @@ from .pace import LEVELS, Pace
 Ranges: TypeAlias = tuple[tuple[int, int], ...]
 """(start, stop) pairs, stop not included, in ascending order."""
 
+_Pending: TypeAlias = tuple[int, tuple[PeerId, ...], tuple[PeerId, ...]]
+"""A round's ``at_least``, roster and contributors."""
+
 PENDING_ROUNDS = 256
 """Rounds that may be committed before the size of the data is known."""
 
@@ -41,9 +44,10 @@ class DataCursor:
     Args:
         samples_total: Samples in an epoch, 0 while unknown.
         batch: Samples that each peer gets in a round; see ``batches``.
-        at_least: Peers that must get samples in a round for its rule to work. With 1 every epoch is exact. With more, an epoch
-            ends when fewer than that many positions are left over (by failures in its last rounds): a robust rule could
-            never aggregate so few updates, and they would come back for ever. They are reported as never used.
+        at_least: Peers that must get samples in a round for its rule to work; may be set anew before each round. With 1 every
+            epoch is exact. With more, an epoch ends when fewer than that many positions are left over (by failures in its last
+            rounds): a robust rule could never aggregate so few updates, and they would come back for ever. They are reported
+            as never used.
         batches: A round's samples: so many batches, however many peers share them (the same for all cursors of a run). 0: one for
             each peer.
         paced: Who is slow gets smaller slices (the same for all cursors of a run).
@@ -62,7 +66,7 @@ class DataCursor:
         self._recent: tuple[PeerId, ...] = ()  # who contributed to the last round
         self._once, self._never = 0, 0  # of all completed epochs
         self._last: EpochReport | None = None
-        self._pending: list[tuple[tuple[PeerId, ...], tuple[PeerId, ...]]] | None = []  # None: too many, too late
+        self._pending: list[_Pending] | None = []  # None: too many, too late
         if samples_total:
             self.configure(samples_total, batch)
 
@@ -93,9 +97,10 @@ class DataCursor:
                 f"data: the loader was sharded after more than {PENDING_ROUNDS} rounds", "call peer.shard before training begins"
             )
         self.samples_total, self.batch = samples_total, batch
-        pending, self._pending = self._pending, []
-        for roster, contributors in pending:
+        pending, self._pending, at_least = self._pending, [], self.at_least
+        for self.at_least, roster, contributors in pending:
             self.commit(roster, contributors)
+        self.at_least = at_least
 
     def round_samples(self, n: int) -> int:
         """How many samples a round of n peers gives out while there are enough, and nobody is slow."""
@@ -147,7 +152,7 @@ class DataCursor:
         """
         if not self.configured:
             if self._pending is not None:
-                self._pending.append((tuple(roster), tuple(contributors)))
+                self._pending.append((self.at_least, tuple(roster), tuple(contributors)))
                 if len(self._pending) > PENDING_ROUNDS:
                     self._pending = None
             return None
@@ -230,7 +235,7 @@ class DataCursor:
 
     def outlook(self) -> tuple[Any, ...]:
         """All that the next rounds' slices follow from."""
-        where = self.epoch, self._position, self._turn, self._rounds, self._used
+        where = self.at_least, self.epoch, self._position, self._turn, self._rounds, self._used
         return (*where, self._returned, self._recent, self.pace.levels())
 
     # --- as data ----------------------------------------------------------------------------------------------------------
@@ -333,7 +338,7 @@ def _fields(packed: Any) -> tuple[tuple[int, ...], tuple[int, ...], Ranges, tupl
         raise ValueError("data cursor: too many rounds are pending")
     pending = []
     for row in packed[4]:
-        if not isinstance(row, tuple | list) or len(row) != 2:
-            raise ValueError("data cursor: a pending round has a roster and contributors")
-        pending.append((_wholes(row[0]), _wholes(row[1])))
+        if not isinstance(row, tuple | list) or len(row) != 3:
+            raise ValueError("data cursor: a pending round has what its rule needs, a roster and contributors")
+        pending.append((*_wholes(row[:1]), _wholes(row[1]), _wholes(row[2])))
     return numbers, counts, returned, last, pending, recent, pace
