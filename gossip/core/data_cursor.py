@@ -109,10 +109,12 @@ class DataCursor:
     def assign(self, roster: Sequence[PeerId]) -> dict[PeerId, Ranges]:
         """Everybody's slice in the next round: returned positions first, then fresh ones.
 
-        All get alike, but for those who are slow. At the end of an epoch what is left is split likewise, and some may get
-        nothing: those first who did not contribute to the last round, since one that has crashed stays in the roster for a
-        while. The order is the roster's, beginning one later every round. Nobody gets anything while the size of the data is
-        unknown.
+        All get alike, but for those who are slow. The last two rounds of an epoch share what is left alike, so that neither is a
+        step on a handful of samples, and only those share them who contributed to the round before: one that has crashed stays
+        in the roster for a while, and what it is given comes back when there is nothing left to go with it. So a round has less
+        than half of what those who contributed to the one before can take only if that one gave out all that was left, and
+        somebody failed in it. The order is the roster's, beginning one later every round. Nobody gets anything while the size
+        of the data is unknown.
         """
         if not self.configured or not roster:
             return dict.fromkeys(roster, ())
@@ -156,13 +158,12 @@ class DataCursor:
                 if len(self._pending) > PENDING_ROUNDS:
                     self._pending = None
             return None
-        whole = bool(roster) and self.remaining >= self._whole(roster)
+        sharers = self._sharers(roster) if roster else []
+        given = sum(self._shares(sharers)) if roster else 0
+        whole = bool(roster) and len(sharers) == len(roster) and given == self._whole(roster)
         back: list[tuple[int, int]] = []
-        if all(peer in contributors for peer in roster):  # then it does not matter who had what
-            given = sum(self._shares(self._sharers(roster))) if roster else 0
-        else:
+        if any(peer not in contributors for peer in sharers):  # else it does not matter who had what
             slices = self.assign(roster)
-            given = sum(_length(ranges) for ranges in slices.values())
             back = [pair for peer, ranges in slices.items() if peer not in contributors for pair in ranges]
         kept, self._position = self._after(given)
         self._returned = _merged([*kept, *back]) if kept or back else ()
@@ -187,10 +188,11 @@ class DataCursor:
         """Who gets samples in the next round, if there are enough, in their order."""
         first = self._turn % len(roster)
         sharers = [*roster[first:], *roster[:first]]
-        if self.remaining < self._whole(roster):
-            present = [peer for peer in sharers if peer in self._recent]
-            sharers = present if len(present) >= min(self.at_least, len(roster)) else sharers
-        return sharers
+        if self.remaining >= 2 * (whole := self._whole(roster)):
+            return sharers
+        present = [peer for peer in sharers if peer in self._recent]
+        last = self.remaining <= whole or self.remaining < 2 * self._whole(present)
+        return present if last and len(present) >= min(self.at_least, len(roster)) else sharers
 
     def _whole(self, sharers: Sequence[PeerId]) -> int:
         """How many samples their round gives out while there are enough."""
@@ -202,9 +204,8 @@ class DataCursor:
         """How many positions each of them gets; of equals the earlier ones not fewer."""
         remaining, n, whole = self.remaining, len(sharers), self._whole(sharers)
         give = min(remaining, whole)
-        enough = min(self.at_least, n)
-        if 0 < remaining - give < enough and remaining - enough >= enough:
-            give = remaining - enough  # so that the round after this one has enough for its rule
+        if whole < remaining < 2 * whole and remaining // 2 >= min(self.at_least, n):
+            give = -(-remaining // 2)  # the other half for the round after this one, which so has enough for its rule, too
         if not self.pace.even:
             if self.batches:
                 return _apportioned(give, [1 << (LEVELS - self.pace.level(peer)) for peer in sharers])

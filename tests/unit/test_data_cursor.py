@@ -41,10 +41,12 @@ def test_a_slice_may_be_made_of_returned_and_fresh_positions() -> None:
 
 
 def test_the_end_of_an_epoch_is_split_evenly_and_the_next_begins() -> None:
-    cursor = DataCursor(40, 10)
+    cursor = DataCursor(70, 10)
     assert cursor.commit(ABC, ABC) is None
-    assert cursor.assign(ABC) == {1: ((30, 34),), 2: ((34, 37),), 0: ((37, 40),)}
-    assert cursor.commit(ABC, ABC) == EpochReport(0, once=40, twice=0, never=0, rounds=2)
+    assert cursor.assign(ABC) == {1: ((30, 37),), 2: ((37, 44),), 0: ((44, 50),)}
+    assert cursor.commit(ABC, ABC) is None
+    assert cursor.assign(ABC) == {2: ((50, 57),), 0: ((57, 64),), 1: ((64, 70),)}
+    assert cursor.commit(ABC, ABC) == EpochReport(0, once=70, twice=0, never=0, rounds=3)
     assert cursor.epoch == 1
     assert sum(stop - start for ranges in cursor.assign(ABC).values() for start, stop in ranges) == 30
 
@@ -88,17 +90,21 @@ def test_a_rule_that_needs_many_updates_gets_them_to_the_end() -> None:
         given.append(len([ranges for ranges in cursor.assign(ABC).values() if ranges]))
         report = cursor.commit(ABC, ABC)
     assert given == [3, 3]
-    cursor = DataCursor(32, 10, at_least=3)
+    cursor = DataCursor(7, 2, at_least=3)
     cursor.commit(ABC, ABC)
     assert cursor.remaining == 3
-    assert cursor.commit(ABC, ABC) == EpochReport(0, once=32, twice=0, never=0, rounds=2)
+    assert cursor.commit(ABC, ABC) == EpochReport(0, once=7, twice=0, never=0, rounds=2)
+    cursor = DataCursor(5, 1, at_least=3)  # too few for two such rounds
+    assert cursor.commit(ABC, ABC) == EpochReport(0, once=3, twice=0, never=2, rounds=1)
 
 
 def test_too_few_for_the_rule_are_reported_as_never_used() -> None:
     cursor = DataCursor(33, 10, at_least=3)
     cursor.commit(ABC, ABC)
-    assert cursor.commit(ABC, (0, 1)) == EpochReport(0, once=32, twice=0, never=1, rounds=2)
-    assert cursor.samples() == (32, 0, 1)
+    assert cursor.commit(ABC, (0, 1)) is None
+    assert cursor.remaining == 5
+    assert cursor.commit(ABC, (0, 1)) == EpochReport(0, once=31, twice=0, never=2, rounds=3)
+    assert cursor.samples() == (31, 0, 2)
 
 
 def test_rounds_before_the_size_is_known_count_once_it_is() -> None:

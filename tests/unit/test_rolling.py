@@ -920,7 +920,7 @@ def test_nobody_makes_us_remember_commits_without_end() -> None:
 
 def test_the_trainer_is_told_what_it_will_probably_read_next() -> None:
     rounds = Table(3).peers[1]
-    told, go = rounds.configure_data(100, 10, 2)
+    told, go = rounds.configure_data(120, 10, 2)
     assert told == Report("batch", {"round": 0, "policy": "fixed_local", "peers": 3, "local": 10, "samples": 30})
     assert isinstance(go, Go)
     assert go.samples is not None
