@@ -20,14 +20,22 @@ def rounds_per_epoch(peers: int, samples_total: int, batch: int) -> int:
 def share_of(rank: int, peers: int, samples_total: int, batch: int, round_id: int, ahead: int = 0) -> Slice:
     """What the ``rank``-th of ``peers`` reads in a round: the next part of its own contiguous share of the epoch.
 
-    Empty in the last round of an epoch for those whose share is one sample smaller than the largest, when that falls so. The
-    slices of the ``ahead`` rounds behind it come along: what it will read, unless it jumps ahead.
+    The last two rounds of an epoch halve what is left, so that neither is a step on a handful of samples. With batches of one
+    the last is empty for those whose share is smaller than the largest. The slices of the ``ahead`` rounds behind it come
+    along: what it will read, unless it jumps ahead.
     """
+    rounds = rounds_per_epoch(peers, samples_total, batch)
+    first, end = rank * samples_total // peers, (rank + 1) * samples_total // peers
+    halved = first + max(0, rounds - 2) * batch  # from here on
+
+    def beginning(step: int) -> int:
+        if step == rounds:
+            return end
+        return first + step * batch if step < rounds - 1 or not step else halved + -(-(end - halved) // 2)
 
     def part(at: int) -> tuple[int, Ranges]:
-        epoch, step = divmod(at, rounds_per_epoch(peers, samples_total, batch))
-        first, end = rank * samples_total // peers, (rank + 1) * samples_total // peers
-        start, stop = first + step * batch, min(first + (step + 1) * batch, end)
+        epoch, step = divmod(at, rounds)
+        start, stop = beginning(step), beginning(step + 1)
         return epoch, ((start, stop),) if start < stop else ()
 
     return Slice(*part(round_id), bounded([part(round_id + k) for k in range(1, min(ahead, AHEAD_MAX) + 1)]))

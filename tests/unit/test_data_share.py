@@ -22,5 +22,7 @@ def test_every_position_of_an_epoch_is_read_once_by_somebody(peers: int, samples
                 share = share_of(rank, peers, samples_total, batch, round_id)
                 assert share.epoch == epoch
                 assert all(stop - start <= batch for start, stop in share.ranges)
+                if rounds > 1:
+                    assert sum(stop - start for start, stop in share.ranges) >= batch // 2, "a handful of samples"
                 read += [at for start, stop in share.ranges for at in range(start, stop)]
         assert sorted(read) == list(range(samples_total))

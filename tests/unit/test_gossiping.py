@@ -696,7 +696,7 @@ def test_go_comes_again_when_the_data_are_known() -> None:
     assert go.samples is not None
     assert (go.samples.epoch, go.samples.ranges, go.samples.coming) == (0, ((0, 10),), ())
     (go,) = only(table.rounds.configure_data(100, 10, 2), Go)
-    assert go.samples.coming == ((0, ((10, 20),)), (0, ((20, 25),)))
+    assert go.samples.coming == ((0, ((10, 18),)), (0, ((18, 25),)))
     table.contribute()
     assert table.rounds.configure_data(100, 10) == []
 
