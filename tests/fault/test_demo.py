@@ -23,14 +23,14 @@ def demo(folder: Path, *options: str) -> dict[str, Any]:
 
 @pytest.mark.timeout(300)
 def test_a_liar_is_suspected_and_the_killed_server_costs_no_round(free_run_dir: Path) -> None:
-    # Not right behind an epoch: of its last rounds one may have a sample a peer, and such a step costs a third for a while.
-    summary = demo(free_run_dir, "-n", "4", "--rounds", "220", "--fault", "sign_flip:2*10", "--fault", "crash:server@100")
-    assert summary["accuracy"]["worst_replica"] >= 0.9
+    # It is looked at soon behind an epoch, whose last rounds are no steps on a handful of samples.
+    summary = demo(free_run_dir, "-n", "4", "--rounds", "200", "--fault", "sign_flip:2*10", "--fault", "crash:server@100")
+    assert summary["accuracy"]["worst_replica"] >= 0.93
     assert summary["replicas_identical"] is True
     assert summary["suspected"] == [2]
     assert [death["round"] for death in summary["deaths"]] == [100]
     assert summary["rounds_lost"] <= 1
-    assert summary["samples"]["twice"] == 0
+    assert (summary["samples"]["twice"], summary["samples"]["never"]) == (0, 0)
 
 
 @pytest.mark.timeout(300)
