@@ -226,7 +226,8 @@ class Judge:
         if rows + 1 > len(self._memory) or elements != self._memory.shape[1]:
             capacity = rows + 2
             self._renew(capacity, elements)
-        question = control.Judge(work.ticket, rows, capacity, work.f, -1 if work.own is None else work.own, work.mix)
+        own = -1 if work.own is None else work.own
+        question = control.Judge(work.ticket, work.round_id, rows, capacity, work.f, own, work.mix)
         fd = self._fd if capacity else None
         if rows * elements <= INLINE_ELEMENTS:
             self._copy(work)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import importlib.util
 import os
@@ -233,7 +234,8 @@ def memory() -> list[Finding]:
 
 def tools() -> list[Finding]:
     """What gossip on several hosts can make use of."""
-    ssh, srun, ray = shutil.which("ssh"), shutil.which("srun"), importlib.util.find_spec("ray") is not None
+    ssh, srun, kubectl = shutil.which("ssh"), shutil.which("srun"), shutil.which("kubectl")
+    ray = importlib.util.find_spec("ray") is not None
     return [
         Finding("ok", "ssh", ssh)
         if ssh
@@ -244,4 +246,26 @@ def tools() -> list[Finding]:
         Finding("ok", "ray", f"ray {importlib.metadata.version('ray')}")
         if ray
         else Finding("skip", "ray", "not installed", "pip install ray, if a Ray cluster is to run peers"),
+        condor(),
+        Finding("ok", "kubernetes", kubectl)
+        if kubectl
+        else Finding("skip", "kubernetes", "no kubectl on this machine", "nothing, unless pods are to be started from here"),
     ]
+
+
+def condor() -> Finding:
+    """The command that ``gossip condor --submit`` sends its jobs with, and what it says of its version."""
+    submit, tells = shutil.which("condor_submit_dag"), shutil.which("condor_version")
+    if submit is None:
+        if (single := shutil.which("condor_submit")) is not None:
+            said, do = f"{single}, and no condor_submit_dag beside it", "install DAGMan, or submit jobs without the DAG"
+            return Finding("warn", "condor", said, do)
+        said = "no condor_submit_dag on this machine"
+        return Finding("skip", "condor", said, "nothing, unless jobs of HTCondor are to be submitted from here")
+    version = ""
+    if tells is not None:
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+            done = subprocess.run([tells], capture_output=True, text=True, timeout=ANSWER_S, check=False)
+            found = re.search(r"\$CondorVersion: (\S+)", done.stdout)
+            version = found[1] if found else ""
+    return Finding("ok", "condor", f"{submit}, HTCondor {version}" if version else submit, facts={"version": version or None})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -64,6 +64,11 @@ def exit_code(outcome: Outcome) -> int:
     # What the peers themselves say is more than what their processes' codes can.
     judged = [life for life in outcome.last_lives.values() if life.peer not in outcome.dismissed]
     codes = [_code(life, outcome.view.halted.get(life.peer, {})) for life in judged]
+    return telling(codes)
+
+
+def telling(codes: Sequence[int]) -> int:
+    """Of the codes of peers none of which has come to the end, the one that says most."""
     for code in (6, 2, 4, 1, 5):
         if code in codes:
             return code

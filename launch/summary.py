@@ -62,6 +62,12 @@ def told(folder: Path, offset: float | None = None) -> Iterator[dict[str, Any]]:
             yield row
 
 
+def codes(folder: Path) -> list[int]:
+    """What the last life of each peer ended with; 5 for one that was killed."""
+    last = {row.get("peer"): row.get("code") for row in told(folder) if row.get("event") == "exited"}
+    return [code if isinstance(code, int) else 5 for code in last.values()]
+
+
 def build(folder: Path, exit_code: int, wall_s: float) -> dict[str, Any]:
     """The summary of the run in ``folder``.
 

@@ -16,7 +16,7 @@ from gossip.telemetry import write_json
 
 from . import feasible, launchers, summary
 from .condor_job import condor_task
-from .outcome import Outcome
+from .outcome import Outcome, telling
 from .runs import COMMAND
 from .screens import Screen
 from .supervisor import Supervisor
@@ -63,11 +63,14 @@ def train(task: Task, resolved: Resolved, command: Sequence[str], screen: Screen
 
 
 def verdict(folder: Path, code: int) -> int:
-    """What a batch script ends with: 0 when peers came to the end, whatever became of the others; else ``code``."""
+    """What a batch script ends with: 0 when peers came to the end, whatever became of the others; else ``code``, or when that is
+    0 what the peers have ended with."""
     if not (folder / "config.json").is_file():
         print(f"error: there is no run in {folder}: no task has begun", file=sys.stderr)
         return code or ConfigError.exit_code
     found = summary.write(folder, code, 0.0)
+    if not found["finished"] and not found["exit_code"]:  # whoever asks need not know how the tasks have ended
+        found = summary.write(folder, telling(summary.codes(folder)), 0.0)
     finished = found["finished"]
     others = [peer for peer in range(found["peers"]) if peer not in finished]
     lost = f"; not: {', '.join(map(str, others))}" if others else ""

@@ -164,6 +164,7 @@ class Judge:
     """
 
     ticket: int
+    round_id: int
     rows: int
     capacity: int
     f: int

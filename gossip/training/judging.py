@@ -59,7 +59,7 @@ class Bench:
         updates = torch.from_numpy(rows[: question.rows])
         own = updates[question.own] if question.own >= 0 else None
         sign = 1.0
-        options: dict[str, Any] = {}
+        options: dict[str, Any] = {"round_id": question.round_id}
         if question.mix:
             if own is None:
                 raise ConfigError(f"{rule.name} cannot mix parameters without the own ones among them")

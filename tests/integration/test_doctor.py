@@ -216,7 +216,7 @@ def test_this_machine_is_examined_and_the_exit_code_says_whether_anything_failed
     topics = [finding["topic"] for finding in said["findings"]]
     assert topics == [
         *("versions", "keys", "addresses", "hostname", "ports", "shared memory", "open files", "clock", "disk", "memory"),
-        *("ssh", "slurm", "ray", "loopback", "torch", "threads"),
+        *("ssh", "slurm", "ray", "condor", "kubernetes", "loopback", "torch", "threads"),
     ]
     assert done.returncode == int(any(finding["level"] == "fail" for finding in said["findings"])), done.stderr
     assert all(finding["do"] for finding in said["findings"] if finding["level"] in ("warn", "fail"))

@@ -16,7 +16,7 @@ from gossip.config import resolve
 from gossip.core.events import Aggregate, Aggregated, Payload, Row
 from gossip.errors import ConfigError, TooFewUpdates, UnknownName
 from gossip.launch import demo, runs
-from gossip.node_reduce import Reducer
+from gossip.node_reduce import Judge, Reducer
 from gossip.node_worker import Worker
 from gossip.sim import play
 from gossip.sim.schedule import Schedule
@@ -159,9 +159,30 @@ def test_rules_that_need_the_loss_run_on_the_trainers_bench(spec: str) -> None:
     bench = Bench(model, layout, lambda: model(x).square().mean(), b"seed")
     gradient = layout.flatten(torch.autograd.grad(model(x).square().mean(), [*model.parameters()]))
     rows = torch.cat([-10 * gradient.repeat(2, 1), gradient.repeat(4, 1), torch.zeros(1, layout.elements)]).numpy()
-    said = bench.answer(load(spec), control.Judge(1, 6, 0, 2, -1, False), rows, 0.1)
+    said = bench.answer(load(spec), control.Judge(1, 0, 6, 0, 2, -1, False), rows, 0.1)
     assert said.reason == ""
     assert float(torch.from_numpy(rows[6]) @ gradient) > 0, "the aggregate descends"
+
+
+def test_a_rule_on_the_trainers_bench_draws_anew_in_each_round() -> None:
+    model = torch.nn.Linear(5, 3)
+    layout = Layout(model, torch.optim.SGD(model.parameters(), 0.1))
+    bench = Bench(model, layout, lambda: torch.cat([p.flatten() for p in model.parameters()]).square().sum(), b"seed")
+    updates = np.random.default_rng(0).standard_normal((9, layout.elements)).astype(np.float32)
+    rows = tuple(Row(peer, Payload(row, row.nbytes), 32) for peer, row in enumerate(updates[:8]))
+    chosen = load("bucketing:s=2+zeno")
+    told: list[tuple[float, ...]] = []
+    worker = Worker()
+    judge = Judge(lambda asked, fd: told.append(bench.answer(chosen, asked, updates, 0.1).weights), worker, lambda _: None)
+    try:
+        for ticket, round_id in enumerate((4, 5, 4)):
+            judge.reduce(Aggregate(ticket, round_id, 0, rows, 1))
+            judge.judged(control.Judged(ticket, (), (), "answered"))
+    finally:
+        judge.close()
+        worker.close()
+    assert told[0] != told[1], "other buckets in another round"
+    assert told[0] == told[2], "and only in another round"
 
 
 @pytest.mark.parametrize("spec", ["centered_clipping:steps=2", "nnm+centered_clipping"])

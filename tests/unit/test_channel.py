@@ -35,7 +35,7 @@ EXAMPLES = [
     control.Close("finished"),
     control.Go(6, 2, True, 1, ((0, 32), (64, 70)), False, 8, 7),
     control.Apply(6, -1, 0.0),
-    control.Judge(9, 8, 10, 2, -1, False),
+    control.Judge(9, 3, 8, 10, 2, -1, False),
     control.TakeSnapshot(),
     control.Restore(7, 100),
     control.Confirmed(400, True),

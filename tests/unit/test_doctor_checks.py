@@ -220,8 +220,28 @@ def test_memory_is_told_in_peers(monkeypatch: pytest.MonkeyPatch, peers: float, 
 def test_tools_that_are_missing_are_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda tool: None)
     monkeypatch.setattr(checks.importlib.util, "find_spec", lambda name: None)
-    assert [(each.topic, each.level) for each in checks.tools()] == [("ssh", "skip"), ("slurm", "skip"), ("ray", "skip")]
-    assert all(each.do for each in checks.tools())
+    assert [each.topic for each in checks.tools()] == ["ssh", "slurm", "ray", "condor", "kubernetes"]
+    assert all(each.level == "skip" and each.do for each in checks.tools())
+
+
+def command(folder: Path, name: str, says: str = "") -> Path:
+    path = folder / name
+    path.write_text(f"#!/bin/sh\necho '{says}'\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_htcondor_is_told_with_its_version_and_without_dags_it_is_a_warning(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    alone = command(tmp_path, "condor_submit")
+    assert (checks.condor().level, checks.condor().said) == ("warn", f"{alone}, and no condor_submit_dag beside it")
+    dag = command(tmp_path, "condor_submit_dag")
+    assert (checks.condor().level, checks.condor().said) == ("ok", str(dag))
+    command(tmp_path, "condor_version", "$CondorVersion: 25.0.1 2025-09-22 BuildID: 1 $")
+    assert checks.condor().said == f"{dag}, HTCondor 25.0.1"
+    assert checks.condor().facts == {"version": "25.0.1"}
 
 
 @pytest.mark.parametrize(

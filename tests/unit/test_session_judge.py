@@ -65,8 +65,8 @@ def in_rows(layout: Layout, *updates: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.pad(torch.stack(updates), (0, layout.elements - layout.trained))
 
 
-def question(rows: int, own: int = -1, mix: bool = False, f: int = 1) -> control.Judge:
-    return control.Judge(1, rows, 0, f, own, mix)
+def question(rows: int, own: int = -1, mix: bool = False, f: int = 1, round_id: int = 0) -> control.Judge:
+    return control.Judge(1, round_id, rows, 0, f, own, mix)
 
 
 @pytest.mark.parametrize("rule", ["zeno", "zeno_pp", "median"])
@@ -186,7 +186,7 @@ def test_zeno_finds_the_liar_over_the_channel_and_leaves_the_parameters_bit_iden
         rows[:3] = n.arena.updates[0]
         rows[3] = -10 * n.arena.updates[0]
         for ticket, capacity in ((7, 5), (8, 0)):
-            n.send(control.Judge(ticket, 4, capacity, 1, -1, False), fds=[fd] if capacity else [])
+            n.send(control.Judge(ticket, 0, 4, capacity, 1, -1, False), fds=[fd] if capacity else [])
             answers.append(n.expect(control.Judged))
             assert np.allclose(rows[4], n.arena.updates[0])
         n.send(control.Apply(0, -1, 0.0))
@@ -214,7 +214,7 @@ def test_a_rule_that_cannot_answers_with_the_reason():
         elements = n.prepared().elements
         n.go(0)
         n.expect(control.Contribute)
-        n.send(control.Judge(1, 1, 3, 2, -1, False), fds=[allocate(4 * 3 * elements)])
+        n.send(control.Judge(1, 0, 1, 3, 2, -1, False), fds=[allocate(4 * 3 * elements)])
         assert "zeno needs 3 updates" in n.expect(control.Judged).reason
         n.send(control.Apply(0, -1, 0.0))
         n.expect(control.Applied)

@@ -179,5 +179,11 @@ def test_the_job_has_not_when_nobody_did(tmp_path: Path) -> None:
     folder = meet(Task("srun", "x", 0, 2, one_host=True), resolve({"aggregator": "mean"}), ["x"]).folder
     tell(folder, 0, 0.0, (2000.0, "spawned", {"pid": 1}), (2009.0, "exited", {"code": 143, "how": "exit code 143"}))
     assert task_runs.verdict(folder, 143) == 143
+    assert task_runs.verdict(folder, 0) == 143, "who asks need not know how it went"
+    tell(folder, 1, 0.0, (2000.0, "spawned", {"pid": 2}), (2008.0, "exited", {"code": 2, "how": "exit code 2"}))
+    assert task_runs.verdict(folder, 0) == 2, "the code that says most"
+    assert json.loads((folder / "summary.json").read_text())["status"] == "refused"
+    lost = meet(Task("srun", "y", 0, 2, one_host=True), resolve({"aggregator": "mean"}), ["y"]).folder
+    assert task_runs.verdict(lost, 0) == 5, "its machine was lost before anything was written"
     assert task_runs.verdict(tmp_path / "nothing", 0) == 2
     assert task_runs.verdict(tmp_path / "nothing", 9) == 9
