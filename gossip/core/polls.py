@@ -22,6 +22,11 @@ class Poll:
     hurried: bool = False  # enough have answered, or all but f: the others have a moment left
     paused: bool = False  # it is over, and nothing came of it
 
+    @property
+    def empty(self) -> int:
+        """Answers of those who have no state to vouch for."""
+        return sum([not voucher.digest for voucher in self.votes.values()])
+
     def unanswered(self, donors: Collection[PeerId]) -> list[PeerId]:
         return [peer for peer in self.asked if peer not in self.votes and peer in donors]
 

@@ -247,10 +247,11 @@ class Recovery:
         return self._wait("polling", None, REMIND_S if donors else patience_s, now) + self._widen(now)
 
     def _widen(self, now: float) -> list[Effect]:
-        """Asks whoever was not asked yet, as far as that many are needed: first as few as can be enough, then all."""
+        """Asks whoever was not asked yet, as far as that many are needed: first as few as can be enough, then all. Who has
+        answered that it has none counts for nothing: all of our own branch may be looking for a state as we do."""
         fresh = [peer for peer in self.swarm.donors() if peer not in self.poll.asked]
         if self._tries == 1:
-            fresh = fresh[: max(0, 2 * self.need - 1 - len(self.poll.asked))]
+            fresh = fresh[: max(0, 2 * self.need - 1 - len(self.poll.asked) + self.poll.empty)]
         if fresh and not self.poll.asked:
             self.poll.until = now + self.settings.rounds.round_timeout_s
         self.poll.asked += tuple(fresh)
@@ -274,7 +275,7 @@ class Recovery:
             return []
         self.poll.votes[sender] = voucher
         self.swarm.heard_in(sender, voucher.round_id)
-        return self._count(now)
+        return self._count(now) if voucher.digest else self._widen(now) + self._count(now)
 
     def _count(self, now: float) -> list[Effect]:
         """Somebody has answered, or will not."""

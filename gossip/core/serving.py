@@ -94,14 +94,38 @@ class Server:
         Nor is one closed of which the rule could make nothing, unless it lets somebody in or out: rounds that teach nothing would
         go by as fast as peers can speak, and the training be over before anybody is back.
         """
+        quorum = self._majority()
         absent = self.partings.absent(self.roster.peers, self.round_id)
-        quorum = quorum_of(self.settings, len(self.roster) - absent)
-        if self.settings.rounds.on_minority == "continue":
-            left = sum([peer == self.local or not self.is_gone(peer) for peer in self.roster])
-            quorum = min(quorum, quorum_of(self.settings, left))
         if absent or any(peer not in self.roster and not self.skip_reason(peer) for peer in self.joining):
             return quorum
         return max(quorum, needed_by_rule(self.settings, len(self.locked.intersection(self.roster))))
+
+    def _majority(self) -> int:
+        """Peers without whom a round is not closed, whatever they answer."""
+        quorum = quorum_of(self.settings, len(self.roster) - self.partings.absent(self.roster.peers, self.round_id))
+        if self.settings.rounds.on_minority == "continue":
+            left = sum([peer == self.local or not self.is_gone(peer) for peer in self.roster])
+            quorum = min(quorum, quorum_of(self.settings, left))
+        return quorum
+
+    def keep_to_others(self, shard: ShardRound) -> list[PeerId]:
+        """Who is here, and gives no update: it keeps to a result that it has handed over, which is refused here."""
+        return [p for p in sorted(shard.spent) if p in self.roster and p not in shard.answers and not self.skip_reason(p)]
+
+    def _suffices(self, shard: ShardRound) -> bool:
+        """Whether a round may be closed with the answers that have come.
+
+        Who keeps to a refused result is of this side of a partition all the same. So it counts with the majority where nobody
+        else can come any more: else the round would stand for ever. When the rule makes nothing of so few, the round is lost.
+        """
+        if len(shard.answers) >= self.quorum():
+            return True
+        kept = self.keep_to_others(shard)
+        if not kept or len(shard.answers) + len(kept) < self._majority():
+            return False
+        # Who is passed over, and not known to be dead, may come yet. Once round the order it could have.
+        away = [peer for peer in self.roster if peer not in shard.answers and peer not in kept and not self.is_gone(peer)]
+        return not away or shard.attempt >= len(shard.order)
 
     def expected(self) -> list[PeerId]:
         """Whose updates this round can still bring."""
@@ -157,7 +181,7 @@ class Server:
         """Runs the rule when a quorum is there and everybody has answered or has had the grace."""
         if shard.serving is None or shard.serving != shard.attempt or shard.ticket is not None or shard.commit is not None:
             return []
-        if len(shard.answers) < self.quorum():
+        if not self._suffices(shard):
             return []
         expected = self.expected()
         missing = [peer for peer in expected if peer not in shard.answers and peer not in shard.spent]
@@ -185,7 +209,7 @@ class Server:
         shard.close(self.locked)
         effects: list[Effect] = []
         of = len(self.roster) - self.partings.absent(self.roster.peers, self.round_id)
-        if shard.index == 0 and len(shard.answers) < quorum_of(self.settings, of):
+        if shard.index == 0 and len(shard.answers) + len(self.keep_to_others(shard)) < quorum_of(self.settings, of):
             alone = {"alive": sorted(shard.answers), "of": len(self.roster), "round": self.round_id}
             effects.append(Report("alone", alone))
         if not self.joint:

@@ -31,6 +31,7 @@ from gossip.world_faults import (
     CrashMidway,
     Delay,
     Flap,
+    HangTrainer,
     Loss,
     Narrow,
     NodeLie,
@@ -67,6 +68,7 @@ AT_THE_END = RemindsTheSilent | SaysThatNoRoundComes | StaysForTakers
 
 FORKING = Partition | Flap | Ring | Loss | Corrupt | Reset | Reorder | Spike | Delay | Narrow
 """Faults by which a commit may reach some and not others."""
+FORGETTING = Restart | CrashMidway | CrashBroadcast | HangTrainer
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +261,8 @@ def circumstances(schedule: Schedule) -> Circumstances:
         forks=any(isinstance(fault, FORKING) for fault in schedule.faults),
         two_faced=two_faced,
         lies=[fault.lie for fault in node_lies],
-        forgetting=any(isinstance(fault, Restart | CrashMidway | CrashBroadcast) for fault in schedule.faults),
+        forgetting=any(isinstance(fault, FORGETTING) for fault in schedule.faults),
+        unborne=schedule.aggregator == "mean" and bool(liars) and tolerated(schedule) > 0,
     )
 
 
@@ -331,7 +334,7 @@ def tolerated(schedule: Schedule) -> int:
     states are counted apart: each rule has to bear with either."""
     liars = {peer for fault in schedule.faults if isinstance(fault, Liar) for peer in fault.peers}
     donors = {peer for f in schedule.faults if isinstance(f, NodeLie) and f.lie in STATE_LIES for peer in f.peers}
-    return max(1, len(liars), len(donors)) if schedule.aggregator != "mean" else 0
+    return max(schedule.f, *(() if schedule.aggregator == "mean" else (1, len(liars), len(donors))), 0)
 
 
 def reducer_of(aggregator: str, f: int) -> tuple[Reducer, tuple[int, ...]]:

@@ -28,6 +28,7 @@ class Schedule:
         active_s: Seconds in which faults happen. Then they end, who was killed is started again, and calm must return.
         duration_s: All of it, at least; longer when the calm phase has to wait for a deadline.
         rounds_min: So far half of the peers must come before it ends, unless that takes a third longer than ``duration_s``.
+        f: Byzantine peers that are said to be tolerated, at least: a mean bears none of them.
         compute_s: Bounds of the time that a trainer takes for a round.
         rule_s: Time that a server's rule takes.
         delay_s: Bounds of a message's time on an undisturbed link.
@@ -52,6 +53,7 @@ class Schedule:
     active_s: float = 18.0
     duration_s: float = 30.0
     rounds_min: int = 0
+    f: int = 0
     compute_s: tuple[float, float] = (0.35, 0.5)
     rule_s: float = 0.0001
     delay_s: tuple[float, float] = (0.0002, 0.001)

@@ -312,7 +312,7 @@ class ToyTrainer:
             go.round_id,
             samples,
             payloads,
-            loss=self.distance,
+            loss=distance if isfinite(distance := self.distance) else None,  # as a node does
             parameters=parameters,
             sketch=sketch,
             own=payload_of_values(honest) if self.lie is not None and samples else None,

@@ -73,7 +73,7 @@ from .together import DecidesTogether
 from .traffic import AsksInMeasure, NewsGrowOld
 from .trusting import ChargesByExperience, TrustFollowsExperience, TrustFollowsTheCommits
 from .vouching import AnswersForTheRoundAsked, NamesARoundToCome, TakesNoFewersWord
-from .waiting import KeepsWhoSpeaks, LetsInWhoIsReady, WaitsForNobodyInVain
+from .waiting import KeepsWhoSpeaks, LetsInWhoIsReady, NoRoundStands, WaitsForNobodyInVain
 
 __all__ = ["Checker", "Circumstances", "Observer", "Onlooker", "Panel", "Violation", "all_checkers", "every_checker"]
 
@@ -146,6 +146,7 @@ def every_checker(circumstances: Circumstances | None = None) -> list[Onlooker]:
         CrashCostsLittle(disturbances, c),
         NobodyWaitsForTheSkipped(c),
         WaitsForNobodyInVain(c),
+        NoRoundStands(disturbances, c),
         LetsInWhoIsReady(c),
         KeepsWhoSpeaks(c),
         RemindsTheSilent(c),

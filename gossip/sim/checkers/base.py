@@ -38,6 +38,9 @@ class Violation(AssertionError):
         return f"{self.invariant} at {self.now_s:.6f} s, peer {self.peer}: {self.text}"
 
 
+REFUSALS = ("refused_result", "bad_commit")
+"""What a peer reports of a result that it does not take."""
+
 FORKING_LIES = frozenset({"two_results", "forged_departures"})
 """By which honest peers come to apply two results of one round for a while. A server that tells each another result is found out
 by the next round's hashes only, until results are compared. Who forges others' farewells speaks in their name, which nothing
@@ -94,7 +97,9 @@ class Circumstances:
             branches come to be for a while. Without that, at most one digest is ever applied for a round.
         two_faced: peers whose node says other things than it holds: what they hold themselves is compared with nobody's.
         lies: what they say (the names of ``gossip.lies``): each excuses what the sets above say, and no more.
-        forgetting: some are killed and started again, and know nothing of what they promised.
+        forgetting: some are killed and started again, and know nothing of what they promised; or their trainer hangs, so that
+            they have no update of their own to compare a result with, and are passed over while they hold one.
+        unborne: the rule bears fewer liars than the run is told of: most may refuse what an honest server has made.
     """
 
     liars: frozenset[PeerId] = frozenset()
@@ -102,6 +107,7 @@ class Circumstances:
     two_faced: frozenset[PeerId] = frozenset()
     lies: frozenset[str] = frozenset()
     forgetting: bool = False
+    unborne: bool = False
 
     @staticmethod
     def of(
@@ -111,14 +117,17 @@ class Circumstances:
         two_faced: Collection[PeerId] = (),
         lies: Collection[str] = (),
         forgetting: bool = False,
+        unborne: bool = False,
     ) -> Circumstances:
         """Some lies fork the history like a network that loses commits."""
-        found = Circumstances(frozenset(liars), forks, frozenset(two_faced), frozenset(lies), forgetting)
+        found = Circumstances(frozenset(liars), forks, frozenset(two_faced), frozenset(lies), forgetting, unborne)
         return replace(found, forks=forks or found.forking_lies)
 
     @property
     def forking_lies(self) -> bool:
-        """A lie may come out long after it was told."""
+        """A lie may come out long after it was told; what one peer holds and all others refuse, likewise."""
+        if self.unborne:
+            return True
         return not FORKING_LIES.isdisjoint(self.lies) or (self.forgetting and not SPLITTING_LIES.isdisjoint(self.lies))
 
     @property

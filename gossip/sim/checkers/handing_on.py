@@ -148,12 +148,13 @@ class TakesWhatWasCommitted(Checker):
             doubted.setdefault(where, set()).add(event.sender)
             if len(doubted) > ROUNDS_KEPT:
                 del doubted[next(iter(doubted))]
-            if len(doubted[where]) <= core.settings.f:
+            refused = self._refused[peer].get(where[:2], set())  # for its length, too
+            if len(doubted[where] | refused) <= core.settings.f:
                 if (why := must_be_refused(core, rounds, commit, event.likeness)) and not promised:
                     self._heard[peer] = _Heard(commit, shard.attempt, serves, why)
                 return
             # Before its own update was there it may have found nothing wrong with it.
-            if len(self._refused[peer].get(where[:2], set()) | {event.sender}) <= core.settings.f:
+            if len(refused | {event.sender}) <= core.settings.f:
                 return
         if not promised:
             self._heard[peer] = _Heard(commit, shard.attempt, serves, "")

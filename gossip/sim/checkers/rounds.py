@@ -13,7 +13,7 @@ from gossip.core.peer import Peer
 from gossip.core.rolling import RollingRounds
 from gossip.sim.toy_trainer import ToyTrainer
 
-from .base import Checker, Circumstances, Life, Misled, life_of, peer_core, updates_needed
+from .base import REFUSALS, Checker, Circumstances, Life, Misled, life_of, peer_core, updates_needed
 from .disturbances import Disturbances
 
 if TYPE_CHECKING:
@@ -261,13 +261,14 @@ class OneHistory(Checker):
 
     Wherever commits can get lost between the living, two may come to be and be healed. What then still holds, always: a server
     makes one commit an attempt, in its turn, with the answers of a quorum and of as many as the rule needs, unless it lets
-    somebody in or out; and nobody who promised a later attempt takes a commit of an earlier one, be it its own. Of those who have
-    said that they leave no majority is needed: so none of them has answered in a round from that one on.
+    somebody in or out, or some of a quorum keep to a result that it has refused, and nobody else can come; and nobody who has
+    promised a later attempt takes a commit of an earlier one, be it its own. Of those who have said that they leave no majority
+    is needed: so none of them has answered in a round from that one on.
     """
 
     invariant = "S10"
     events = (Commit,)
-    effects = (Update, Aggregate, Committed, Go, Hello)
+    effects = (Update, Aggregate, Committed, Go, Hello, Report)
     afters = (Commit,)
 
     def __init__(self, disturbances: Disturbances, circumstances: Circumstances | None = None) -> None:
@@ -277,6 +278,7 @@ class OneHistory(Checker):
         self._promised: dict[PeerId, _Promise] = {}
         self._offered: dict[PeerId, dict[tuple[int, int, bytes], int]] = {}
         self._leaves: dict[PeerId, int] = {}  # before which round each said it did
+        self._refused: dict[PeerId, dict[tuple[int, int], set[PeerId]]] = {}  # in which round and shard, by whom handed over
         self._made: dict[tuple[bytes, int, int, int], tuple[Life, bytes]] = {}
         self._applied: dict[
             tuple[bytes, int, int], dict[bytes, PeerId]
@@ -284,7 +286,7 @@ class OneHistory(Checker):
         self._orders: dict[tuple[int, bytes], tuple[tuple[PeerId, ...], ...]] = {}
 
     def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
-        self._offered[peer] = {}
+        self._offered[peer], self._refused[peer] = {}, {}
         self._leaves.pop(peer, None)
         self._promised.pop(peer, None)
 
@@ -324,8 +326,20 @@ class OneHistory(Checker):
                 self._on_committed(swarm, peer, effect)
             case Go():
                 self._on_go(swarm, peer, effect)
+            case Report():
+                self._on_report(peer, effect)
             case _:
                 return
+
+    def _on_report(self, peer: PeerId, report: Report) -> None:
+        refused = self._refused[peer]
+        if report.event == "recovering":
+            refused.clear()  # should it come back to its round, it has forgotten
+        elif report.event in REFUSALS:
+            where = report.fields["round"], report.fields["shard"]
+            if any(round_id < where[0] for round_id, _ in refused):
+                refused.clear()
+            refused.setdefault(where, set()).add(report.fields["from"])
 
     def _on_offer(self, swarm: Swarm[Any], peer: PeerId, update: Update) -> None:
         key, offered = (update.round_id, update.shard, update.parent), self._offered[peer]
@@ -357,9 +371,13 @@ class OneHistory(Checker):
         n = len(rounds.roster) - len(gone)
         need = 1 if n < 3 or core.settings.rounds.quorum == "available" else n // 2 + 1
         self.judged += 1
-        if len(shard.answers) < need:
-            raise self.violated(swarm, peer, f"closes {where} with {len(shard.answers)} answers of {need}")
-        if rounds.joining <= set(rounds.roster) and not gone and core.settings.rounds.quorum == "majority":
+        refused = self._refused[peer].get((ask.round_id, ask.shard), set()) if core.settings.f else set()
+        here = [p for p in rounds.roster if p in shard.answers or p in refused]
+        away = [p for p in rounds.roster if p not in here and not core.membership.is_gone(p)]
+        alone = len(here) > len(shard.answers) and (not away or shard.attempt >= len(shard.order))
+        if (present := len(here) if alone else len(shard.answers)) < need:
+            raise self.violated(swarm, peer, f"closes {where} with {present} answers of {need}")
+        if not alone and rounds.joining <= set(rounds.roster) and not gone and core.settings.rounds.quorum == "majority":
             useful = sum(1 for sender in shard.answers if sender not in rounds.server.locked)
             need = updates_needed(core.settings, rounds.roster, rounds.server.locked)
             if useful < need:

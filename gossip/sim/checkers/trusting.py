@@ -11,7 +11,7 @@ from gossip.core.lineage import header_bytes
 from gossip.core.messages import DIGEST_BYTES, Commit, PeerId, Push
 from gossip.core.peer import Peer
 
-from .base import Checker, Circumstances, peer_core
+from .base import REFUSALS, Checker, Circumstances, peer_core
 from .exchange import gossip_of, members_of
 from .ledger import Ledger
 from .rounds import rolling_of
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 HISTORIES_KEPT = 512
 TOLD = ("quarantined", "parole")
-REFUSALS = ("refused_result", "bad_commit")
 
 
 class TrustFollowsTheCommits(Checker):

@@ -1,5 +1,5 @@
-"""L2, L4: whom the server of a round waits for, when not even those who are missing keep it from closing the round; and S14: whom
-it names for the next one."""
+"""L2, L4: whom the server of a round waits for, when not even those who are missing keep it from closing the round, and for how
+long all wait where results are refused; and S14: whom it names for the next one."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 from gossip.core.events import Aggregated, Effect, Event, LinkDown, Received, Report, Send
 from gossip.core.messages import Commit, Hello, NotMe, Overdue, Partial, PeerId, Query, Update, Voucher
 from gossip.core.quorum import quorum_of
+from gossip.core.rolling import RollingRounds
 
-from .base import Checker, Circumstances, peer_core
+from .base import REFUSALS, Checker, Circumstances, peer_core
+from .disturbances import Disturbances
 from .rounds import rolling_of
-from .trusting import REFUSALS
 
 if TYPE_CHECKING:
     from gossip.sim.driver import Swarm
@@ -75,6 +76,64 @@ class WaitsForNobodyInVain(Checker):
                     raise self.violated(swarm, peer, f"{what} peer {other}, which holds a result that it has refused")
                 if other in self._silent[peer]:
                     raise self.violated(swarm, peer, f"{what} peer {other}, which has told of no round since its link broke")
+
+
+class NoRoundStands(Checker):
+    """L2: where results of a round are refused, it is over before each server has had its turn twice, if a majority is there and
+    undisturbed from the end of the first turns on. Of the liars only those are counted on who have handed over a result: who
+    keeps everything back makes a majority of nobody."""
+
+    invariant = "L2"
+    effects = (Report,)
+
+    def __init__(self, disturbances: Disturbances, circumstances: Circumstances | None = None) -> None:
+        super().__init__(circumstances)
+        self.disturbances = disturbances
+        self._refused: dict[PeerId, dict[tuple[int, int], set[PeerId]]] = {}  # in which round and shard, by whom handed over
+        self._once_round: dict[PeerId, dict[tuple[int, int], float]] = {}  # when each server had had its turn
+
+    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
+        self._refused[peer], self._once_round[peer] = {}, {}
+
+    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+        if not isinstance(effect, Report):
+            return
+        fields = effect.fields
+        if effect.event in ("recovering", "round"):
+            self.on_start(swarm, peer)
+        elif effect.event in REFUSALS:
+            self._refused[peer].setdefault((fields["round"], fields["shard"]), set()).add(fields["from"])
+        elif effect.event == "attempt":
+            self._judge(swarm, peer, (fields["round"], fields["shard"]), fields["attempt"])
+
+    def _judge(self, swarm: Swarm[Any], peer: PeerId, where: tuple[int, int], attempt: int) -> None:
+        core, refused = peer_core(swarm, peer), self._refused[peer].get(where)
+        rounds = rolling_of(core)
+        if not refused or core is None or rounds is None or rounds.round_id != where[0] or not core.settings.f:
+            return
+        order, once_round = rounds._shards[where[1]].order, self._once_round[peer]
+        if attempt < len(order):
+            return
+        since_s = once_round.setdefault(where, swarm.now)
+        if attempt < 2 * len(order):
+            return
+        there = [p for p in rounds.roster if self._is_there(swarm, p, rounds, refused, since_s)]
+        majority = quorum_of(core.settings, len(rounds.roster))
+        text = f"peers {there} of {list(rounds.roster)} were there and undisturbed for {swarm.now - since_s:.2f} s"
+        which = f"round {where[0]}, shard {where[1]}, is at attempt {attempt}, with results of {sorted(refused)} refused"
+        self.demand(len(there) < majority or peer not in there, swarm, peer, f"{which}, and {text}")
+
+    def _is_there(self, swarm: Swarm[Any], peer: PeerId, rounds: RollingRounds, refused: set[PeerId], since_s: float) -> bool:
+        core = peer_core(swarm, peer)
+        theirs = rolling_of(core)
+        if core is None or theirs is None or swarm.hosts[peer].state != "up" or rounds.skip_reason(peer):
+            return False
+        if self.disturbances.undisturbed_s(swarm, peer) < swarm.now - since_s:
+            return False
+        if peer in refused:
+            return True
+        same = (theirs.round_id, theirs.chain) == (rounds.round_id, rounds.chain) and theirs.pledged()
+        return peer not in self.circumstances.two_faced and core.phase == "running" and same
 
 
 class LetsInWhoIsReady(Checker):
@@ -145,4 +204,4 @@ class KeepsWhoSpeaks(Checker):
             )
 
 
-__all__ = ["KeepsWhoSpeaks", "LetsInWhoIsReady", "WaitsForNobodyInVain"]
+__all__ = ["KeepsWhoSpeaks", "LetsInWhoIsReady", "NoRoundStands", "WaitsForNobodyInVain"]
