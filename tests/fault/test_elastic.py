@@ -156,5 +156,6 @@ def test_the_last_one_goes_on_and_a_fresh_swarm_grows_from_it(run: Run) -> None:
     assert (summary["replicas_identical"], len(summary["deaths"]), len(summary["joins"])) == (True, n - 1, fresh)
     # As the peers tell it: a commit that its maker was killed before it wrote down is missing in the files.
     epochs = [(row["twice"], row["never"]) for row in run.rows("epoch")]
+    assert epochs
     assert epochs == [(0, 0)] * len(epochs)
     assert len(summary["finished"]) == 1 + fresh

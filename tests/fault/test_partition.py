@@ -58,7 +58,6 @@ def test_after_a_partition_there_is_one_lineage_and_nothing_is_counted_twice(pol
     assert (summary["samples"]["twice"], summary["samples"]["never"]) == (0, 0)
     told = summary["partitions"][0]
     assert told["fault"] == FAULT
-    assert 3.0 < told["for_s"] < 6.0
     assert set(told["paused"]) <= (set() if policy == "available" else {3, 4})
     assert policy != "pause" or told["paused"] == [3, 4]
     assert told["alone"] == ([3, 4] if policy == "continue" else [])
@@ -67,4 +66,8 @@ def test_after_a_partition_there_is_one_lineage_and_nothing_is_counted_twice(pol
     for branch in given_up:
         assert branch["samples_given_back"] > 0
     events = [json.loads(line) for line in (tmp_path / "out" / "events.jsonl").read_text().splitlines()]
-    assert [event["fault"] for event in events if event.get("event") in ("fault", "fault_over")] == [FAULT, FAULT]
+    began, over = [event for event in events if event.get("event") in ("fault", "fault_over")]
+    assert (began["event"], began["fault"], began["seconds"]) == ("fault", FAULT, 4.0)
+    assert (over["event"], over["fault"]) == ("fault_over", FAULT)
+    # How long it was in fact is a matter of when a busy machine lets a node look.
+    assert told["for_s"] == pytest.approx(over["t"] - began["t"], abs=0.001)

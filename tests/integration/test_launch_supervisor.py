@@ -66,6 +66,8 @@ def alive(pid: int) -> bool:
 def pids_of(folder: Path) -> list[int]:
     """Trainers and nodes that ever lived in this run."""
     rows = list(read_lines(folder / "events.jsonl"))
+    for event in ("spawned", "started"):
+        assert {row["peer"] for row in rows if row["event"] == event} == {0, 1, 2}, "somebody's pid is not known"
     return [row["pid"] for row in rows if row["event"] in ("spawned", "started")]
 
 

@@ -61,6 +61,7 @@ def test_every_life_of_a_run_replays_bit_for_bit_to_the_commits_it_made(run_dir:
         on_disk = [json.loads(line)["round"] for line in written.read_text().splitlines()[1:]] if written.exists() else []
         assert set(made) <= set(on_disk), f"{life}: made {made}, wrote {on_disk}"
     stayed, killed, returned = (replay(recorder.path_of(run_dir, *life)) for life in ((0, 0), (1, 0), (1, 1)))
+    assert any(committed.made for committed in stayed.commits), "nothing was compared with what is on the disk"
     assert stayed.halt is not None
     assert stayed.halt.exit_code == 0
     assert killed.halt is None, "it was killed in the midst of its life, and all until then is there"
