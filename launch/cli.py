@@ -10,48 +10,28 @@ import typer
 
 from gossip.errors import ConfigError, GossipError
 
-from . import bench, drill, hosts_cli, keygen, tend
+from . import bench, drill, hosts_cli, keygen, options, tend
 from .condor import condor
 from .doctor import doctor
 from .join import join
 from .kubernetes import kubernetes
 from .on_ray import ray
 from .options import (
+    UNSET,
     Advertise,
-    Aggregator,
     Allowed,
-    BatchPolicy,
-    Byzantine,
     Config,
-    Drills,
-    Fault,
-    Faults,
     Insecure,
     Json,
     Keys,
-    MinPeers,
-    Name,
-    OnMinority,
-    Patience,
     Peers,
     Port,
     Quiet,
-    Quorum,
-    Record,
-    Room,
-    Rounds,
-    RoundTimeout,
-    RunDir,
-    Seed,
-    Sender,
+    Settings,
     ShowConfig,
-    Slices,
-    StartTimeout,
     SwarmKey,
     TaskOption,
-    Topology,
 )
-from .options import flags as given
 from .simulate import simulate
 from .slurm import slurm
 
@@ -63,6 +43,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Fault-tolerant training for PyTorch: no process is special, anything may crash, hang or lie.",
 )
+
+NOT_OF_DEMO = ("room", "min_peers", "patience", "on_minority", "start_timeout", "round_timeout", "record", "drills")
 
 
 def _version(wanted: bool) -> None:
@@ -82,31 +64,12 @@ def gossip(
 
 # Options end where the script begins: everything after it is the script's, --help and -n included.
 @app.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False})
+@options.with_settings()
 def run(
     script: Annotated[Path, typer.Argument(help="Your training script.", show_default=False)],
     arguments: Annotated[list[str] | None, typer.Argument(metavar="ARGS", help="Its own arguments.")] = None,
     peers: Peers = None,
-    room: Room = None,
-    topology: Topology = None,
-    aggregator: Aggregator = None,
-    sender: Sender = None,
-    byzantine: Byzantine = None,
-    fault: Fault = None,
-    faults: Faults = None,
-    rounds: Rounds = None,
-    seed: Seed = None,
-    run_dir: RunDir = None,
-    name: Name = None,
-    quorum: Quorum = None,
-    min_peers: MinPeers = None,
-    patience: Patience = None,
-    on_minority: OnMinority = None,
-    batch_policy: BatchPolicy = None,
-    slices: Slices = None,
-    start_timeout: StartTimeout = None,
-    round_timeout: RoundTimeout = None,
-    record: Record = False,
-    drills: Drills = False,
+    settings: Settings = UNSET,
     keys: Keys = None,
     key: SwarmKey = None,
     allowed: Allowed = None,
@@ -129,12 +92,8 @@ def run(
     from .peer_setup import script_command
     from .screens import PlainScreen
 
-    flags = given(peers, topology, aggregator, byzantine, fault, faults, rounds, seed, run_dir, name, quorum)
-    flags.update(room=room, sender=sender, on_minority=on_minority, batch_policy=batch_policy, slices=slices)
-    flags.update(min_peers=min_peers, patience_s=patience)
-    flags.update(start_timeout_s=start_timeout, round_timeout_s=round_timeout, record=record or None, drills=drills or None)
-    flags.update(keygen.flags(keys, key, allowed), insecure=insecure or None)
-    flags.update(host=told_to_others(advertise) if advertise else None)
+    flags = {**settings, "peers": peers, **keygen.flags(keys, key, allowed), "insecure": insecure or None}
+    flags["host"] = told_to_others(advertise) if advertise else None
     resolved = resolve(flags, config)
     if show:
         fitting.check_names(resolved.config.topology, resolved.config.aggregator)
@@ -162,21 +121,10 @@ def run(
 
 
 @app.command()
+@options.with_settings(but=NOT_OF_DEMO)
 def demo(
     peers: Peers = None,
-    topology: Topology = None,
-    aggregator: Aggregator = None,
-    sender: Sender = None,
-    byzantine: Byzantine = None,
-    fault: Fault = None,
-    faults: Faults = None,
-    rounds: Rounds = None,
-    seed: Seed = None,
-    run_dir: RunDir = None,
-    name: Name = None,
-    quorum: Quorum = None,
-    batch_policy: BatchPolicy = None,
-    slices: Slices = None,
+    settings: Settings = UNSET,
     keys: Keys = None,
     config: Config = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the curves into this PNG.", show_default=False)] = None,
@@ -189,8 +137,7 @@ def demo(
     """Eight peers learn the digits while two lie and the serving one is killed; then the same with plain averaging."""
     from .demo import Demo
 
-    flags = given(peers, topology, aggregator, byzantine, fault, faults, rounds, seed, run_dir, name, quorum)
-    flags.update(sender=sender, batch_policy=batch_policy, slices=slices, keys=keys)
+    flags = {**settings, "peers": peers, "keys": keys}
     prepared = Demo.prepare(flags, config, plot=plot, compare=not only, as_json=as_json)
     if show:
         prepared.show_config()

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gossip.errors import ConfigError
 
-from .slurm import check, script_of
+from .task_words import check, environment_of, parsed, patient, refuse, resolved_for
 
 if TYPE_CHECKING:
     from gossip.config import Resolved
 
 NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,79}", re.ASCII)
-START_S = 600.0
-"""Jobs begin when there are machines for them, one after the other."""
 
 
 def condor(
@@ -64,9 +61,8 @@ def condor(
     """
     from .condor_files import DAG, MORE_SUB, Submission
 
-    shown, script = check(words), script_of(words)
-    if shown["start_timeout_s"]["source"] == "default":
-        words, shown["start_timeout_s"] = ["--start-timeout", f"{START_S:g}", *words], {"value": START_S, "source": "HTCondor"}
+    shown, given = check(words), parsed(words)
+    words, script, arguments = patient(words, shown, "HTCondor"), str(given["script"]), given["arguments"] or ()
     name = name or re.sub(r"[^\w.-]", "_", Path(script).stem, flags=re.ASCII)
     if NAME.fullmatch(name) is None:
         raise ConfigError(f"--name {name}: letters, digits, _, . and -, 80 at most", "--name my-run")
@@ -80,30 +76,26 @@ def condor(
         "peers": "that is what -n says",
         "name": "it is for --name",
     }
-    for option, why in elsewhere.items():
-        if (source := shown[option]["source"]) not in ("default", "drawn"):
-            raise ConfigError(f"{option} is set ({source}): {why}", "leave it out behind --")
+    refuse(shown, elsewhere, "leave it out behind --")
     folder = (out or Path(f"condor-{name}")).resolve()
     for path in (folder, Path.cwd()):
         check_path(path)
     if broken := [line for line in more or () if re.search(r"[\r\n]|\\$", line)]:
         raise ConfigError(f"--condor {broken[0]!r} is not one line of a submit file", None)
-    resolved = resolved_for(shown, peers, name)
-    at = len(words) - 1 - words[::-1].index(script) if words.count(script) == 1 else words.index(script)
+    resolved = resolved_for(shown, peers, name, "HTCondor")
     sent = () if shared else sent_files([Path(script), *(inputs or ())], resolved)
-    settings = {key: row for key, row in shown.items() if shared and str(row["source"]).startswith("GOSSIP_")}
     submission = Submission(
         name=name,
         folder=folder,
         workdir=Path.cwd() if shared else None,
         python=python or sys.executable,
         peers=peers,
-        command=tuple(words) if shared else (Path(script).name, *words[at + 1 :]),
-        joining=(script if shared else Path(script).name, *words[at + 1 :]),
+        command=tuple(words) if shared else (Path(script).name, *arguments),
+        joining=(script if shared else Path(script).name, *arguments),
         room=resolved.config.room > peers,
         inputs=sent,
         keyed=resolved.config.keyed,
-        environment={"OMP_NUM_THREADS": str(cpus), **environment_of(settings)},
+        environment={"OMP_NUM_THREADS": str(cpus), **(environment_of(shown) if shared else {})},
         cpus=cpus,
         memory=memory,
         disk=disk,
@@ -125,26 +117,6 @@ def condor(
         print(f"  later:  condor_submit {folder / MORE_SUB}    adds a peer while they train")
 
 
-def resolved_for(shown: Mapping[str, Any], peers: int, name: str) -> Resolved:
-    """All settings, checked as far as can be before a job waits in a queue. Raises: ConfigError and its kin."""
-    from gossip.config import Resolved, RunConfig
-    from gossip.tasks import settled
-
-    sources = {key: row["source"] for key, row in shown.items()}
-    values = {**{key: row["value"] for key, row in shown.items()}, "peers": peers, "name": name}
-    resolved = Resolved(RunConfig.model_validate(values), {**sources, "peers": "flag", "name": "flag"})
-    if not resolved.config.insecure:
-        if resolved.config.keys is False:
-            raise ConfigError(
-                "the jobs are on several machines: without keys whoever reaches them could take part",
-                "leave out --no-keys, or say --insecure as well",
-            )
-        resolved = resolved.with_values("HTCondor, on several machines", keys=True)
-    if resolved.config.allowed:
-        raise ConfigError("--allowed names a file of this machine, and the jobs are on others", "leave it out")
-    return settled(resolved, Path(name))
-
-
 def sent_files(paths: Sequence[Path], resolved: Resolved) -> tuple[str, ...]:
     """Files that go with each job, into one folder. Raises: ConfigError: One is missing, or cannot be named there."""
     for path in paths:
@@ -160,11 +132,6 @@ def sent_files(paths: Sequence[Path], resolved: Resolved) -> tuple[str, ...]:
             if file not in names:
                 raise ConfigError(f"{file}, which the run uses, is not beside the script of a job", f"--input {Path(file).name}")
     return tuple(str(path.resolve()) for path in paths)
-
-
-def environment_of(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """Settings that stand in variables here, and so would be missing there."""
-    return {str(row["source"]): os.environ[str(row["source"])] for row in settings.values()}
 
 
 def check_path(path: Path) -> None:

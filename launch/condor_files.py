@@ -11,16 +11,10 @@ from gossip.errors import ConfigError
 from gossip.keys import SWARM_KEY
 
 from .condor_job import PEER, PEERS
-from .kubernetes import NO_USE
+from .task_words import NO_USE
 
-PEER_SUB, MORE_SUB, VERDICT_SUB, DAG, CONTACT, CONFIG = (
-    "peer.sub",
-    "more.sub",
-    "verdict.sub",
-    "swarm.dag",
-    "contact",
-    "config.json",
-)
+PEER_SUB, MORE_SUB, VERDICT_SUB, DAG, CONTACT = "peer.sub", "more.sub", "verdict.sub", "swarm.dag", "contact"
+CONFIG = "config.json"
 HELD_S = 60
 """A job that HTCondor has held waits so long before it is tried again, so that what was wrong has passed."""
 BY_USER = 1

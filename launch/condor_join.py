@@ -17,9 +17,10 @@ from gossip.tasks import Task, own_address
 from . import arriving, runs
 from .cli import print_error
 from .condor_job import reached_at
-from .condor_peer import CONFIG, bring_back, own_key
+from .condor_peer import bring_back, own_key
 from .contact import Contact, doors, find_chirp
 from .invitation import names_code
+from .own_folder import CONFIG
 from .run_state import RUNS
 from .screens import PlainScreen
 

@@ -12,27 +12,23 @@ import os
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from hashlib import blake2b
 from pathlib import Path
 
-from gossip.config import RunConfig
 from gossip.errors import ConfigError, GossipError
 from gossip.keys import SWARM_KEY
 from gossip.rendezvous import Seed, answers, read_seed
 from gossip.tasks import Task, own_address
-from gossip.telemetry import environment, write_json
 
 from . import feasible, launchers, runs
 from .cli import print_error
 from .condor_job import condor_task
 from .contact import COMES, DONE, Contact, Line, NoContact, doors, find_chirp, next_incarnation
 from .entrance import Entrance
-from .peer_setup import script_command
+from .own_folder import CONFIG, furnish, settings, supervise
 from .run_state import RUNS
 from .screens import PlainScreen
 from .supervisor import Supervisor
 
-CONFIG = "config.json"
 LOOK_S = 0.5
 AGAIN_S = 10.0  # while somebody is missing, or the file was not reached: all jobs ask the same machine
 
@@ -49,7 +45,7 @@ def train(contact_path: str, words: Sequence[str]) -> int:
     lines = contact.read()
     incarnation = next_incarnation(lines, task.peer)
     check_going_on(task, lines, incarnation)
-    config, key = settings(task), own_key()
+    config, key = settings(Path(CONFIG), task.run, Path.cwd() / f"gossip-{task.peer}"), own_key()
     listen = own_address(task, config)
     feasible.check_memory(1)
     folder = Path(config.run_dir)
@@ -68,22 +64,14 @@ def train(contact_path: str, words: Sequence[str]) -> int:
     )
     try:
         with launchers.present(folder, supervisor.peers):
-            code = asyncio.run(supervise(supervisor, contact, task.peer, incarnation))
+            keeping = keep_in_contact(supervisor, contact, task.peer, incarnation)
+            code = asyncio.run(supervise(supervisor, keeping)).exit_code
     finally:
         bring_back(folder, results, {task.peer: incarnation})
     if code == 0:
         with contextlib.suppress(NoContact):  # it has finished, whoever hears of it
             contact.add(task.peer, incarnation, DONE)
     return code
-
-
-async def supervise(supervisor: Supervisor, contact: Contact, peer: int, incarnation: int) -> int:
-    keeping = asyncio.create_task(keep_in_contact(supervisor, contact, peer, incarnation))
-    try:
-        return (await supervisor.run()).exit_code
-    finally:
-        keeping.cancel()
-        await asyncio.gather(keeping, return_exceptions=True)
 
 
 async def keep_in_contact(supervisor: Supervisor, contact: Contact, peer: int, incarnation: int) -> None:
@@ -120,13 +108,6 @@ def check_going_on(task: Task, lines: Sequence[Line], incarnation: int) -> None:
     raise ConfigError(f"the run {task.run} is over: {why}, and nobody answers", task.another)
 
 
-def settings(task: Task) -> RunConfig:
-    """Of this submission: the same files may be submitted again, which is another run."""
-    given = RunConfig.load(CONFIG)
-    run = blake2b(f"{given.run}/{task.run}".encode(), digest_size=8).hexdigest()
-    return given.model_copy(update={"run": run, "run_dir": str(Path.cwd() / f"gossip-{task.peer}")})
-
-
 def own_key() -> Path | None:
     """HTCondor has brought it into a folder of this job alone, with whatever permissions."""
     path = Path(SWARM_KEY).resolve()
@@ -134,19 +115,6 @@ def own_key() -> Path | None:
         return None
     path.chmod(0o600)
     return path
-
-
-def furnish(config: RunConfig, words: Sequence[str]) -> list[str]:
-    """Makes the run's folder of this job. Returns the command of the peer."""
-    script = Path(words[0])
-    feasible.check_script(script)
-    folder = Path(config.run_dir)
-    feasible.make_run_folder(folder)
-    config.dump(folder / CONFIG)
-    command = script_command(script, words[1:])
-    write_json(folder / runs.COMMAND, {"command": command, "folder": os.getcwd()})
-    write_json(folder / "environment.json", {**environment(sys.argv, script.resolve().parent), "run": config.run})
-    return command
 
 
 def bring_back(folder: Path, results: Path, peers: Mapping[int, int]) -> None:

@@ -17,34 +17,15 @@ from gossip.errors import ConfigError
 
 from . import options
 from .options import (
-    Aggregator,
-    BatchPolicy,
-    Byzantine,
+    UNSET,
     Config,
-    Drills,
-    Fault,
-    Faults,
     Insecure,
     Json,
     Keys,
-    MinPeers,
-    Name,
-    OnMinority,
-    Patience,
     Quiet,
-    Quorum,
-    Record,
-    Room,
-    Rounds,
-    RoundTimeout,
-    RunDir,
-    Seed,
-    Sender,
+    Settings,
     ShowConfig,
-    Slices,
-    StartTimeout,
     SwarmKey,
-    Topology,
 )
 
 if TYPE_CHECKING:
@@ -71,6 +52,7 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be sta
 SECRETIVE = ("KEY", "TOKEN", "SECRET", "PASS", "CREDENTIAL", "AUTH")
 
 
+@options.with_settings()
 def hosts(
     script: Annotated[Path, typer.Argument(help="Your training script, which is there on every host.", show_default=False)],
     where: Hosts,
@@ -82,27 +64,7 @@ def hosts(
     restarts: Restarts = 3,
     check: Check = False,
     dry_run: DryRun = False,
-    room: Room = None,
-    topology: Topology = None,
-    aggregator: Aggregator = None,
-    sender: Sender = None,
-    byzantine: Byzantine = None,
-    fault: Fault = None,
-    faults: Faults = None,
-    rounds: Rounds = None,
-    seed: Seed = None,
-    run_dir: RunDir = None,
-    name: Name = None,
-    quorum: Quorum = None,
-    min_peers: MinPeers = None,
-    patience: Patience = None,
-    on_minority: OnMinority = None,
-    batch_policy: BatchPolicy = None,
-    slices: Slices = None,
-    start_timeout: StartTimeout = None,
-    round_timeout: RoundTimeout = None,
-    record: Record = False,
-    drills: Drills = False,
+    settings: Settings = UNSET,
     keys: Keys = None,
     key: SwarmKey = None,
     insecure: Insecure = False,
@@ -123,11 +85,8 @@ def hosts(
 
     found = tuple(replace(host, python=host.python or python, workdir=host.workdir or workdir) for host in hostlist.load(where))
     peers = sum(host.slots for host in found)
-    flags = options.flags(peers, topology, aggregator, byzantine, fault, faults, rounds, seed, run_dir, name, quorum)
-    flags.update(room=room, sender=sender, on_minority=on_minority, batch_policy=batch_policy, slices=slices)
-    flags.update(min_peers=min_peers, patience_s=patience)
-    flags.update(start_timeout_s=start_timeout, round_timeout_s=round_timeout, record=record or None, drills=drills or None)
-    flags.update(keys=keys if key is None else keys is not False, insecure=insecure or None)
+    keyed = keys if key is None else keys is not False
+    flags = {**settings, "peers": peers, "keys": keyed, "insecure": insecure or None}
     resolved = resolve(flags, config)
     if show:
         fitting.check_names(resolved.config.topology, resolved.config.aggregator)

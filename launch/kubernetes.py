@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-import json
+import os
 import re
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gossip.errors import ConfigError
 
-from .slurm import check_options
+from .task_words import check_options, environment_of, left_behind, parsed, patient, refuse, resolved_for
+
+if TYPE_CHECKING:
+    from gossip.config import RunConfig
 
 NAME = re.compile(r"[a-z]([-a-z0-9]{0,46}[a-z0-9])?", re.ASCII)
 """Of a job, whose pods add their number and five letters to it, and of a service: 63 characters at most."""
-NO_USE = (2, 6)
-"""Exit codes of a peer that would end the same way again: wrong settings, refused by the others."""
+SHARED = "/shared"
+DOOR = 7421
 
 
 def kubernetes(
@@ -29,119 +33,108 @@ def kubernetes(
     image: Annotated[str, typer.Option(help="With gossip, torch and the script in it.", show_default=False)],
     claim: Annotated[
         str,
-        typer.Option(help="Persistent volume claim that all pods may write to (ReadWriteMany).", show_default=False),
-    ],
+        typer.Option(
+            help="Persistent volume claim that all pods may write to (ReadWriteMany), to meet there and not by names.",
+            show_default=False,
+        ),
+    ] = "",
     name: Annotated[str, typer.Option(help="Of the job, the service and the run.")] = "gossip",
-    mount: Annotated[str, typer.Option(help="Where the volume is in a pod; the run's folder is runs/NAME below it.")] = "/shared",
+    mount: Annotated[
+        str,
+        typer.Option(help=f"With --claim: where that is in a pod, {SHARED} by default.", show_default=False),
+    ] = "",
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Without --claim: of the door of each pod.")] = DOOR,
     workdir: Annotated[str, typer.Option(help="Folder that the script is started in.", show_default=False)] = "",
+    user: Annotated[
+        int | None, typer.Option(min=0, help="Number that the pods run under, if not as the image says.", show_default=False)
+    ] = None,
     cpus: Annotated[int, typer.Option("--cpus", min=1, help="Processors, and so threads, of each peer.")] = 1,
     memory: Annotated[str, typer.Option(help="Of each peer, as Kubernetes writes it.")] = "2Gi",
     gpus: Annotated[int, typer.Option("--gpus", min=0, help="GPUs of each peer.")] = 0,
     restarts: Annotated[int, typer.Option(min=0, help="How often a pod that failed is started again.")] = 6,
     leave: Annotated[int, typer.Option("--leave", min=1, help="Seconds that a pod that is asked to go has to leave.")] = 90,
     python: Annotated[str, typer.Option(help="Of the image.")] = "python",
-    out: Annotated[Path | None, typer.Option("-o", "--out", help="Write it there instead of printing it.")] = None,
+    out: Annotated[Path | None, typer.Option("-o", "--out", help="Write it there, for you alone to read.")] = None,
 ) -> None:
-    """Print a job whose pods are peers: gossip kubernetes -n 8 --image IMAGE --claim PVC -- train.py | kubectl apply -f -"""
+    """Print a job whose pods are peers: gossip kubernetes -n 8 --image IMAGE -- train.py --lr 0.1 | kubectl apply -f -
+
+    Pods find each other by the names that a headless service gives them, and need no volume; settings and swarm key are in a
+    secret. No cluster has run this yet: docs/schedulers.md.
+    """
+    from .kubernetes_files import CONFIG, GIVEN, OWN, Pods, escaped
+
     if NAME.fullmatch(name) is None:
         raise ConfigError(f"--name {name}: Kubernetes takes small letters, digits and -, 48 at most", "--name my-run")
+    if mount and not claim:
+        raise ConfigError("--mount says where a volume is, and there is none", "--claim PVC, or leave it out")
+    mount = mount or SHARED
     if not PurePosixPath(mount).is_absolute() or ".." in PurePosixPath(mount).parts:
         raise ConfigError(f"--mount {mount} is no path from the root of a pod", "--mount /shared")
-    shown = check_options(words)
-    for option, why in (("run_dir", f"the run's folder is {mount}/runs/{name}"), ("peers", "that is what -n says")):
-        if shown[option]["source"] not in ("default", "drawn"):
-            where = shown[option]["source"]
-            raise ConfigError(f"{option} is set ({where}): {why}", "leave it out: --mount and --name, or -n, say it")
-    container = {
-        "name": "peer",
-        "image": image,
-        "command": [python, "-m", "gossip.launch.cli", "run"],
-        "args": ["--task", f"$(JOB_COMPLETION_INDEX)/{peers}", "--run-dir", f"{mount.rstrip('/')}/runs/{name}", *escaped(words)],
-        **({"workingDir": workdir} if workdir else {}),
-        "env": [
-            {"name": "GOSSIP_LISTEN", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
-            {"name": "OMP_NUM_THREADS", "value": str(cpus)},
-        ],
-        "resources": {
-            "requests": {"cpu": str(cpus), "memory": memory},
-            "limits": {"memory": memory, **({"nvidia.com/gpu": str(gpus)} if gpus else {})},
-        },
-        "volumeMounts": [{"name": "shared", "mountPath": mount}, {"name": "shm", "mountPath": "/dev/shm"}],
-    }
-    text = manifest(name, peers, restarts, leave, claim, container)
+    shown, given = check_options(words), parsed(words)
+    words = patient(words, shown, "Kubernetes")
+    folder = f"{mount.rstrip('/')}/runs/{name}" if claim else f"{OWN}/{name}"
+    elsewhere = {"run_dir": f"the run's folder is {folder}", "peers": "that is what -n says", "name": "it is for --name"}
+    refuse(shown, elsewhere, "leave it out behind --: -n and --name, or with --claim --mount, say it")
+    if claim:
+        command = ["gossip.launch.cli", "run", "--task", f"$(JOB_COMPLETION_INDEX)/{peers}", "--run-dir", folder]
+        command += map(escaped, words)
+        files: Mapping[str, str] = {}
+    else:
+        config = resolved_for(shown, peers, name, "Kubernetes").config.model_copy(update={"run_dir": ""})
+        files = {CONFIG: config.model_dump_json(), **key_file(given["key"], config)}
+        own = [str(given["script"]), *(given["arguments"] or ())]
+        command = ["gossip.launch.kubernetes_peer", GIVEN, OWN, name, str(port), *map(escaped, own)]
+    pods = Pods(
+        name=name,
+        image=image,
+        peers=peers,
+        module=command[0],
+        words=tuple(command[1:]),
+        environment={"OMP_NUM_THREADS": str(cpus), **(environment_of(shown) if claim else {})},
+        claim=claim,
+        mount=mount,
+        port=port,
+        workdir=workdir,
+        python=python,
+        cpus=cpus,
+        memory=memory,
+        gpus=gpus,
+        restarts=restarts,
+        leave=leave,
+        user=-1 if user is None else user,
+        given=files,
+    )
+    write(pods.text(), out)
+    remark(given["config"] if claim else None)
+
+
+def key_file(path: Path | None, config: RunConfig) -> dict[str, str]:
+    """The swarm key of a run with keys: that in ``path``, or a new one. Raises: ConfigError."""
+    from gossip.keys import SWARM_KEY, dump_pair
+    from gossip.transport.curve import new_pair
+
+    from .keygen import own_key
+
+    pair = own_key(path, config)
+    return {SWARM_KEY: dump_pair(pair or new_pair()).decode("ascii")} if config.keyed else {}
+
+
+def write(text: str, out: Path | None) -> None:
+    """Raises: ConfigError: It cannot be written there."""
     if out is None:
         print(text, end="")
-    else:
-        out.write_text(text, "utf-8")
+        return
+    try:
+        with open(os.open(out, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+            os.fchmod(file.fileno(), 0o600)  # it may have been there, and it holds the key
+            file.write(text)
+    except OSError as error:
+        raise ConfigError(f"cannot write {out}: {error.strerror}", "-o FILE, in a folder of yours") from error
 
 
-def escaped(words: list[str]) -> list[str]:
-    """``$(NAME)`` in a container's arguments is a variable of Kubernetes', ``$$(NAME)`` is not."""
-    return [word.replace("$(", "$$(") for word in words]
-
-
-def manifest(name: str, peers: int, restarts: int, leave: int, claim: str, container: Mapping[str, Any]) -> str:
-    """A headless service, by which each pod has a name, and the job."""
-    labels = {"app.kubernetes.io/name": "gossip", "app.kubernetes.io/instance": name}
-    service = {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {"name": name, "labels": labels},
-        "spec": {"clusterIP": "None", "selector": labels, "publishNotReadyAddresses": True},
-    }
-    pod = {
-        "metadata": {"labels": labels},
-        "spec": {
-            "subdomain": name,
-            "restartPolicy": "Never",
-            "terminationGracePeriodSeconds": leave,
-            "containers": [container],
-            "volumes": [
-                {"name": "shared", "persistentVolumeClaim": {"claimName": claim}},
-                {"name": "shm", "emptyDir": {"medium": "Memory"}},
-            ],
-        },
-    }
-    codes = {"containerName": container["name"], "operator": "In", "values": list(NO_USE)}
-    rules = [
-        {"action": "FailIndex", "onExitCodes": codes},
-        {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
-    ]
-    job = {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        "metadata": {"name": name, "labels": labels},
-        "spec": {
-            "completionMode": "Indexed",
-            "completions": peers,
-            "parallelism": peers,
-            "backoffLimitPerIndex": restarts,
-            "maxFailedIndexes": peers,
-            "podFailurePolicy": {"rules": rules},
-            "template": pod,
-        },
-    }
-    head = (
-        f"# {peers} peers, a pod each, that find each other in runs/{name} of the claim {claim}: all pods have to write there.\n"
-        f"# A pod that is lost is started again and comes back as another life of its peer; the others go on meanwhile.\n"
-        f"# How it went: {container['command'][0]} -m gossip.launch.task_runs FOLDER 0, wherever the volume is.\n"
-    )
-    return head + "---\n".join("".join(f"{line}\n" for line in lines(document)) for document in (service, job))
-
-
-def lines(value: Any) -> Iterator[str]:
-    """YAML of mappings, lists and scalars. A scalar is written as JSON, which means the same there and is never misread."""
-    if isinstance(value, Mapping):
-        for key, inner in value.items():
-            if isinstance(inner, Mapping | list) and inner:
-                yield f"{key}:"
-                yield from (f"  {line}" for line in lines(inner))
-            else:
-                yield f"{key}: {json.dumps(inner, ensure_ascii=False)}"
-    elif isinstance(value, list):
-        for inner in value:
-            first, *rest = lines(inner)
-            yield f"- {first}"
-            yield from (f"  {line}" for line in rest)
-    else:
-        yield json.dumps(value, ensure_ascii=False)
+def remark(config: Path | None) -> None:
+    """What of this shell does not come along."""
+    if config is not None:
+        print(f"! --config {config} is read by every pod: it has to be there, in the image", file=sys.stderr)
+    if left := left_behind():
+        print(f"! not carried into the pods, as they say something about this machine: {', '.join(left)}", file=sys.stderr)

@@ -42,7 +42,7 @@ def ray(
         import ray as the_ray
     except ImportError:
         raise ConfigError("Ray is not installed", "pip install 'gossip-train[ray]'") from None
-    from .slurm import check, script_of
+    from .task_words import check, script_of
 
     if strategy not in STRATEGIES:
         raise ConfigError(f"--strategy {strategy}: it should be one of {', '.join(STRATEGIES)}")

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from types import MappingProxyType
+from typing import Annotated, Any, TypeAlias
 
 import typer
 
@@ -92,18 +96,73 @@ Config = Annotated[Path | None, typer.Option(help="Options from a TOML file; fla
 ShowConfig = Annotated[bool, typer.Option("--show-config", help="Print every option with its source, and start nothing.")]
 
 
+Settings: TypeAlias = Mapping[str, Any]
+UNSET: Settings = MappingProxyType({})
+SETTINGS: dict[str, tuple[Any, Any]] = {
+    "room": (Room, None),
+    "topology": (Topology, None),
+    "aggregator": (Aggregator, None),
+    "sender": (Sender, None),
+    "byzantine": (Byzantine, None),
+    "fault": (Fault, None),
+    "faults": (Faults, None),
+    "rounds": (Rounds, None),
+    "seed": (Seed, None),
+    "run_dir": (RunDir, None),
+    "name": (Name, None),
+    "quorum": (Quorum, None),
+    "min_peers": (MinPeers, None),
+    "patience": (Patience, None),
+    "on_minority": (OnMinority, None),
+    "batch_policy": (BatchPolicy, None),
+    "slices": (Slices, None),
+    "start_timeout": (StartTimeout, None),
+    "round_timeout": (RoundTimeout, None),
+    "record": (Record, False),
+    "drills": (Drills, False),
+}
+"""What of a run can be said wherever one is started, one machine or many: types and defaults."""
+SETTING_OF = {"byzantine": "f", "patience": "patience_s", "start_timeout": "start_timeout_s", "round_timeout": "round_timeout_s"}
+"""Names that settings have where an option has another."""
+
+
+Command: TypeAlias = Callable[..., None]
+
+
+def with_settings(*, but: Collection[str] = ()) -> Callable[[Command], Command]:
+    """Gives a command the options of ``SETTINGS``: it gets them in place of its parameter ``settings``, as ``flags`` makes them.
+
+    Args:
+        but: Those that it does not have.
+    """
+    shared = {name: option for name, option in SETTINGS.items() if name not in but}
+
+    def decorate(command: Command) -> Command:
+        parameters: list[inspect.Parameter] = []
+        for name, own in inspect.signature(command, eval_str=True).parameters.items():
+            options = shared.items() if name == "settings" else [(name, (own.annotation, own.default))]
+            parameters += [own.replace(name=each, annotation=kind, default=default) for each, (kind, default) in options]
+
+        @functools.wraps(command)
+        def called(**typed: Any) -> None:
+            settings = flags(**{name: typed.pop(name) for name in shared})
+            command(**typed, settings=settings)
+
+        setattr(called, "__signature__", inspect.Signature(parameters))  # noqa: B010 - typer reads it, its type says nothing of it
+        called.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        return called
+
+    return decorate
+
+
 def flags(
-    peers: int | None,
-    topology: str | None,
-    aggregator: str | None,
-    byzantine: int | None,
-    fault: list[str] | None,
-    faults: Path | None,
-    rounds: int | None,
-    seed: int | None,
-    run_dir: Path | None,
-    name: str | None,
-    quorum: str | None,
+    *,
+    fault: list[str] | None = None,
+    faults: Path | None = None,
+    run_dir: Path | None = None,
+    record: bool = False,
+    drills: bool = False,
+    **others: Any,
 ) -> dict[str, Any]:
     """Options as ``gossip.config.resolve`` takes them; None where nothing was typed."""
     specs: list[str] | None = None
@@ -112,14 +171,9 @@ def flags(
 
         specs = [*(plans.load(faults).specs if faults is not None else ()), *plans.parse(fault or ()).specs]
     return {
-        "peers": peers,
-        "topology": topology,
-        "aggregator": aggregator,
-        "f": byzantine,
+        **{SETTING_OF.get(name, name): value for name, value in others.items()},
         "faults": specs,
-        "rounds": rounds,
-        "seed": seed,
         "run_dir": str(run_dir) if run_dir is not None else None,
-        "name": name,
-        "quorum": quorum,
+        "record": record or None,
+        "drills": drills or None,
     }

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from gossip.errors import ConfigError, GossipError
+from gossip.errors import ConfigError
+
+from .task_words import check, script_of
 
 SCRIPT = """\
 #!/bin/bash
@@ -102,43 +103,3 @@ def send(text: str) -> None:
         )
     job = done.stdout.strip().partition(";")[0]
     print(f"job {job}: runs/slurm-{job}, output in slurm-{job}.out\n  watch: squeue -j {job}    stop: scancel {job}")
-
-
-def check(words: list[str]) -> dict[str, Any]:
-    """Finds now what every task would find later. Returns every option, its value and source.
-
-    Raises: ConfigError: ``gossip run`` would refuse this.
-    """
-    from . import feasible
-
-    shown = check_options(words)
-    feasible.check_script(Path(script_of(words)))
-    return shown
-
-
-def check_options(words: list[str]) -> dict[str, Any]:
-    """The same where the script is not on this machine."""
-    done = subprocess.run(
-        [sys.executable, "-m", "gossip.launch.cli", "run", "--show-config", "--json", *words],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode != 0:
-        said = [line for line in done.stderr.splitlines() if line.strip()]
-        error = next(
-            (line.removeprefix("error: ") for line in said if line.startswith("error: ")), said[-1] if said else "it failed"
-        )
-        hint = next((line.strip().removeprefix("hint: ") for line in said if line.strip().startswith("hint: ")), None)
-        raise GossipError(f"gossip run {shlex.join(words)}: {error}") if hint is None else ConfigError(error, hint)
-    shown: dict[str, Any] = json.loads(done.stdout)
-    return shown
-
-
-def script_of(words: list[str]) -> str:
-    """The script among what follows ``gossip run``, which has been found to be right."""
-    from .cli import app
-
-    command = typer.main.get_command(app)
-    run = getattr(command, "commands")["run"]  # noqa: B009 - of a group, which typer's types do not promise
-    return str(run.make_context("run", list(words)).params["script"])

@@ -94,6 +94,20 @@ class Submission:
         rows = [row for row in self.events(self.peers[0], 0) if row.get("event") == "epoch"]
         return bool(rows) and all((row["once"], row["twice"], row["never"]) == (97, 0, 0) for row in rows)
 
+    def end_with_one_more(self) -> dict[str, Any]:
+        """Another peer is added, and all come to the end, of which the second was lost and came back. Returns the summary."""
+        (more,) = self.pool.submit(self.out / "more.sub")
+        more.start()
+        self.train(0, 1, 2, 3, 4)
+        self.tell_end()
+        assert [job.finish() for job in (*self.peers, more)] == [0] * 5, self.log()
+        code, said, summary = self.verdict()
+        assert code == 0
+        assert "came to the end: 0, 1, 2, 3, 4" in said
+        assert self.every_sample_was_used_once()
+        assert [row["peer"] for row in summary["rejoins"]] == [1]
+        return summary
+
     def verdict(self) -> tuple[int, str, dict[str, Any]]:
         (job,) = self.pool.submit(self.final, dag=self.dag)
         job.start()
@@ -126,18 +140,9 @@ def test_jobs_without_a_shared_folder_train_are_evicted_come_late_and_are_added(
     swarm.train(0, 1, 2)
     swarm.peers[3].start()
     swarm.train(0, 1, 2, 3)
-    (more,) = swarm.pool.submit(swarm.out / "more.sub")
-    more.start()
-    swarm.train(0, 1, 2, 3, 4)
-    swarm.tell_end()
-    assert [job.finish() for job in (*swarm.peers, more)] == [0] * 5, swarm.log()
-    code, said, summary = swarm.verdict()
-    assert code == 0
-    assert "came to the end: 0, 1, 2, 3, 4" in said
-    assert swarm.every_sample_was_used_once()
+    summary = swarm.end_with_one_more()
     assert summary["samples"]["once"] > 0
     assert summary["samples"]["twice"] == summary["samples"]["never"] == 0
-    assert [row["peer"] for row in summary["rejoins"]] == [1]
     brought = swarm.out / "runs" / f"condor-{swarm.dag}"
     assert {path.parent.name for path in brought.glob("peer-*/out.log")} == {
         f"peer-{life}" for life in ("0", "1", "1-1", 2, 3, 4)
@@ -163,15 +168,6 @@ def test_jobs_that_share_a_folder_need_nothing_else_and_one_whose_machine_is_los
     swarm.train(0, 2, 3)
     swarm.peers[1].start()
     swarm.train(0, 1, 2, 3)
-    (more,) = swarm.pool.submit(swarm.out / "more.sub")
-    more.start()
-    swarm.train(0, 1, 2, 3, 4)
-    swarm.tell_end()
-    assert [job.finish() for job in (*swarm.peers, more)] == [0] * 5, swarm.log()
-    code, said, summary = swarm.verdict()
-    assert code == 0
-    assert "came to the end: 0, 1, 2, 3, 4" in said
-    assert swarm.every_sample_was_used_once()
-    assert [row["peer"] for row in summary["rejoins"]] == [1]
+    swarm.end_with_one_more()
     assert not list(swarm.out.glob("contact*"))
     assert not list(swarm.out.glob("swarm.key")), "the first job makes it, in the run's folder"

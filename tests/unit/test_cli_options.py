@@ -12,7 +12,7 @@ import pytest
 from gossip import fitting
 from gossip.config import resolve
 from gossip.errors import ConfigError, OutOfMemory, RunExists, TooFewUpdates, UnknownName
-from gossip.launch import cli, demo, feasible
+from gossip.launch import cli, demo, feasible, options
 
 
 @dataclass
@@ -241,3 +241,51 @@ def test_an_option_behind_the_run_to_join_is_not_taken_for_a_script(gossip: Goss
     done = gossip("join", "127.0.0.1:9", "--timeout", "2")
     assert done.returncode == 2
     assert "--timeout stands behind the run: options come before it" in done.stderr
+
+
+SAID = {
+    "--topology": ("full", "topology", "full"),
+    "--aggregator": ("median", "aggregator", "median"),
+    "--sender": ("momentum", "sender", "momentum"),
+    "--byzantine": ("1", "f", 1),
+    "--fault": ("nan:2", "faults", ["nan:2"]),
+    "--rounds": ("7", "rounds", 7),
+    "--seed": ("8", "seed", 8),
+    "--run-dir": ("there", "run_dir", "there"),
+    "--name": ("mine", "name", "mine"),
+    "--quorum": ("available", "quorum", "available"),
+    "--batch-policy": ("fixed_global", "batch_policy", "fixed_global"),
+    "--slices": ("equal", "slices", "equal"),
+}
+SAID_OF_A_RUN = {
+    **SAID,
+    "--room": ("9", "room", 9),
+    "--min-peers": ("3", "min_peers", 3),
+    "--patience": ("2.5", "patience_s", 2.5),
+    "--on-minority": ("continue", "on_minority", "continue"),
+    "--start-timeout": ("33", "start_timeout_s", 33.0),
+    "--round-timeout": ("4", "round_timeout_s", 4.0),
+    "--record": (None, "record", True),
+    "--drills": (None, "drills", True),
+}
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (("run", "-n", "5"), SAID_OF_A_RUN),
+        (("hosts", "-H", "localhost:5"), SAID_OF_A_RUN),
+        (("demo", "-n", "5"), SAID),
+    ],
+)
+def test_what_is_said_of_a_run_counts_wherever_it_is_started(
+    gossip: Gossip, tmp_path: Path, command: tuple[str, ...], said: dict[str, tuple[str | None, str, object]]
+) -> None:
+    words = [word for option, (value, *_) in said.items() for word in (option, value) if word is not None]
+    script = [] if command[0] == "demo" else ["train.py"]
+    done = gossip(*command, "--show-config", "--json", *words, *script, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    shown = json.loads(done.stdout)
+    found = {name: (shown[name]["value"], shown[name]["source"]) for _, name, _ in said.values()}
+    assert found == {name: (value, "flag") for _, name, value in said.values()}
+    assert len(SAID_OF_A_RUN) == len(options.SETTINGS) - 1, "all but --faults, which is a file of what --fault says"
