@@ -17,10 +17,13 @@ class Elsewhere:
         self.seen: dict[PeerId, int] = {}
         """The latest round that each peer was heard in."""
         self._unheard: set[PeerId] = set()
+        self.never_came: set[PeerId] = set()
+        """Without whom the run has begun, and who have said nothing of its rounds since."""
         self._answered: tuple[int, dict[tuple[PeerId, int], int]] = (-1, {})  # round, then the latest attempt of each that asked
 
     def heard(self, peer: PeerId, round_id: int, contributes: bool = False) -> None:
         self.seen[peer] = max(self.seen.get(peer, 0), round_id)
+        self.never_came.discard(peer)
         if round_id > 0 or contributes:
             self._unheard.discard(peer)
 
@@ -28,9 +31,12 @@ class Elsewhere:
         """The link to it broke. Behind the next one may be another life, whose node is there long before its trainer's state."""
         self._unheard.add(peer)
 
-    def is_unheard(self, peer: PeerId) -> bool:
-        """Whether it has not told of any round since its link broke last: nobody need wait for it, nor be served by it."""
-        return peer in self._unheard
+    def why_not(self, peer: PeerId) -> str:
+        """Why nobody need wait for a peer that is within reach, nor be served by it; "" when all may. Who has not told of any
+        round since its link broke last may be another life."""
+        if peer in self.never_came:
+            return "it has not come"
+        return "it is silent since its link broke" if peer in self._unheard else ""
 
     def stash(self, now_round: int, round_id: int, event: Received, shard: int) -> None:
         """Keeps a message for later. One of each kind a peer, shard and round: nobody can fill our memory with them."""

@@ -74,6 +74,10 @@ class Gathering:
     def hear(self, peer: PeerId, hello: Hello) -> None:
         self.hellos[peer] = hello
 
+    def unheard(self) -> set[PeerId]:
+        """Who of the run's first peers has not said anything yet."""
+        return {peer for peer in self.settings.peers if peer not in self.hellos}
+
     def report_waiting(self, missing: tuple[PeerId, ...], now: float) -> list[Report]:
         """Says whom we wait for, every few seconds."""
         if now - self._reported_at < WAITING_REPORT_S:

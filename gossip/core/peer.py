@@ -323,7 +323,7 @@ class Peer:
             case gathering.Wait(missing):
                 return list(self.gathering.report_waiting(missing, now))
             case gathering.Begin(present):
-                self.phase = "running"
+                self.phase, self.rounds.elsewhere.never_came = "running", self.gathering.unheard()
                 ready = Report("ready", {"present": list(present), "waited_s": round(self.gathering.waited_s(now), 3)})
                 return [ready, *self._configured(), *self.rounds.start(now), self._again("watch", now + WATCH_INTERVAL_S)]
             case gathering.Follow(donor, reason):

@@ -149,7 +149,7 @@ class RollingRounds:
             return []
         if (measured := self.server.measured(event)) is not None:
             return self.joint.on_measured(measured, now)
-        roster = next_roster(self.local, self.view, self.roster, self.joining, self.partings, now)
+        roster = next_roster(self.local, self.view, self.roster, self.joining, self.partings, self.elsewhere, now)
         made = self.server.finish(event, roster, self.doubts.charges())
         if made is None:
             return []
@@ -438,7 +438,7 @@ class RollingRounds:
     def skip_reason(self, peer: PeerId) -> str:
         if self.partings.is_done(peer, self.round_id):
             return "it has finished"
-        return self.view.skip_reason(peer) or ("it is silent since its link broke" if self.elsewhere.is_unheard(peer) else "")
+        return self.view.skip_reason(peer) or self.elsewhere.why_not(peer)
 
     def payload_bytes(self, message: Update | Commit | Push) -> int:
         """What the payload of ``message`` must measure, by our own layout; -1 when there is no such shard."""

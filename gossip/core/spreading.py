@@ -6,6 +6,7 @@ from collections.abc import Collection
 
 from gossip.topologies.base import Roster
 
+from .elsewhere import Elsewhere
 from .events import Effect, Payload, Send
 from .messages import Commit, PeerId
 from .parting import Partings
@@ -13,15 +14,23 @@ from .view import View
 
 
 def next_roster(
-    local: PeerId, view: View, roster: Roster, joining: Collection[PeerId], partings: Partings, now: float
+    local: PeerId,
+    view: View,
+    roster: Roster,
+    joining: Collection[PeerId],
+    partings: Partings,
+    elsewhere: Elsewhere,
+    now: float,
 ) -> tuple[PeerId, ...]:
-    """Who takes part in the next round: those who do, are not gone and do not leave, and who is ready to."""
+    """Who takes part in the next round: those who do, are not gone and do not leave, and who is ready to. Whom the run has begun
+    without, and who has not come since, comes in like a newcomer."""
 
     def stays(peer: PeerId) -> bool:
         # A farewell that was forged for this server alone would cost it others' trust, who see that peer.
         return not view.is_gone(peer) or (view.speaks_on(peer, now) and not partings.said_so(peer))
 
-    stay = {peer for peer in roster if peer == local or (stays(peer) and not partings.leaves(peer))}
+    came = [peer for peer in roster if peer not in elsewhere.never_came]
+    stay = {peer for peer in came if peer == local or (stays(peer) and not partings.leaves(peer))}
     come = {peer for peer in joining if not view.skip_reason(peer)}
     return tuple(sorted(stay | come))
 

@@ -46,7 +46,7 @@ class Faulty(Observer):
 
 
 def waits_for_the_silent(core: Any) -> None:
-    core.rounds.elsewhere.is_unheard = lambda peer: False
+    core.rounds.elsewhere.why_not = lambda peer: ""
 
 
 @pytest.mark.parametrize("faulty", [True, False])

@@ -1,0 +1,72 @@
+"""A run that begins without some of its peers: they are left out like the dead, and come in like newcomers."""
+
+from __future__ import annotations
+
+import pytest
+from test_joining import SEEDS
+
+from gossip.core.messages import PeerId
+from gossip.core.peer import Peer
+from gossip.core.settings import CoreSettings, RoundSettings
+from gossip.sim.checkers import all_checkers
+from gossip.sim.driver import Swarm, address
+from gossip.sim.toy_trainer import ToyTrainer
+from gossip.topologies import load
+
+LATE = 3
+PREPARES_S = 4.0
+
+
+def swarm_of_four(seed: int, prepare_s: float | None) -> Swarm[Peer]:
+    """Three of four begin after a second; the trainer of the fourth takes longer to prepare, or it is not there at all."""
+    wanted = RoundSettings(min_peers=3, patience_s=1.0, round_timeout_s=2.0)
+    settings = CoreSettings(b"run-id!!", b"lineage!", seed=seed, peers=(0, 1, 2, 3), rounds=wanted)
+    started = 4 if prepare_s is not None else 3
+    plan, folder = load("rolling"), {peer: address(peer, 0) for peer in range(started)}
+
+    def make_core(peer: PeerId, incarnation: int) -> Peer:
+        control, bulk = folder[peer] = address(peer, incarnation)
+        return Peer(peer, incarnation, settings, plan, control=control, bulk=bulk, seeds=dict(folder))
+
+    def make_trainer(peer: PeerId, incarnation: int) -> ToyTrainer:
+        late = {"prepare_s": prepare_s} if peer == LATE and prepare_s is not None else {}
+        return ToyTrainer(peer, seed, incarnation=incarnation, compute_s=(0.05, 0.06), samples_total=997, **late)
+
+    swarm = Swarm(make_core, started, seed, make_trainer=make_trainer)
+    swarm.hooks.extend(all_checkers())
+    return swarm
+
+
+def rosters(swarm: Swarm[Peer], peers: tuple[PeerId, ...]) -> set[tuple[PeerId, ...]]:
+    return {swarm.hosts[peer].core.rounds.roster.peers for peer in peers}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("is_there", [True, False], ids=["it prepares", "it is not there"])
+def test_who_has_not_come_is_in_no_roster_until_it_does(is_there: bool, seed: int) -> None:
+    swarm = swarm_of_four(seed, PREPARES_S if is_there else None)
+    swarm.run_until(lambda: all(swarm.hosts[peer].core.rounds.round_id >= 1 for peer in range(LATE)), limit_s=3.0)
+    assert rosters(swarm, (0, 1, 2)) == {(0, 1, 2)}
+    begun_s = swarm.now
+    swarm.run_until(lambda: swarm.hosts[0].core.rounds.round_id >= 16, limit_s=begun_s + 2.0)
+    assert not any(swarm.reports(peer, "late") for peer in range(LATE))
+    if not is_there:
+        swarm.join(LATE)
+    swarm.run_until(lambda: rosters(swarm, (0, 1, 2, 3)) == {(0, 1, 2, 3)}, limit_s=8.0)
+    late = swarm.trainer(LATE)
+    assert isinstance(late, ToyTrainer)
+    swarm.run_until(lambda: len(late.served) >= 2, limit_s=12.0)
+    assert rosters(swarm, (0, 1, 2, 3)) == {(0, 1, 2, 3)}
+
+
+@pytest.mark.parametrize("prepare_s", [60.0, None])
+def test_another_death_is_borne(prepare_s: float | None) -> None:
+    """Of four, three would be a majority, and two are left of three."""
+    swarm = swarm_of_four(1, prepare_s)
+    swarm.run_until(lambda: all(swarm.hosts[peer].core.rounds.round_id >= 3 for peer in range(LATE)), limit_s=3.0)
+    swarm.crash(2)
+    swarm.run_for(2.5)
+    begun = swarm.hosts[0].core.rounds.round_id
+    swarm.run_for(1.0)
+    assert swarm.hosts[0].core.rounds.round_id > begun + 8
+    assert not swarm.reports(0, "paused")
