@@ -47,6 +47,11 @@ def load(spec: str) -> Topology:
     return found.bind(**_options(found, options_text)) if options_text else found
 
 
+def with_option(spec: str, name: str, value: object) -> str:
+    """A spec that says one option more."""
+    return f"{spec}{',' if _OPTIONS.search(spec) else ':'}{name}={value}"
+
+
 def _installed() -> dict[str, EntryPoint]:
     return {point.name.replace("-", "_"): point for point in entry_points(group=GROUP)}
 
