@@ -44,6 +44,7 @@ from .options import (
     RunDir,
     Seed,
     Sender,
+    ServerWeights,
     ShowConfig,
     Slices,
     StartTimeout,
@@ -103,6 +104,7 @@ def run(
     on_minority: OnMinority = None,
     batch_policy: BatchPolicy = None,
     slices: Slices = None,
+    server_weights: ServerWeights = None,
     start_timeout: StartTimeout = None,
     round_timeout: RoundTimeout = None,
     record: Record = False,
@@ -131,13 +133,13 @@ def run(
 
     flags = given(peers, topology, aggregator, byzantine, fault, faults, rounds, seed, run_dir, name, quorum)
     flags.update(room=room, sender=sender, on_minority=on_minority, batch_policy=batch_policy, slices=slices)
-    flags.update(min_peers=min_peers, patience_s=patience)
+    flags.update(min_peers=min_peers, patience_s=patience, server_weights=server_weights)
     flags.update(start_timeout_s=start_timeout, round_timeout_s=round_timeout, record=record or None, drills=drills or None)
     flags.update(keygen.flags(keys, key, allowed), insecure=insecure or None)
     flags.update(host=told_to_others(advertise) if advertise else None)
     resolved = resolve(flags, config)
     if show:
-        fitting.check_names(resolved.config.topology, resolved.config.aggregator)
+        fitting.check(resolved.config)
         runs.show_config(resolved, as_json)
         return
     feasible.check_script(script)
@@ -153,7 +155,8 @@ def run(
     folder = runs.begin(resolved, sys.argv, script.resolve().parent, pair)
     screen = PlainScreen(sys.stderr if as_json else None, every_s=10.0, quiet=quiet)
     settled = resolved.config
-    screen.say(f"{settled.name}: {settled.peers} peers, {settled.topology}, {settled.aggregator} (f={settled.f}), in {folder}")
+    exchange = f"{settled.weighted_topology}, {settled.aggregator} (f={settled.f})"
+    screen.say(f"{settled.name}: {settled.peers} peers, {exchange}, in {folder}")
     if settled.room > settled.peers:
         screen.say(f"room for {settled.room - settled.peers} more: gossip join {folder}")
     entrance = Entrance(port=port) if port else None
