@@ -31,6 +31,8 @@ from gossip.core.settings import (
 )
 from gossip.errors import ConfigError, UnknownName
 from gossip.faults import FaultPlan
+from gossip.topologies import with_option
+from gossip.topologies.weights import read_weights, write_weights
 from gossip.transport.addresses import is_loopback, is_one_host
 
 PEERS_MAX = 1024  # what a list in a message has room for
@@ -77,6 +79,11 @@ class RunConfig(BaseModel):
         default="fixed_local", description="what stays when peers come and go: each peer's batch, or all peers' together"
     )
     slices: Slices = Field(default="speed", description="smaller batches for peers that are much slower than most, or equal ones")
+    server_weights: str = Field(
+        default="",
+        max_length=16 * PEERS_MAX,
+        description="how often peers serve rounds beside the others, as in 0:4,2:2; who is not named weighs 1",
+    )
     round_timeout_s: Seconds = Field(default=10.0, description="how long a round may wait at most")
     start_timeout_s: Seconds = Field(default=60.0, description="how long peers wait for each other at the start")
     quorum_timeout_s: Seconds = Field(default=60.0, description="how long a run without quorum waits for peers to come back")
@@ -135,6 +142,11 @@ class RunConfig(BaseModel):
         senders.load(value)
         return value
 
+    @field_validator("server_weights")
+    @classmethod
+    def _known_weights(cls, value: str) -> str:
+        return write_weights(read_weights(value))
+
     @field_validator("faults", mode="before")
     @classmethod
     def _split_faults(cls, value: Any) -> Any:
@@ -167,6 +179,11 @@ class RunConfig(BaseModel):
     def peers_max(self) -> int:
         """How many different ids there are, with those of peers that may join later."""
         return max(self.peers, self.room)
+
+    @property
+    def weighted_topology(self) -> str:
+        """The topology's spec, with the weights of servers in it."""
+        return with_option(self.topology, "weights", self.server_weights) if self.server_weights else self.topology
 
     @property
     def plan(self) -> FaultPlan:

@@ -15,12 +15,31 @@ from gossip import topologies
 from gossip.aggregators import registry
 from gossip.config import Resolved, RunConfig
 from gossip.errors import ConfigError, GossipError, TooFewUpdates
+from gossip.topologies.weights import read_weights
 
 
 def check_names(topology: str, aggregator: str) -> None:
     """Raises UnknownName or ConfigError for a topology or a rule that nobody knows. Imports no torch."""
     topologies.load(topology)
     registry.check(aggregator)
+
+
+def check(config: RunConfig) -> None:
+    """The names, and whether the topology goes with the weights of servers. Raises: UnknownName or ConfigError."""
+    check_names(config.topology, config.aggregator)
+    weights = config.server_weights
+    if not weights:
+        return
+    if not topologies.load(config.topology).rolling:
+        raise ConfigError(
+            f"server_weights = {weights!r}: in {config.topology} rounds nobody serves", "leave it out, or --topology rolling"
+        )
+    topologies.load(config.weighted_topology)
+    if (last := max(read_weights(weights))) >= config.peers_max:
+        raise ConfigError(
+            f"server_weights = {weights!r}: there is no peer {last} of {config.peers_max}",
+            f"peers are 0 to {config.peers_max - 1}",
+        )
 
 
 def check_rule(resolved: Resolved) -> Resolved:

@@ -134,7 +134,7 @@ class Node:
             if config.keyed:
                 self.spec = dataclasses.replace(self.spec, keys=self._find_keys(folder))
         spec, self._seed_folder = self.spec, folder
-        rule, topology = aggregators.load(config.aggregator), Foresight(topologies.load(config.topology))
+        rule, topology = aggregators.load(config.aggregator), Foresight(topologies.load(config.weighted_topology))
         settings = config.settings()
         joint = rule.joint and topology.rolling and config.peers_max <= JOINT_PEERS_MAX
         needs = tuple([rule.at_least(f) for f in range(settings.f + 1)])

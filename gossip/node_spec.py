@@ -88,7 +88,7 @@ def real_core(seeds: Mapping[PeerId, tuple[str, str]]) -> CoreMaker:
         core = Peer(spec.peer, spec.incarnation, settings, topology, control=control, bulk=bulk, seeds=seeds)
         if not spec.config.record or spec.run_dir is None:
             return core
-        header = recorder.header_of(spec.peer, spec.incarnation, settings, spec.config.topology, control, bulk, seeds)
+        header = recorder.header_of(spec.peer, spec.incarnation, settings, spec.config.weighted_topology, control, bulk, seeds)
         return recorder.RecordingCore(core, header, recorder.path_of(spec.run_dir, spec.peer, spec.incarnation))
 
     return make

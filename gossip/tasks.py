@@ -177,7 +177,7 @@ def own_address(task: Task, config: RunConfig) -> str:
 def settled(resolved: Resolved, folder: Path) -> Resolved:
     """Checked as far as can be before anything starts, with all that is drawn."""
     config = resolved.config
-    fitting.check_names(config.topology, config.aggregator)
+    fitting.check(config)
     _ = config.plan  # raises for faults that this run cannot have
     resolved = fitting.check_rule(resolved)
     return resolved.with_values("drawn", run=secrets.token_hex(8), name=config.name or folder.name[:80], run_dir=str(folder))

@@ -96,7 +96,7 @@ def run(
     flags["host"] = told_to_others(advertise) if advertise else None
     resolved = resolve(flags, config)
     if show:
-        fitting.check_names(resolved.config.topology, resolved.config.aggregator)
+        fitting.check(resolved.config)
         runs.show_config(resolved, as_json)
         return
     feasible.check_script(script)
@@ -112,7 +112,8 @@ def run(
     folder = runs.begin(resolved, sys.argv, script.resolve().parent, pair)
     screen = PlainScreen(sys.stderr if as_json else None, every_s=10.0, quiet=quiet)
     settled = resolved.config
-    screen.say(f"{settled.name}: {settled.peers} peers, {settled.topology}, {settled.aggregator} (f={settled.f}), in {folder}")
+    exchange = f"{settled.weighted_topology}, {settled.aggregator} (f={settled.f})"
+    screen.say(f"{settled.name}: {settled.peers} peers, {exchange}, in {folder}")
     if settled.room > settled.peers:
         screen.say(f"room for {settled.room - settled.peers} more: gossip join {folder}")
     entrance = Entrance(port=port) if port else None

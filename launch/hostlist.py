@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from gossip.errors import ConfigError, UnknownName
+from gossip.topologies.weights import WEIGHT_MAX
 
 LOCAL = "localhost"
 HOSTS_MAX = 256
@@ -33,6 +34,7 @@ class Host:
         port: Of ssh; None: what ssh takes.
         python: Interpreter that has gossip; "": of the same path as ours.
         workdir: Folder that the peers run in; "": of the same path as ours.
+        weight: How often its peers serve rounds beside those of others, 1 to 10; 0: nobody has said it.
         address: That its peers listen on: a number, an interface, or a network such as 10.0.0.0/8. "": what the others reach.
     """
 
@@ -43,6 +45,7 @@ class Host:
     python: str = ""
     workdir: str = ""
     address: str = ""
+    weight: int = 0
 
     @property
     def is_local(self) -> bool:
@@ -55,7 +58,7 @@ class Host:
         return f"{self.user}@{self.name}" if self.user else self.name
 
 
-OPTIONS = ("slots", "python", "workdir", "address")
+OPTIONS = ("slots", "python", "workdir", "address", "weight")
 assert set(OPTIONS) <= {field.name for field in fields(Host)}
 
 
@@ -111,10 +114,14 @@ def _parse_line(words: Sequence[str], at: str) -> Host:
         if key in given or not value:
             raise ConfigError(f"{at}: {key} is given {'twice' if value else 'no value'}")
         given[key] = value
-    slots = given.pop("slots", "1")
+    slots, weight = given.pop("slots", "1"), given.pop("weight", None)
+    if weight is not None and not (weight.isdecimal() and 1 <= int(weight) <= WEIGHT_MAX):
+        raise ConfigError(
+            f"{at}: {weight!r} is no weight", f"{name} weight=4, to serve four times as often; {WEIGHT_MAX} at most"
+        )
     if port is not None and not 0 < port < 65536:
         raise ConfigError(f"{at}: there is no port {port}", f"{name} slots={port}: so many peers")
-    return Host(name, _slots(slots, words[0], at), user, port, **given)
+    return Host(name, _slots(slots, words[0], at), user, port, weight=int(weight or 0), **given)
 
 
 def _split(word: str, at: str) -> tuple[str, str, int | None]:

@@ -79,7 +79,7 @@ def hosts(
     from gossip import fitting
     from gossip.config import resolve
 
-    from . import hostlist, keygen, runs
+    from . import hostlist, keygen, runs, weighing
     from . import ssh as ssh_
     from .hosts import Program
 
@@ -88,8 +88,9 @@ def hosts(
     keyed = keys if key is None else keys is not False
     flags = {**settings, "peers": peers, "keys": keyed, "insecure": insecure or None}
     resolved = resolve(flags, config)
+    resolved = weighing.said(resolved, found)
     if show:
-        fitting.check_names(resolved.config.topology, resolved.config.aggregator)
+        fitting.check(resolved.config)
         runs.show_config(resolved, as_json)
         return
     resolved = runs.settle(resolved, script.stem, here=sum(host.slots for host in found if host.is_local))
@@ -103,7 +104,7 @@ def hosts(
 
 
 async def _hosts(resolved: Resolved, program: Program, pair: KeyPair | None, check: bool, as_json: bool, quiet: bool) -> int:
-    from . import launchers, runs, survey
+    from . import launchers, runs, survey, weighing
     from .hosts import Launch
     from .screens import PlainScreen
 
@@ -114,6 +115,7 @@ async def _hosts(resolved: Resolved, program: Program, pair: KeyPair | None, che
         if not quiet:
             screen.say(f"looking at {len(program.hosts)} hosts: {', '.join(launch.places)}")
         found = await launch.look()
+        resolved = weighing.by_bandwidth(resolved, program.hosts, found.addresses, found.measured, found.report)
         _print_report(found, check, as_json, quiet)
         survey.refuse(found)
         resolved = survey.with_keys(resolved, found)
@@ -123,7 +125,9 @@ async def _hosts(resolved: Resolved, program: Program, pair: KeyPair | None, che
             runs.begin(resolved, without_values(sys.argv, program.script), Path(program.workdir), pair),
             resolved.config,
         )
-        screen.say(f"{config.name}: {config.peers} peers, {config.topology}, {config.aggregator} (f={config.f}), in {folder}")
+        screen.say(
+            f"{config.name}: {config.peers} peers, {config.weighted_topology}, {config.aggregator} (f={config.f}), in {folder}"
+        )
         screen.say("start   " + " ".join(launch.peer_name(peer) for peer in range(config.peers)))
         with launchers.present(folder, range(config.peers)):
             outcome = await launch.run(folder, config)
@@ -176,6 +180,7 @@ def plan(config: RunConfig, program: Program) -> list[str]:
 
     wanted = Wanted(program.script, program.workdir, config.run_dir, config.run)
     lines = [f"run     {config.name}: {config.peers} peers, {config.topology}, {config.aggregator} (f={config.f})"]
+    lines += [f"serve   {config.server_weights}, others 1"] if config.server_weights else []
     for host in program.hosts:
         peers = place(program.hosts)[host.name]
         command = [ssh.python_of(host), "-u", program.script, *program.arguments]

@@ -55,6 +55,13 @@ Slices = Annotated[
     str | None,
     typer.Option(help="speed: smaller batches for peers that are much slower than most; or equal.", show_default=False),
 ]
+ServerWeights = Annotated[
+    str | None,
+    typer.Option(
+        help="How often peers serve rounds: 0:4,2:2 for four times and twice as often as the others, at most 10.",
+        show_default=False,
+    ),
+]
 StartTimeout = Annotated[float | None, typer.Option(help="Seconds that peers wait for each other.", show_default=False)]
 MinPeers = Annotated[
     int | None,
@@ -116,6 +123,7 @@ SETTINGS: dict[str, tuple[Any, Any]] = {
     "on_minority": (OnMinority, None),
     "batch_policy": (BatchPolicy, None),
     "slices": (Slices, None),
+    "server_weights": (ServerWeights, None),
     "start_timeout": (StartTimeout, None),
     "round_timeout": (RoundTimeout, None),
     "record": (Record, False),

@@ -37,7 +37,7 @@ def settle(resolved: Resolved, kind: str, here: int | None = None) -> Resolved:
     Raises: ConfigError and its kin: A name, a number, a fault or the machine does not allow this run.
     """
     config = resolved.config
-    fitting.check_names(config.topology, config.aggregator)
+    fitting.check(config)
     _ = config.plan  # raises for faults that this run cannot have
     feasible.check_memory(config.peers if here is None else here)
     resolved = fitting.check_rule(resolved)

@@ -364,7 +364,7 @@ def _play_one(question: Question, seed: int, console: _Console, trace: bool, pic
             )
         )
         return 1 if found or proves_too_little else 0
-    console.say(f"seed {schedule.seed}: {schedule.peers} peers, {schedule.topology}, {schedule.aggregator}")
+    console.say(f"seed {schedule.seed}: {schedule.peers} peers, {schedule.weighted_topology}, {schedule.aggregator}")
     for fault in schedule.faults:
         console.say(f"  {fault}")
     console.say(f"took place: {', '.join(f'{kind} {count}' for kind, count in outcome.struck.items()) or 'no fault'}")

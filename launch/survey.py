@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -50,11 +50,13 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """``addresses``: that the peers of each host listen on. ``unreachable``: hosts that no agent answers on."""
+    """``addresses``: that the peers of each host listen on. ``unreachable``: hosts that no agent answers on. ``measured``: (from,
+    to) -> Mbit/s."""
 
     report: Report
     addresses: Mapping[str, str]
     unreachable: Sequence[GossipError]
+    measured: Mapping[tuple[str, str], float] = field(default_factory=dict)
 
 
 async def survey(remotes: Mapping[str, Remote], wanted: Wanted) -> Survey:
@@ -75,8 +77,8 @@ async def survey(remotes: Mapping[str, Remote], wanted: Wanted) -> Survey:
     script = Path(wanted.workdir, wanted.script)
     hostcheck.judge_hosts(report, hosts, facts, wanted.script, digest(script) if script.is_file() else None)
     able = {name: remotes[name] for name, found in facts.items() if found.get("addresses")}
-    addresses = await _look_at_pairs(report, able, facts) if able else {}
-    return Survey(report, addresses, unreachable)
+    addresses, measured = await _look_at_pairs(report, able, facts) if able else ({}, {})
+    return Survey(report, addresses, unreachable, measured)
 
 
 async def _facts(remote: Remote, wanted: Wanted) -> dict[str, Any]:
@@ -85,7 +87,9 @@ async def _facts(remote: Remote, wanted: Wanted) -> dict[str, Any]:
     return {**said["facts"], "clock_s": remote.clock_s}
 
 
-async def _look_at_pairs(report: Report, remotes: Mapping[str, Remote], facts: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+async def _look_at_pairs(
+    report: Report, remotes: Mapping[str, Remote], facts: Mapping[str, Mapping[str, Any]]
+) -> tuple[dict[str, str], dict[tuple[str, str], float]]:
     names, word = list(remotes), secrets.token_hex(WORD_BYTES)
     try:
         heard = await asyncio.gather(
@@ -111,7 +115,7 @@ async def _look_at_pairs(report: Report, remotes: Mapping[str, Remote], facts: M
             for target, result in zip(targets[name], answer["results"], strict=True):
                 probed.setdefault(target["address"], {})[name, target["host"]] = result
         chosen = hostcheck.choose(names, {name: list(ports) for name, ports in listening.items()}, probed)
-        measured = {}
+        measured: dict[tuple[str, str], float] = {}
         for a, b in _measured_pairs(names):
             for source, target_name in ((a, b), (b, a)):
                 address = chosen[target_name]
@@ -121,9 +125,9 @@ async def _look_at_pairs(report: Report, remotes: Mapping[str, Remote], facts: M
                     measured.update({(source, target_name): result["mbit_s"]} if "mbit_s" in result else {})
     except Lost as lost:
         report.add("fail", "all", f"the pairs could not be looked at: {lost}", "run it again")
-        return {}
+        return {}, {}
     hostcheck.judge_pairs(report, names, chosen, probed, measured)
-    return chosen
+    return chosen, measured
 
 
 def _measured_pairs(names: Sequence[str]) -> list[tuple[str, str]]:

@@ -72,14 +72,29 @@ class Hosts:
                         process.kill()
                         process.wait(5.0)
 
+    def narrow(self, number: int, mbit_s: int) -> None:
+        """Its cable carries no more than that, in both directions."""
+        limit = ("root", "tbf", "rate", f"{mbit_s}mbit", "burst", "64kb", "latency", "100ms")
+        tc("-n", self.names[number], "qdisc", "replace", "dev", "eth0", *limit)
+        tc("-n", self._switch, "qdisc", "replace", "dev", f"port{number}", *limit)
+
     def heal(self, number: int) -> None:
         ip("-n", self._switch, "link", "set", f"port{number}", "up")
 
 
 def ip(*words: str) -> None:
-    done = subprocess.run(["ip", *words], check=False, capture_output=True, text=True)
+    _must("ip", *words)
+
+
+def tc(*words: str) -> None:
+    """Of the same package as ip."""
+    _must("tc", *words)
+
+
+def _must(*command: str) -> None:
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
     if done.returncode:
-        raise OSError(f"ip {' '.join(words)}: {done.stderr.strip()}")
+        raise OSError(f"{' '.join(command)}: {done.stderr.strip()}")
 
 
 @contextmanager

@@ -4,6 +4,6 @@
 """
 
 from .base import Plan, Roster, Topology, check_plan, draw, topology
-from .finding import load, names
+from .finding import load, names, with_option
 
-__all__ = ["Plan", "Roster", "Topology", "check_plan", "draw", "load", "names", "topology"]
+__all__ = ["Plan", "Roster", "Topology", "check_plan", "draw", "load", "names", "topology", "with_option"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import re
 import sys
 from hashlib import blake2b
 from importlib.metadata import EntryPoint, entry_points
@@ -18,6 +19,9 @@ from .base import Topology, unknown_option
 
 GROUP = "gossip.topologies"
 """The entry point group through which other packages bring theirs."""
+
+_OPTIONS, _NEXT_OPTION = re.compile(r":(?=[^:=]*=)"), re.compile(r",(?=[^,:=]*=)")
+"""Where the options of a spec begin, and each next one: a value may have commas and colons of its own, as ``weights=0:4,2:2``."""
 
 BUILT_IN = {"rolling": "rolling", "random_k": "random_k", "ring": "rings", "full": "graphs"}
 """Name -> the module of this package that holds it."""
@@ -37,11 +41,15 @@ def load(spec: str) -> Topology:
     Returns: the topology, called with (roster, round_id, seed) alone.
     Raises: UnknownName: nobody registered the name. ConfigError: an unknown option, a wrong value, or no topology there.
     """
-    parts = spec.strip().split(":")
-    options_text = parts.pop() if len(parts) > 1 and "=" in parts[-1] else ""
-    where = ":".join(parts)
+    where, *rest = _OPTIONS.split(spec.strip(), maxsplit=1)
+    options_text = rest[0] if rest else ""
     found = _by_path(where) if ":" in where else _by_name(where)
     return found.bind(**_options(found, options_text)) if options_text else found
+
+
+def with_option(spec: str, name: str, value: object) -> str:
+    """A spec that says one option more."""
+    return f"{spec}{',' if _OPTIONS.search(spec) else ':'}{name}={value}"
 
 
 def _installed() -> dict[str, EntryPoint]:
@@ -105,13 +113,15 @@ def _module_of_file(path: Path) -> ModuleType:
 
 def _options(found: Topology, text: str) -> dict[str, Any]:
     options: dict[str, Any] = {}
-    for part in text.split(","):
+    for part in _NEXT_OPTION.split(text):
         name, equals, value = (word.strip() for word in part.partition("="))
         if not equals or not name or not value:
             raise ConfigError(f"topology {found.name}: {part!r} is not option=value")
         name = name.replace("-", "_")
         if name not in found.options:
             raise unknown_option(f"topology {found.name}", name, found.options)
+        if name in options:
+            raise ConfigError(f"topology {found.name}: {name} is given twice")
         options[name] = _value(found, name, value)
     return options
 

@@ -14,6 +14,7 @@ from gossip import topologies
 from gossip.core.settings import BatchPolicy
 from gossip.fault_kinds import Crash, Hang, Liar, Restart, Slow
 from gossip.fault_tables import Fault
+from gossip.topologies.weights import write_weights
 from gossip.world_faults import (
     CLAIM_LIES,
     NODE_LIES,
@@ -68,6 +69,8 @@ COMMIT_LOGS = (8, 64, 64)  # rounds: three seconds, or more than a schedule last
 PREPARES_S = (0.001, 0.001, 0.2, 1.0)
 STABLE = 0.2  # of the schedules: a peer that is started again has its old addresses
 FIXED_GLOBAL = 0.25  # of those with rolling rounds: they share out the same samples however many they are
+WEIGHTED = 0.2  # of those with rolling rounds
+WEIGHTS = (1, 1, 1, 2, 4, 10)
 RULES = {"mean": 1, "median": 3, "trimmed_mean": 3, "multi_krum": 5}
 """One of them where somebody lies about updates, and in a part of the others; and the updates that it needs against one liar."""
 JOINT = {"krum": 5, "multi_krum": 5, "geometric_median": 3, "centered_clipping": 3, "suspicion": 3}
@@ -165,7 +168,16 @@ def generate(
         base = replace(base, piece_bytes=pieces)
     made_up = replace(base, faults=bearable)
     chosen_by_all = (peers, topology, aggregator, world) != (None, None, None, None)
-    return made_up if chosen_by_all else situated(made_up)
+    return made_up if chosen_by_all else _weighted(situated(made_up))
+
+
+def _weighted(drawn: Schedule) -> Schedule:
+    """The same with some peers serving more often than others, in some of those where somebody serves."""
+    lot = Random(f"schedule/{drawn.seed}/weights")
+    weights = [lot.choice(WEIGHTS) for _ in range(PEERS_MAX)][: drawn.peers]
+    if lot.random() >= WEIGHTED or not topologies.load(drawn.topology).rolling:
+        return drawn
+    return replace(drawn, server_weights=write_weights(dict(enumerate(weights))))
 
 
 def _is_of_a_liar(fault: Fault) -> bool:

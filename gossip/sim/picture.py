@@ -109,7 +109,7 @@ def draw(outcome: Outcome, chart: Chart, rows: int = ROWS) -> str:
 
 def _heading(outcome: Outcome) -> list[str]:
     schedule = outcome.schedule
-    title = f"seed {schedule.seed}: {schedule.peers} peers, {schedule.topology}, {schedule.aggregator}"
+    title = f"seed {schedule.seed}: {schedule.peers} peers, {schedule.weighted_topology}, {schedule.aggregator}"
     faults = "; ".join(map(str, schedule.faults)) or "no faults"
     return [title, *textwrap.wrap(f"faults: {faults}", WRAP)]
 

@@ -271,7 +271,7 @@ def make_swarm(schedule: Schedule, nemesis: Nemesis) -> Swarm[Peer]:
 
     Raises: ConfigError: There is no such topology or rule.
     """
-    topology = _Planned(topologies.load(schedule.topology))
+    topology = _Planned(topologies.load(schedule.weighted_topology))
     liars = tolerated(schedule)
     reducer, updates_for = reducer_of(schedule.aggregator, liars)
     step = step_of(schedule.aggregator) if topology.rolling and len(schedule.shards) > 1 else None

@@ -12,6 +12,7 @@ from gossip.core.pieces import PIECE_BYTES
 from gossip.core.settings import BatchPolicy
 from gossip.errors import ConfigError, UnknownName
 from gossip.faults import Fault, FaultPlan
+from gossip.topologies.weights import read_weights, write_weights
 from gossip.world_faults import Flap, Ring
 
 PROBE_INTERVAL_S = (0.05, 10.0)
@@ -40,6 +41,7 @@ class Schedule:
         batch_policy: ``CoreSettings.batch_policy``.
         stable_addresses: Who is started again has the addresses that it had.
         prepare_s: Time that the trainer of one who is started again takes until it has a model; its node is there at once.
+        server_weights: How often peers serve, as in the settings of a run: ``0:4,2:2``.
         joins_s: When newcomers are started, whose ids come behind those of ``peers``: each finds the others by way of the folder
             of addresses.
         piece_bytes: Of a piece of the toy model's state. A float32 element has 4.
@@ -66,12 +68,19 @@ class Schedule:
     stable_addresses: bool = False
     prepare_s: float = 0.001
     piece_bytes: int = PIECE_BYTES
+    server_weights: str = ""
     joins_s: tuple[float, ...] = ()
 
     @property
     def everybody(self) -> int:
         """How many peers there will have been."""
         return self.peers + len(self.joins_s)
+
+    @property
+    def weighted_topology(self) -> str:
+        """The topology's spec, with the weights of servers in it."""
+        weights = self.server_weights
+        return topologies.with_option(self.topology, "weights", weights) if weights else self.topology
 
     @property
     def plan(self) -> FaultPlan:
@@ -117,7 +126,9 @@ class Schedule:
             raise ConfigError(f"shards = {list(self.shards)}: at least one, each with at least one element")
         if not topologies.load(self.topology).rolling and len(self.shards) > 1:
             raise ConfigError(f"shards = {list(self.shards)}: {self.topology} exchanges whole vectors", "shards = [8]")
-        rolling = topologies.load(self.topology).rolling
+        rolling = topologies.load(self.weighted_topology).rolling
+        if max(read_weights(self.server_weights), default=0) >= self.everybody:
+            raise ConfigError(f"server_weights = {self.server_weights!r}: there are {self.everybody} peers")
         if self.batch_policy not in (("fixed_local", "fixed_global") if rolling else ("fixed_local",)):
             raise ConfigError(f"batch_policy = {self.batch_policy!r}: fixed_local, or with rolling rounds fixed_global")
         FaultPlan(self.faults).checked(self.everybody).fits(self.topology, rolling, self.aggregator, idle=True)
@@ -157,6 +168,8 @@ PEERS_NEEDED: Mapping[type, int] = {Flap: 2, Ring: 4}
 def without_peer(schedule: Schedule, gone: int) -> Schedule:
     """The same swarm without one peer: those after it move down by one, faults that need it go."""
     faults = tuple(kept for fault in schedule.faults if (kept := _without(fault, gone)) is not None)
+    weights = {_moved(peer, gone): weight for peer, weight in read_weights(schedule.server_weights).items() if peer != gone}
+    schedule = dataclasses.replace(schedule, server_weights=write_weights(weights))
     if gone < schedule.peers:
         return dataclasses.replace(schedule, peers=schedule.peers - 1, faults=faults)
     joins_s = tuple(at_s for number, at_s in enumerate(schedule.joins_s) if number != gone - schedule.peers)

@@ -107,8 +107,10 @@ def _shorter(outcome: Outcome) -> Iterator[Schedule]:
 
 
 def _simpler(outcome: Outcome) -> Iterator[Schedule]:
-    """One shard, whole tenths of seconds, everybody's links in place of some."""
+    """One shard, equal weights, whole tenths of seconds, everybody's links in place of some."""
     schedule = outcome.schedule
+    if schedule.server_weights:
+        yield replace(schedule, server_weights="")
     if len(schedule.shards) > 1:
         yield replace(schedule, shards=(sum(schedule.shards),))
     for number, fault in enumerate(schedule.faults):

@@ -301,6 +301,17 @@ def test_a_host_that_lets_nobody_in_is_told_and_nothing_is_started(tmp_path: Pat
             assert not on.of_gossip(name)
 
 
+def test_a_host_behind_a_slow_cable_is_measured_and_its_peers_are_to_serve_less_often(tmp_path: Path) -> None:
+    with ssh_hosts(3, tmp_path) as on:
+        on.made.narrow(1, 20)  # of which the other two, on this machine, have a hundred times as much
+        run = Run(on, tmp_path, "--check", slots=2)
+        assert run.launcher.wait(WAIT_S) == 0, run.log.read_text()[-4000:]
+        lines = {line["about"]: line["text"] for line in json.loads((tmp_path / "out").read_text())["lines"]}
+        fast, slow = f"{on.names[0]}, {on.names[2]}", on.names[1]
+        assert lines["servers"].startswith(f"{fast} serve 8 times as often as {slow} (")
+        assert 10 < float(lines["servers"].rpartition("/ ")[2].removesuffix(" Mbit/s)")) < 25
+
+
 @pytest.mark.parametrize("topology", effort(["rolling"], ["rolling", "random-k"]))
 def test_peers_on_four_hosts_learn_as_on_one_though_a_host_is_killed(topology: str, tmp_path: Path) -> None:
     slots = effort(1, 4)

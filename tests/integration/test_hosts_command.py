@@ -8,12 +8,16 @@ import re
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 
 import pytest
 from conftest import MARK, marked
 
+from gossip.launch import hostfacts
 from gossip.launch.guardian import TOKEN_VARIABLE
+from gossip.topologies.weights import read_weights
+from gossip.transport.addresses import is_loopback
 
 FAKE_SSH = Path(__file__).resolve().parent.parent / "fake_ssh.py"
 # Ends well, and has no need of a swarm.
@@ -96,7 +100,41 @@ def test_check_only_looks(folder: Path) -> None:
     assert [(line["level"] != "fail", line["about"]) for line in report["lines"] if line["level"] == "ok" or " " in line["about"]]
     assert set(report["addresses"]) == {"a", "b"}
     assert len(set(report["addresses"].values())) == 1, "they are one machine"
+    assert "servers" not in {line["about"] for line in report["lines"]}, "so none is slower than another"
     assert not (folder / "runs").exists()
+
+
+# One whose way out is slow, as it would find itself.
+SLOW = """
+import sys
+if "gossip.launch.agent" in sys.orig_argv:
+    import gossip.launch.pairs as pairs
+    fast = pairs.measure
+    async def measure(*where):
+        return {name: each / 50 for name, each in (await fast(*where)).items()}
+    pairs.measure = measure
+"""
+
+
+def test_who_is_seen_to_be_slow_before_the_start_serves_less_often(folder: Path) -> None:
+    beyond = [address for address in hostfacts.addresses() if not is_loopback(address) and ":" not in address]
+    if not beyond:
+        pytest.skip("this machine has no address but loopback, where all hosts are taken for one")
+    slow = folder.parent / "slow"
+    slow.mkdir()
+    (slow / "sitecustomize.py").write_text(SLOW)
+    (slow / "python").write_text(f'#!/bin/sh\nPYTHONPATH={slow}:$PYTHONPATH exec {sys.executable} "$@"\n')
+    (slow / "python").chmod(0o755)
+    rows = [f"{name} address={beyond[0]}" for name in ("a slots=2", f"b python={slow}/python", "c")]
+    (folder.parent / "mixed.txt").write_text("\n".join(rows))
+    done = gossip(folder, "-H", "../mixed.txt", "--name", "x", "--env", "A_SECRET", "--aggregator", "mean", "--", "train.py")
+    assert done.returncode == 0, done.stderr
+    line = next(line for line in done.stdout.splitlines() if " servers " in line)
+    assert re.fullmatch(r"ok +servers +(a, c serve|a serves|c serves) \d times as often as b.* Mbit/s\)", line), line
+    settings = tomllib.loads((folder / "runs" / "x" / "config.toml").read_text())["server_weights"]
+    assert read_weights(settings).keys() == {0, 1, 3}, "all peers but that of the slow host"
+    assert f"x: 4 peers, rolling:weights={settings}, mean" in done.stdout
+    assert json.loads((folder / "runs" / "x" / "hosts" / "b" / "config.json").read_text())["server_weights"] == settings
 
 
 # As a summary of a run of days: whoever works that out when nobody is there any more would be left behind.

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+from typing import Any
+
 import pytest
 from checked_swarm import checked_swarm, tamper
 from test_checkers import another_digest, each
@@ -12,13 +15,14 @@ from gossip.fault_kinds import Hang, Slow
 from gossip.sim.campaign import Tally
 from gossip.sim.checkers import Circumstances, Panel, Violation, every_checker
 from gossip.sim.checkers.disturbances import Disturbances
-from gossip.sim.checkers.liveness import NobodyStarves, RoundsGoOn
+from gossip.sim.checkers.liveness import STARVED_AFTER, NobodyStarves, RoundsGoOn
 from gossip.sim.checkers.rounds import FORKS_AFTER_S, OneHistory
 from gossip.sim.checkers.traffic import AsksInMeasure, NewsGrowOld
 from gossip.sim.generate import FAST_COMPUTE_S, generate
 from gossip.sim.network import LinkModel
 from gossip.sim.play import _Pace, run
 from gossip.sim.schedule import Schedule
+from gossip.topologies import Plan
 from gossip.world_faults import (
     CLAIM_LIES,
     NODE_LIES,
@@ -83,6 +87,29 @@ def test_l6_is_judged_only_where_somebody_could_have_starved() -> None:
     assert checker.judged == 0
     swarm.run_for(3.0)
     assert checker.judged > 0
+
+
+HEAVY = "rolling:weights=0:10,1:10,2:10"
+
+
+def test_l6_waits_longer_for_whoever_weighs_less_and_for_nobody_for_ever() -> None:
+    """Peer 3 serves one round of 31: by chance it waits for 64, which would be starving among equals, now and then."""
+    checker = NobodyStarves(Disturbances())
+    swarm = checked_swarm(Panel([checker]), topology=HEAVY, compute_s=0.02)
+    swarm.run_for(30.0)
+    turns = [done.commit.round_id for done in swarm.commits(0) if done.commit.server == 3]
+    assert max(b - a for a, b in pairwise(turns)) > STARVED_AFTER * 4
+    assert checker.judged > 0
+    for peer in range(4):
+        rounds: Any = swarm.hosts[peer].core.rounds
+        plan = rounds.topology
+
+        def last(*args: Any, plan: Any = plan, **options: Any) -> Plan:
+            return Plan(tuple((*(p for p in order if p != 3), 3) for order in plan(*args, **options).servers))
+
+        rounds.topology = last
+    with pytest.raises(Violation, match=r"L6 .* peer 3: it has not served for \d+ rounds"):
+        swarm.run_for(30.0)
 
 
 def test_some_schedules_have_rounds_enough_for_that() -> None:

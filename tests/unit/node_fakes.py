@@ -106,11 +106,15 @@ class Stage:
         self.trainer = Channel(trainer_end)
         values = {"probe_interval_s": 0.01, **options}
         spec = NodeSpec(config(**values), spec_fields.pop("peer", 0), **spec_fields)
-        self.node = Node(spec, node_end, transport, make_core=lambda *_: core)
+        self.node = Node(spec, node_end, transport, make_core=self._make)
         self.arena = Arena.create(elements)
         self.exit_code: int | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
         self.said: list[Any] = []
+
+    def _make(self, *made_of: Any) -> Any:
+        self.made_of = made_of
+        return self.core
 
     def _run(self) -> None:
         self.exit_code = self.node.run()

@@ -38,7 +38,7 @@ def test_what_is_given_is_a_file_where_there_is_one(tmp_path: Path, monkeypatch:
     [
         ("a slots=0", "hosts.txt:1: a: 0 is no number of peers", None),
         ("a slots=two", "hosts.txt:1: a: two is no number of peers", None),
-        ("a\nb slot=2", "hosts.txt:2: unknown option 'slot'. Did you mean 'slots'?", "known: address, python, slots, workdir"),
+        ("a\nb slot=2", "hosts.txt:2: unknown option 'slot'. Did you mean 'slots'?", "known: address, python, slots, weight"),
         ("a 2", "hosts.txt:1: '2' is no option", "after the name stand options: a slots=2"),
         ("a slots=1 slots=2", "hosts.txt:1: slots is given twice", None),
         ("a python=", "hosts.txt:1: python is given no value", None),

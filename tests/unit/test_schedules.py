@@ -15,10 +15,11 @@ from gossip.errors import ConfigError
 from gossip.fault_kinds import Crash, Hang, Liar, Restart
 from gossip.faults import concerned
 from gossip.sim.campaign import Question
-from gossip.sim.generate import JOINT, KINDS, LIES, RULES, generate, needs_a_server
+from gossip.sim.generate import JOINT, KINDS, LIES, RULES, WEIGHTED, generate, needs_a_server
 from gossip.sim.nemesis import name_of
 from gossip.sim.schedule import Schedule, without_peer
 from gossip.sim.situations import SHARE, SITUATIONS, STAY_LEAST
+from gossip.topologies.weights import read_weights
 from gossip.world_faults import (
     STATE_LIES,
     CrashBroadcast,
@@ -48,6 +49,16 @@ def test_drawn_schedules_can_be_played_and_cover_every_kind_of_fault_and_topolog
     others = {*lies, "crash", "restart", "hang", "slow", "partition_one_way", *faults.WORLD_KINDS, "queue_full"} - {"lie"}
     assert set(kinds) - told == others
     assert {schedule.topology for schedule in MANY} == {"rolling", "random-k", "ring", "full"}
+
+
+def test_in_some_schedules_some_serve_more_often_than_others() -> None:
+    rolling = [schedule for schedule in MANY if schedule.topology == "rolling"]
+    weighted = [schedule for schedule in MANY if schedule.server_weights]
+    assert all(schedule in rolling for schedule in weighted)
+    assert 0.6 * WEIGHTED < len(weighted) / len(rolling) < 1.4 * WEIGHTED
+    assert {weight for schedule in weighted for weight in read_weights(schedule.server_weights).values()} == {2, 4, 10}
+    asked_for = [generate(schedule.seed, topology="rolling") for schedule in MANY]
+    assert not any(schedule.server_weights for schedule in asked_for)
 
 
 def test_every_schedule_has_three_kinds_of_fault() -> None:
@@ -167,6 +178,9 @@ def test_a_schedule_as_a_plan_is_the_same_schedule_again() -> None:
         ("peers = 1", "has 2 to 64 peers"),
         ("duration_s = 5", "active_s <= duration_s"),
         ("rule_s = 0.0", "above 0, and no more than round_timeout_s = 3"),
+        ("server_weights = '0:4,0:2'", "peer 0 is there twice"),
+        ("server_weights = '5:2'", "there are 5 peers"),
+        ("topology = 'ring'\nserver_weights = '0:2'", "ring takes no options, got 'weights'"),
         ("rule_s = 3.5", "above 0, and no more than round_timeout_s = 3"),
     ],
 )
@@ -188,8 +202,9 @@ def test_a_peer_that_goes_takes_its_faults_along_and_the_others_move_down() -> N
         Ring((3, 2, 1, 0), 1.0, 1.0),
         Liar("nan", (2, 3), 1.0),
     )
-    small = without_peer(Schedule(1, peers=4, faults=plan), 2)
+    small = without_peer(Schedule(1, peers=4, faults=plan, server_weights="0:2,2:10,3:4"), 2)
     assert small.peers == 3
+    assert small.server_weights == "0:2,2:4"
     assert small.faults == (
         Hang(1, None, 1.0, 2.0),
         Partition(((0,), (1, 2)), 1.0, 1.0),

@@ -10,6 +10,7 @@ from gossip.errors import BadTopology, ConfigError, UnknownName
 from gossip.testing.topologies import check_topology
 from gossip.topologies import Plan, Roster, finding, load, names, topology
 from gossip.topologies.random_k import default_k
+from gossip.topologies.weights import lots, read_weights, write_weights
 
 EIGHT = Roster(tuple(range(8)), b"lineage1")
 
@@ -70,6 +71,8 @@ def test_a_misspelt_name_suggests_its_neighbour() -> None:
         ("ring:k=3", "topology ring takes no options, got 'k'"),
         ("random_k:k=many", "topology random_k: k must be None or int, not 'many'"),
         ("random_k:k=", "'k=' is not option=value"),
+        ("random_k:k=3,4", "topology random_k: k must be None or int, not '3,4'"),
+        ("random_k:k=3,k=4", "topology random_k: k is given twice"),
         ("random_k:k=0", None),
         ("rolling:shards=0", None),
         ("nowhere.py:star", "there is no file nowhere.py"),
@@ -149,6 +152,59 @@ def test_rolling_orders_differ_by_round_shard_seed_and_lineage() -> None:
     assert len({first, second, *(plan.servers[0] for plan in others)}) == 5
 
 
+SHARED_OUT = [
+    ("0:4,1:4,2:4", (4, 4, 4, 1)),
+    ("0:3,1:2", (3, 2, 1, 1)),
+    ("0:10,1:10", (10, 10, 1, 1)),
+    ("0:10", (3, 1, 1, 1)),  # no more than all others together
+    ("0:4,1:4,2:4,3:4", (1, 1, 1, 1)),
+    ("9:4", (1, 1, 1, 1)),  # nobody of that id is here
+]
+
+
+@pytest.mark.parametrize(("weights", "parts"), SHARED_OUT)
+def test_rolling_lets_each_serve_in_proportion_to_its_weight(weights: str, parts: tuple[int, ...]) -> None:
+    """Also whoever stands in when the first one fails: so the second places are compared as well, given the first."""
+    rolling, rounds, four = load(f"rolling:weights={weights}"), 4000, Roster((0, 1, 2, 3), b"lineage1")
+    orders = [rolling(four, round_id, 1).servers[0] for round_id in range(rounds)]
+    for peer, part in enumerate(parts):
+        expected = rounds * part / sum(parts)
+        assert abs(sum(order[0] == peer for order in orders) - expected) < 5 * expected**0.5
+    behind = [order[1] for order in orders if order[0] == 3]
+    for peer, part in enumerate(parts[:3]):
+        expected = len(behind) * part / sum(parts[:3])
+        assert abs(behind.count(peer) - expected) < 5 * expected**0.5
+
+
+def test_the_bounds_of_weights_are_those_that_are_promised() -> None:
+    assert lots("0:10", (0, 1, 2, 3)) == (3, 1, 1, 1)
+    assert lots("0:10", (0, 1)) == lots("0:10", (0,)) * 2 == (1, 1)
+    assert lots("0:8,1:4", (0, 1, 7)) == (5, 4, 1)
+    assert lots("0:8,1:4", (0, 1)) == (1, 1)
+
+
+@pytest.mark.parametrize("weights", ["0:11", "0:0", "0:4,0:2", "0", "a:1", "0:1.5", "0:4;1:2", "0:-1", "0:4,", "0:٣"])
+def test_weights_that_cannot_be_are_refused(weights: str) -> None:
+    with pytest.raises(ConfigError, match="weights of servers: "):
+        load(f"rolling:weights={weights}")(EIGHT, 0, 1)
+
+
+def test_weights_are_told_by_who_serves_alone() -> None:
+    assert read_weights(" 3:2, 0 : 4,1:1 ") == {0: 4, 3: 2}
+    assert read_weights("") == read_weights("0:1,1:1") == {}
+    assert write_weights({3: 2, 0: 4, 1: 1}) == "0:4,3:2"
+    with pytest.raises(ConfigError, match="topology random_k has no option 'weights'"):
+        load("random-k:weights=0:4")
+
+
+def test_weighted_rolling_keeps_its_order_when_somebody_leaves() -> None:
+    rolling = load("rolling:weights=0:4,3:2,5:4")
+    for round_id in range(50):
+        whole = rolling(EIGHT, round_id, 1).servers[0]
+        without = rolling(Roster(tuple(p for p in range(8) if p != 3), b"lineage1"), round_id, 1).servers[0]
+        assert without == tuple(peer for peer in whole if peer != 3)
+
+
 def test_random_k_pushes_to_the_logarithm_by_default_and_never_to_more_than_there_are() -> None:
     assert [default_k(n) for n in (1, 2, 3, 4, 5, 8, 9, 16, 17)] == [1, 1, 2, 2, 3, 3, 4, 4, 5]
     assert {len(targets) for targets in (load("random_k")(EIGHT, 0, 1).pushes or {}).values()} == {3}
@@ -219,6 +275,12 @@ def to_itself(roster: Roster, round_id: int, seed: int) -> Plan:
 def test_the_kit_names_the_broken_promise(function: object, complaint: str) -> None:
     with pytest.raises(AssertionError, match=complaint):
         check_topology(topology(function))  # type: ignore[call-overload]
+
+
+def test_the_kit_allows_weights_when_it_is_told_and_finds_them_otherwise() -> None:
+    check_topology(load("rolling:weights=0:4,2:10"), balanced=False)
+    with pytest.raises(AssertionError, match="is unfair: peer 1 of 3 serves"):
+        check_topology(load("rolling:weights=0:4,2:10"))
 
 
 def test_the_kit_allows_a_star_when_it_is_told() -> None:

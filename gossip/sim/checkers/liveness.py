@@ -15,6 +15,7 @@ from gossip.core.peer import Peer
 from gossip.core.settings import CoreSettings, MembershipSettings
 from gossip.core.suspicion import longest_s
 from gossip.sim.toy_trainer import ToyTrainer
+from gossip.topologies.weights import lots
 
 from .base import Checker, Circumstances, Misled, membership_of, peer_core, updates_needed
 from .disturbances import NEVER, Disturbances
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from gossip.sim.driver import Swarm
 
 LINGER_S = 0.5  # what was said last may still be on its way
-STARVED_AFTER = 16  # times n rounds without a turn: by a fair draw that happens to one peer in ten million
+STARVED_AFTER = 16  # times as many rounds as it takes to a turn: by the draw that happens to one peer in ten million
 ROUNDS_AFTER = 3  # that everybody applies in a calm phase before it counts as going on
 
 Shortcoming = tuple[PeerId, str] | None
@@ -297,7 +298,8 @@ class OneLineage(RoundLiveness):
 
 
 class NobodyStarves(Checker):
-    """L6: whoever may serve gets its turn. The draw is random, so that not 2n rounds are the bound but 16n."""
+    """L6: whoever may serve gets its turn. The draw is random, so that not 2n rounds are the bound but 16n; more by as much as
+    others weigh more."""
 
     invariant = "L6"
     effects = (Committed,)
@@ -325,15 +327,17 @@ class NobodyStarves(Checker):
         self._latest = effect.commit.round_id
         able = rounds.agreed.electorate().peers
         self._waits = {p: wait for p, wait in self._waits.items() if p in able}
-        for candidate in able:
+        shares = lots(core.topology.bound.get("weights", ""), able)
+        for candidate, share in zip(able, shares, strict=True):
+            starved_after = STARVED_AFTER * sum(shares) / share
             waited, since_s = self._waits.get(candidate, (0, swarm.now))
             self._able[candidate] = self._able.get(candidate, 0) + 1 if _takes_part(swarm, candidate) else 0
-            self.judged += self._able[candidate] > STARVED_AFTER * len(able)
+            self.judged += self._able[candidate] > starved_after
             if candidate == effect.commit.server or not _takes_part(swarm, candidate):
                 self._waits[candidate] = (0, swarm.now)
                 continue
             self._waits[candidate] = (waited + 1, since_s)
-            if waited + 1 > STARVED_AFTER * len(able):
+            if waited + 1 > starved_after:
                 self._waits[candidate] = (0, swarm.now)
                 # One that stood still or came back does not serve at first, and others skip it for a while.
                 quiet_s = min(self.disturbances.undisturbed_s(swarm, candidate), swarm.now - self._born_at[candidate])

@@ -1,0 +1,115 @@
+"""How often the peers of each host serve rounds beside the others: by what its network carries, as measured before the start."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import log2
+
+from gossip import topologies
+from gossip.config import Resolved
+from gossip.errors import ConfigError
+from gossip.topologies.weights import write_weights
+from gossip.transport.addresses import is_loopback
+
+from .hostcheck import Report
+from .hostlist import Host, place
+
+MEASURED = "the speeds of the hosts"
+SAID = "the hosts"
+SPREAD = 2.0
+"""Hosts that are closer to each other are alike: in a quarter of a second no more is measured than the order of magnitude."""
+STEPS = 3  # of halving: who is slower than that serves an eighth of what the fastest serve
+NAMED_MAX = 4
+
+
+def speeds(names: Sequence[str], measured: Mapping[tuple[str, str], float]) -> dict[str, float]:
+    """What each host carries in its slower direction. Empty when one of them was not measured in both.
+
+    A way is as slow as the slower of its two ends, so the best way of a host says most of its own part: one that has a single
+    fast way is fast itself, however many of the others are slow.
+
+    Args:
+        measured: (from, to) -> Mbit/s.
+    """
+    found: dict[str, float] = {}
+    for name in names:
+        there = [rate for (source, _), rate in measured.items() if source == name]
+        back = [rate for (_, target), rate in measured.items() if target == name]
+        if not there or not back or min(max(there), max(back)) <= 0:
+            return {}
+        found[name] = min(max(there), max(back))
+    return found
+
+
+def weights_of(carried: Mapping[str, float]) -> dict[str, int]:
+    """Powers of two, 1 for the slowest: noise does not change them. Empty when none is more than twice as fast as another."""
+    best, worst = max(carried.values(), default=0.0), min(carried.values(), default=0.0)
+    if best <= SPREAD * worst:
+        return {}
+    steps = {name: min(STEPS, round(log2(best / rate))) for name, rate in carried.items()}
+    return {name: 2 ** (max(steps.values()) - step) for name, step in steps.items()}
+
+
+def said(resolved: Resolved, hosts: Sequence[Host]) -> Resolved:
+    """The config with the weights that stand behind hosts in their file.
+
+    Raises: ConfigError: They are given elsewhere as well.
+    """
+    if not any(host.weight for host in hosts):
+        return resolved
+    if resolved.sources["server_weights"] != "default":
+        raise ConfigError(
+            f"server_weights = {resolved.config.server_weights!r} ({resolved.sources['server_weights']}), "
+            "and hosts have a weight, too",
+            "say it in one place",
+        )
+    return resolved.with_values(SAID, server_weights=_by_peer(hosts, {host.name: host.weight for host in hosts}))
+
+
+def by_bandwidth(
+    resolved: Resolved,
+    hosts: Sequence[Host],
+    addresses: Mapping[str, str],
+    measured: Mapping[tuple[str, str], float],
+    report: Report,
+) -> Resolved:
+    """The config with weights where hosts differ much, unless the user has said any; and a line in the report."""
+    config = resolved.config
+    if resolved.sources["server_weights"] != "default" or all(map(is_loopback, addresses.values())):
+        return resolved
+    carried = speeds([host.name for host in hosts], measured)
+    found, topology = weights_of(carried), topologies.load(config.topology)
+    if not found or "weights" in topology.bound:
+        return resolved
+    if "weights" not in topology.options:
+        slowest = min(carried, key=lambda name: carried[name])
+        rates = f"{carried[slowest]:.0f} of {max(carried.values()):.0f} Mbit/s"
+        why = "takes no weights" if topology.rolling else "has no servers"
+        report.add("ok", "servers", f"{config.topology} {why}: {slowest}, with {rates}, has as much to carry as the others")
+        return resolved
+    report.add("ok", "servers", told(found, carried))
+    return resolved.with_values(MEASURED, server_weights=_by_peer(hosts, found))
+
+
+def told(weights: Mapping[str, int], carried: Mapping[str, float]) -> str:
+    """``a, b serve 4 times as often as c (940 / 210 Mbit/s)``."""
+    groups: dict[int, list[str]] = {}
+    for name, weight in weights.items():
+        groups.setdefault(weight, []).append(name)
+    heavy = sorted((weight for weight in groups if weight > 1), reverse=True)
+    first, *others = heavy
+    verb = "serves" if len(groups[first]) == 1 else "serve"
+    parts = [f"{_names(groups[first])} {verb} {first} times as often as {_names(groups[1])}"]
+    parts += [f"{_names(groups[weight])} {weight} times" for weight in others]
+    rates = [f"{max(carried[name] for name in groups[weight]):.0f}" for weight in (*heavy, 1)]
+    return f"{', '.join(parts)} ({' / '.join(rates)} Mbit/s)"
+
+
+def _names(names: Sequence[str]) -> str:
+    more = len(names) - NAMED_MAX
+    return ", ".join(names) if more < 2 else f"{', '.join(names[:NAMED_MAX])} and {more} more"
+
+
+def _by_peer(hosts: Sequence[Host], weights: Mapping[str, int]) -> str:
+    placed = place(hosts)
+    return write_weights({peer: weights[host.name] for host in hosts for peer in placed[host.name]})

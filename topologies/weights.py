@@ -1,0 +1,56 @@
+"""How often each peer serves beside the others: whole numbers that the run's settings give, the same on every peer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from math import gcd
+
+from gossip.errors import ConfigError
+
+WEIGHT_MAX = 10
+"""Who weighs most serves at most so many times as often as who weighs least, who is not left out."""
+
+_HINT = f"as in 0:4,2:2: peer 0 serves four times as often as one that is not named, peer 2 twice; 1 to {WEIGHT_MAX}"
+_PAIR = re.compile(r"\s*(\d{1,4})\s*:\s*(\d{1,4})\s*", re.ASCII)
+
+
+@lru_cache(maxsize=64)
+def read_weights(text: str) -> Mapping[int, int]:
+    """Peer -> weight, without those of weight 1, as whoever is not named; ascending.
+
+    Raises: ConfigError: It is not like ``0:4,2:2``, names a peer twice, or a weight is not in 1 to ``WEIGHT_MAX``.
+    """
+    found: dict[int, int] = {}
+    for word in text.split(",") if text.strip() else ():
+        match = _PAIR.fullmatch(word)
+        if match is None:
+            raise ConfigError(f"weights of servers: {word!r} is not peer:weight", _HINT)
+        peer, weight = int(match[1]), int(match[2])
+        if peer in found:
+            raise ConfigError(f"weights of servers: peer {peer} is there twice", _HINT)
+        if not 1 <= weight <= WEIGHT_MAX:
+            raise ConfigError(f"weights of servers: {word.strip()!r}: a weight is 1 to {WEIGHT_MAX}", _HINT)
+        found[peer] = weight
+    return {peer: found[peer] for peer in sorted(found) if found[peer] > 1}
+
+
+def write_weights(weights: Mapping[int, int]) -> str:
+    """What ``read_weights`` reads; "" where all are alike."""
+    return ",".join(f"{peer}:{weight}" for peer, weight in sorted(weights.items()) if weight > 1)
+
+
+@lru_cache(maxsize=64)
+def lots(text: str, peers: tuple[int, ...]) -> tuple[int, ...]:
+    """For each of the peers how many lots it draws in each round, of which the best counts: so it serves in proportion to that.
+
+    Nobody has more than all others together, whatever the settings say: at least every other round is somebody else's.
+    """
+    given = read_weights(text)
+    wanted = [given.get(peer, 1) for peer in peers]
+    most = max(wanted, default=1)
+    bounded = [min(weight, max(1, sum(wanted) - most)) for weight in wanted]
+    # Where all weigh alike each draws one lot: then the order is that of a run without weights.
+    shared = gcd(*bounded) or 1
+    return tuple([weight // shared for weight in bounded])
