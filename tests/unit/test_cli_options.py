@@ -244,7 +244,7 @@ def test_an_option_behind_the_run_to_join_is_not_taken_for_a_script(gossip: Goss
 
 
 SAID = {
-    "--topology": ("full", "topology", "full"),
+    "--topology": ("rolling:shards=2", "topology", "rolling:shards=2"),
     "--aggregator": ("median", "aggregator", "median"),
     "--sender": ("momentum", "sender", "momentum"),
     "--byzantine": ("1", "f", 1),
@@ -256,6 +256,7 @@ SAID = {
     "--quorum": ("available", "quorum", "available"),
     "--batch-policy": ("fixed_global", "batch_policy", "fixed_global"),
     "--slices": ("equal", "slices", "equal"),
+    "--server-weights": ("0:4,1:2", "server_weights", "0:4,1:2"),
 }
 SAID_OF_A_RUN = {
     **SAID,
