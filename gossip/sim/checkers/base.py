@@ -138,7 +138,7 @@ class Circumstances:
     @property
     def delaying(self) -> bool:
         """Whether somebody lies so that rounds take longer."""
-        return not TIMELY_LIES.issuperset(self.lies)
+        return self.unborne or not TIMELY_LIES.issuperset(self.lies)
 
     @property
     def invented_lives(self) -> bool:
