@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +18,7 @@ from gossip.core.peer import Peer
 from gossip.core.rolling import RollingRounds
 from gossip.fault_kinds import Crash
 from gossip.sim.checkers import Checker, Circumstances, Panel, Violation, all_checkers, every_checker
+from gossip.sim.checkers.crashes import LOST_BY_A_LIAR
 from gossip.sim.checkers.handing_on import GivesWhatIsAskedFor, HandsOnWhatItHolds
 from gossip.sim.checkers.liveness import RoundsGoOn
 from gossip.sim.checkers.membership import memory_s
@@ -814,14 +815,26 @@ def test_l3_one_that_a_liar_says_has_left_is_not_wanting_when_the_liar_crashes()
     assert "lost_round" not in outcome.reports
 
 
-def test_l3_a_crash_that_costs_rounds_is_caught() -> None:
-    swarm = running("L3", until_s=4.0, compute_s=0.5)
+def loses_rounds_after_a_crash(reason: str, lies: Collection[str] = ()) -> Swarm[Peer]:
+    swarm = running("L3", until_s=4.0, compute_s=0.5, circumstances=Circumstances.of({3}, lies=lies))
     swarm.crash(1)
-    lost = events.Report("lost_round", {"round": 0, "reason": "planted"})
     numbers: Iterator[int] = iter(range(1000))
-    change = each(Apply, lambda apply: [apply, replace(lost, fields={"round": next(numbers)})])
-    tamper(swarm, 0, change)
-    assert "cost" in caught(swarm, "L3", 6.0).text
+    lost = lambda apply: [apply, events.Report("lost_round", {"round": next(numbers), "reason": reason})]  # noqa: E731
+    tamper(swarm, 0, each(Apply, lost))
+    return swarm
+
+
+def test_l3_a_crash_that_costs_rounds_is_caught() -> None:
+    assert "cost" in caught(loses_rounds_after_a_crash("planted"), "L3", 6.0).text
+    assert "cost" in caught(loses_rounds_after_a_crash(LOST_BY_A_LIAR), "L3", 6.0).text
+    assert "cost" in caught(loses_rounds_after_a_crash("planted", ["wrong_measures"]), "L3", 6.0).text
+
+
+def test_l3_rounds_that_a_liar_loses_in_its_turns_are_not_what_a_crash_costs() -> None:
+    """Seed 61952."""
+    swarm = loses_rounds_after_a_crash(LOST_BY_A_LIAR, ["wrong_measures"])
+    swarm.run_for(6.0)
+    assert judged_by(swarm)["CrashCostsLittle"] > 0
 
 
 def test_l4_one_whose_updates_are_never_used_is_caught() -> None:
