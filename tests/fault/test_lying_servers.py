@@ -74,14 +74,23 @@ def test_servers_that_lie_are_found_out_and_cost_neither_rounds_nor_accuracy(
 
 
 @pytest.mark.timeout(300)
-def test_one_lie_in_the_last_round_leaves_no_replica_apart(free_run_dir: Path) -> None:
-    """Whoever serves the last round tells it, and nobody any other: one lie in all, of which no later round could tell."""
-    run(free_run_dir, "--fault", f"last_results:{','.join(map(str, range(PEERS)))}")
-    events = list(read_lines(free_run_dir / "events.jsonl"))
+def test_one_lie_in_the_last_round_leaves_no_replica_apart(tmp_path: Path) -> None:
+    """Whoever serves the last round tells it, and nobody any other: one lie in all, of which no later round could tell.
+
+    On a busy machine its victim may have the result from somebody else before: then there was no harm to mend, and another run.
+    """
+    assert any(mended(tmp_path / str(number) / "run") for number in range(3))
+
+
+def mended(folder: Path) -> bool:
+    """Whether the victim took the lie for the result. However that is, all replicas end alike."""
+    folder.parent.mkdir()
+    run(folder, "--fault", f"last_results:{','.join(map(str, range(PEERS)))}")
+    events = list(read_lines(folder / "events.jsonl"))
     halted = {row["peer"]: row for row in events if row.get("event") == "halted"}
     assert sum(row["lies"].get("last_results", 0) for row in halted.values()) == 1
     assert len({row["state_digest"] for row in halted.values()}) == 1
     assert {row["state_round"] for row in halted.values()} == {ROUNDS}
-    assert any("another result of the last round" in row["reason"] for row in events if row.get("event") == "recovering")
-    finals = [load_file(free_run_dir / f"peer-{peer}" / "final.safetensors") for peer in range(PEERS)]
+    finals = [load_file(folder / f"peer-{peer}" / "final.safetensors") for peer in range(PEERS)]
     assert all(final[name].equal(finals[0][name]) for final in finals for name in finals[0]), "what scripts have saved"
+    return any("another result of the last round" in row["reason"] for row in events if row.get("event") == "recovering")
