@@ -66,7 +66,8 @@ def transports(local: int, size: int, pair: KeyPair, other: str) -> dict[str, Ze
     return {"unix": make(same_host=True), "tcp": make(), "keys": make(keys=Two(pair, other, local))}
 
 
-def link(ways: Mapping[str, ZeroMQTransport], peer: int, addresses: Mapping[str, tuple[str, str]]) -> None:
+def link(ways: Mapping[str, ZeroMQTransport], peer: int, addresses: Mapping[str, tuple[str, str]], pipe: Connection) -> None:
+    """Until both sides have all links: who is let in is looked up by the other side's ``poll``, so neither may stop before."""
     for way, one in ways.items():
         one.connect(peer, *addresses[way])
     up: set[str] = set()
@@ -74,13 +75,18 @@ def link(ways: Mapping[str, ZeroMQTransport], peer: int, addresses: Mapping[str,
         for way, one in ways.items():
             if any(isinstance(arrival, LinkUp) for arrival in one.poll(0.01)):
                 up.add(way)
+    pipe.send("linked")
+    while not pipe.poll():
+        for one in ways.values():
+            one.poll(0.01)
+    pipe.recv()
 
 
 def receive(pipe: Connection, size: int, pair: KeyPair, other: str) -> None:
     """Answers each payload, and each ping, with a ping. Told the next way by the pipe."""
     ways = transports(1, size, pair, other)
     pipe.send({way: (one.control, one.bulk) for way, one in ways.items()})
-    link(ways, 0, pipe.recv())
+    link(ways, 0, pipe.recv(), pipe)
     one, owed = ways["unix"], 0
     while True:
         if pipe.poll():
@@ -116,7 +122,7 @@ def lanes(size: int, turns: int) -> list[dict[str, Any]]:
     ways = transports(0, size, mine, theirs.public)
     addresses = ours.recv()
     ours.send({way: (one.control, one.bulk) for way, one in ways.items()})
-    link(ways, 1, addresses)
+    link(ways, 1, addresses, ours)
     payload = Payload(np.random.default_rng(0).random(size // 4, np.float32), size)
     count = max(8, TURN_BYTES // size // 4)
     rows = []
