@@ -204,6 +204,8 @@ def soak(options: argparse.Namespace, into: Path) -> dict[str, Any]:
         "--run-dir",
         str(run),
         "--quiet",
+        str(HERE),
+        "--train",
     ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     with (into / "run.log").open("w") as log:

@@ -90,7 +90,7 @@ class NoRoundStands(Checker):
         super().__init__(circumstances)
         self.disturbances = disturbances
         self._refused: dict[PeerId, dict[tuple[int, int], set[PeerId]]] = {}  # in which round and shard, by whom handed over
-        self._once_round: dict[PeerId, dict[tuple[int, int], float]] = {}  # when each server had had its turn
+        self._once_round: dict[PeerId, dict[tuple[int, int], tuple[int, float]]] = {}  # which attempt it was, and when
 
     def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
         self._refused[peer], self._once_round[peer] = {}, {}
@@ -114,8 +114,9 @@ class NoRoundStands(Checker):
         order, once_round = rounds._shards[where[1]].order, self._once_round[peer]
         if attempt < len(order):
             return
-        since_s = once_round.setdefault(where, swarm.now)
-        if attempt < 2 * len(order):
+        # One who slept leaps over many: the second turns are counted from where it is then.
+        first, since_s = once_round.setdefault(where, (attempt, swarm.now))
+        if attempt < first + len(order):
             return
         there = [p for p in rounds.roster if self._is_there(swarm, p, rounds, refused, since_s)]
         majority = quorum_of(core.settings, len(rounds.roster))
