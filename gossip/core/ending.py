@@ -48,6 +48,7 @@ class Ending:
         self.ended: set[PeerId] = set()
         self._lost_at: dict[PeerId, float] = {}
         self._back_at: dict[PeerId, float] = {}
+        self._asked_in: dict[PeerId, int] = {}  # our round when it asked for our state last
         self.wanted = -1  # the round that our trainer has offered an update for last
         self.differs: Callable[[PeerId], bool] = lambda peer: False  # whether it says that it holds another state of our round
         self._stopped_at = inf
@@ -76,7 +77,7 @@ class Ending:
     def asked(self, peer: PeerId, message: Message, now: float) -> None:
         """Who is about to take our state has its time with us anew: a large one takes long."""
         if isinstance(message, StateRequest):
-            self._back_at[peer] = now
+            self._back_at[peer], self._asked_in[peer] = now, self.rounds.round_id
 
     # --- for whom we stay -------------------------------------------------------------------------------------------------
 
@@ -104,6 +105,8 @@ class Ending:
     def _needed_until(self, peer: PeerId) -> float:
         drain_s = self.settings.rounds.drain_timeout_s
         here = self.rounds.elsewhere.seen.get(peer, 0) >= self.rounds.round_id and not self.differs(peer)
+        # One that is in our round may have another result of it, and not have said so but by asking.
+        here = here and self._asked_in.get(peer) != self.rounds.round_id
         behind = peer not in self.completed and not here
         if not self.membership.skip_reason(peer):
             return max(self._stopped_at, self._back_at.get(peer, -inf)) + drain_s if behind else -inf

@@ -78,6 +78,10 @@ class Gathering:
         """Who of the run's first peers has not said anything yet."""
         return {peer for peer in self.settings.peers if peer not in self.hellos}
 
+    def missed_by(self, donor: PeerId) -> set[PeerId]:
+        """Who has not come to the start of a run that we begin with another's state; nobody, if it goes on already."""
+        return self.unheard() if self.hellos[donor].round_id == 0 else set()
+
     def report_waiting(self, missing: tuple[PeerId, ...], now: float) -> list[Report]:
         """Says whom we wait for, every few seconds."""
         if now - self._reported_at < WAITING_REPORT_S:

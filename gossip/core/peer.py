@@ -318,8 +318,7 @@ class Peer:
         return effects
 
     def _decide(self, now: float) -> list[Effect]:
-        decision = self.gathering.decide(now)
-        match decision:
+        match decision := self.gathering.decide(now):
             case gathering.Wait(missing):
                 return list(self.gathering.report_waiting(missing, now))
             case gathering.Begin(present):
@@ -327,6 +326,7 @@ class Peer:
                 ready = Report("ready", {"present": list(present), "waited_s": round(self.gathering.waited_s(now), 3)})
                 return [ready, *self._configured(), *self.rounds.start(now), self._again("watch", now + WATCH_INTERVAL_S)]
             case gathering.Follow(donor, reason):
+                self.rounds.elsewhere.never_came = self.gathering.missed_by(donor)
                 return [*self._recover(donor, reason, now), self._again("watch", now + WATCH_INTERVAL_S)]
             case gathering.Refuse(reason):
                 return self._end(Halt(f"refused by the swarm: {reason}", 6))

@@ -274,7 +274,8 @@ class Recovery:
         if outdated or sender not in self.poll.asked or sender in self.poll.votes:
             return []
         self.poll.votes[sender] = voucher
-        self.swarm.heard_in(sender, voucher.round_id)
+        if voucher.digest or voucher.round_id:  # else it has not begun: its node answers for a trainer that is still to come
+            self.swarm.heard_in(sender, voucher.round_id)
         return self._count(now) if voucher.digest else self._widen(now) + self._count(now)
 
     def _count(self, now: float) -> list[Effect]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import struct
 import time
 import weakref
@@ -27,6 +28,7 @@ ZERO_COPY_BYTES = 512 * 1024
 PATIENCE_S = 2.0
 """Who is turned away for so long is told why: keys may be on their way."""
 AGAIN_S, AGAIN_MAX_S = 0.05, 1.0
+DISCARD_FRAMES = 4096  # before others get their turn
 REFUSED = zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
 """After these libzmq does not try again, or not always (reliability.md F6)."""
 MONITORED = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | REFUSED | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
@@ -73,6 +75,8 @@ class ZmqLane:
             except zmq.Again:
                 break
             event, _ = _MONITOR_EVENT.unpack(frames[0])
+            if self.spoken_to:
+                continue  # of the connection that was given up
             if event & (REFUSED | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL):
                 self._turn_away(event)
                 continue
@@ -82,9 +86,11 @@ class ZmqLane:
                 self._owes_greeting = self._greets
             news.append(self.up)
         # Asked whether or not: until then ``room_fd`` stays readable.
-        if cast(int, self.socket.get(_EVENTS)) & _POLLIN and not self.spoken_to:
-            self._hang_up()
-            news.append(False)
+        if self._is_spoken_to():
+            if not self.spoken_to:
+                self._hang_up()
+                news.append(False)
+            self._discard()
         if self._owes_greeting:
             self._greet()
         return news
@@ -93,6 +99,15 @@ class ZmqLane:
         """What comes here is read by nobody, and kept without bound until then."""
         self.spoken_to, self.up, self._owes_greeting = True, False, False
         self.socket.disconnect(self.address)
+
+    def _is_spoken_to(self) -> bool:
+        return bool(cast(int, self.socket.get(_EVENTS)) & _POLLIN)
+
+    def _discard(self) -> None:
+        """What had come before the end of the connection is there until it is read."""
+        with contextlib.suppress(zmq.Again):
+            for _ in range(DISCARD_FRAMES):
+                self.socket.recv(_DONTWAIT)
 
     def _greet(self) -> None:
         """By what it says first the other side knows whose the connection is (``guard``)."""
@@ -122,6 +137,9 @@ class ZmqLane:
         return min(AGAIN_MAX_S, AGAIN_S * 2.0 ** min(self.turned_away - 1, 10)) if self._refused else None
 
     def retry(self) -> bool:
+        if self.spoken_to and self._is_spoken_to():
+            self._discard()
+            return False
         if self._refused and not self.spoken_to:
             self.socket.disconnect(self.address)
         if self._refused or self.spoken_to:

@@ -31,16 +31,17 @@ _BOTH_LANES: dict[zmq.SocketOption, int] = {
 }
 # A socket that sends heartbeats aborts its process when a connection ends whose input has stopped because its queue is full
 # (libzmq 4.3.5, #4364: the timer writes to it, "Assertion failed: !_io_error"). Whoever sends a little more than is read, and
-# hangs up, can do that, and so does a peer that dies while we sleep. So the inbound sockets, whose queues are short, send none,
-# and those that do, the outbound ones of the control lane, have a queue without end, in which nothing is to come
-# (``links.ZmqLane`` hangs up on who speaks there).
+# hangs up, can do that, and so does a peer that dies while we sleep. Answers to heartbeats do it too, when they are due for what
+# had come by then. So on the control lane no queue has an end: inbound ones take what comes, in the outbound ones nothing is to
+# come (``links.ZmqLane`` hangs up on who speaks there). On the bulk lane, whose queues must be short, nobody sends heartbeats; a
+# peer that does so all the same, on purpose, can still abort us.
 #
 # A stopped process or a cut link shows there within 300..400 ms (default: never). What is said about the one lane counts for
 # both. TCP_MAXRT counts the time that a full reader takes nothing, too.
 _HEARTBEAT = {zmq.HEARTBEAT_IVL: 100, zmq.HEARTBEAT_TIMEOUT: 300, zmq.HEARTBEAT_TTL: 300}
 _OUTBOUND = {zmq.MAXMSGSIZE: HANDSHAKE_BYTES_MAX, zmq.RCVHWM: 0}
 _CONTROL_OUT = _OUTBOUND | _HEARTBEAT | {zmq.SNDHWM: 256, zmq.TCP_MAXRT: 5000}
-_CONTROL_IN = {zmq.MAXMSGSIZE: HEADER_BYTES_MAX, zmq.RCVHWM: 256, zmq.TCP_MAXRT: 5000}
+_CONTROL_IN = {zmq.MAXMSGSIZE: HEADER_BYTES_MAX, zmq.RCVHWM: 0, zmq.TCP_MAXRT: 5000}
 # Marks count whole messages, here of one chunk: a reader that sleeps costs 4 MiB, not 1 GiB.
 _BULK_OUT = _OUTBOUND | {zmq.SNDHWM: 4, zmq.TCP_MAXRT: 30_000}
 _BULK_BYTES_MAX = max(CHUNK_BYTES, HEADER_BYTES_MAX + FIRST.size) + 1024

@@ -69,5 +69,6 @@ def test_after_a_partition_there_is_one_lineage_and_nothing_is_counted_twice(pol
     began, over = [event for event in events if event.get("event") in ("fault", "fault_over")]
     assert (began["event"], began["fault"], began["seconds"]) == ("fault", FAULT, 4.0)
     assert (over["event"], over["fault"]) == ("fault_over", FAULT)
-    # How long it was in fact is a matter of when a busy machine lets a node look.
+    # How much longer it was in fact is a matter of when a busy machine lets a node look.
+    assert told["for_s"] > 3.0
     assert told["for_s"] == pytest.approx(over["t"] - began["t"], abs=0.001)

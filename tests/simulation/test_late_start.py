@@ -17,10 +17,15 @@ LATE = 3
 PREPARES_S = 4.0
 
 
-def swarm_of_four(seed: int, prepare_s: float | None) -> Swarm[Peer]:
-    """Three of four begin after a second; the trainer of the fourth takes longer to prepare, or it is not there at all."""
+def swarm_of_four(seed: int, prepare_s: float | None, apart: bool = False, f: int = 0) -> Swarm[Peer]:
+    """Three of four begin after a second; the trainer of the fourth takes longer to prepare, or it is not there at all.
+
+    Args:
+        apart: Each has weights of its own, as scripts without a seed have: all begin with those of one of them.
+    """
     wanted = RoundSettings(min_peers=3, patience_s=1.0, round_timeout_s=2.0)
-    settings = CoreSettings(b"run-id!!", b"lineage!", seed=seed, peers=(0, 1, 2, 3), rounds=wanted)
+    needed = {"f": f, "updates_for": (1, 3)} if f else {}
+    settings = CoreSettings(b"run-id!!", b"lineage!", seed=seed, peers=(0, 1, 2, 3), rounds=wanted, **needed)
     started = 4 if prepare_s is not None else 3
     plan, folder = load("rolling"), {peer: address(peer, 0) for peer in range(started)}
 
@@ -30,6 +35,7 @@ def swarm_of_four(seed: int, prepare_s: float | None) -> Swarm[Peer]:
 
     def make_trainer(peer: PeerId, incarnation: int) -> ToyTrainer:
         late = {"prepare_s": prepare_s} if peer == LATE and prepare_s is not None else {}
+        late |= {"initial": peer} if apart else {}
         return ToyTrainer(peer, seed, incarnation=incarnation, compute_s=(0.05, 0.06), samples_total=997, **late)
 
     swarm = Swarm(make_core, started, seed, make_trainer=make_trainer)
@@ -57,6 +63,16 @@ def test_who_has_not_come_is_in_no_roster_until_it_does(is_there: bool, seed: in
     assert isinstance(late, ToyTrainer)
     swarm.run_until(lambda: len(late.served) >= 2, limit_s=12.0)
     assert rosters(swarm, (0, 1, 2, 3)) == {(0, 1, 2, 3)}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("f", [0, 1])
+def test_nobody_takes_who_has_not_come_for_somebody_who_is_here(f: int, seed: int) -> None:
+    """Those who begin with another's weights ask for them, also the node whose trainer is still to come: it knows of no state."""
+    swarm = swarm_of_four(seed, 60.0, apart=True, f=f)
+    swarm.run_until(lambda: all(swarm.hosts[peer].core.rounds.round_id >= 16 for peer in range(LATE)), limit_s=4.0)
+    assert rosters(swarm, (0, 1, 2)) == {(0, 1, 2)}
+    assert not any(swarm.reports(peer, what) for peer in range(LATE) for what in ("refused_result", "late"))
 
 
 @pytest.mark.parametrize("prepare_s", [60.0, None])

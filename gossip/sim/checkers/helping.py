@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from gossip.core.events import Effect, Event, Halt, Received, Send, Stop, TimerFired
+from gossip.core.events import Effect, Event, Halt, Received, Report, Send, Stop, TimerFired
 from gossip.core.messages import PeerId, StateOffer, StateRequest, Voucher
 from gossip.core.peer import Peer
 from gossip.core.recovery import REMIND_S
@@ -101,7 +101,7 @@ class StaysForTakers(Checker):
 
     invariant = "L4"
     events = (StateRequest, Stop)
-    effects = (Halt,)
+    effects = (Halt, Report)
 
     def __init__(self, circumstances: Circumstances | None = None) -> None:
         super().__init__(circumstances)
@@ -120,6 +120,9 @@ class StaysForTakers(Checker):
             self.judged += core is not None and core.phase == "draining"
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+        if isinstance(effect, Report) and effect.event == "recovering":
+            for asked in self._asked.values():  # what it has asked for before, it has, or has given up
+                asked.pop(peer, None)
         core = peer_core(swarm, peer)
         if not isinstance(effect, Halt) or effect.exit_code or core is None or core.greeting.stage != "completed":
             return
