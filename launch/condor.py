@@ -61,7 +61,7 @@ def condor(
     """
     from .condor_files import DAG, MORE_SUB, Submission
 
-    shown, given = check(words), parsed(words)
+    shown, given = check(words, peers), parsed(words)
     words, script, arguments = patient(words, shown, "HTCondor"), str(given["script"]), given["arguments"] or ()
     name = name or re.sub(r"[^\w.-]", "_", Path(script).stem, flags=re.ASCII)
     if NAME.fullmatch(name) is None:

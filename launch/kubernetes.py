@@ -70,7 +70,7 @@ def kubernetes(
     mount = mount or SHARED
     if not PurePosixPath(mount).is_absolute() or ".." in PurePosixPath(mount).parts:
         raise ConfigError(f"--mount {mount} is no path from the root of a pod", "--mount /shared")
-    shown, given = check_options(words), parsed(words)
+    shown, given = check_options(words, peers), parsed(words)
     words = patient(words, shown, "Kubernetes")
     folder = f"{mount.rstrip('/')}/runs/{name}" if claim else f"{OWN}/{name}"
     elsewhere = {"run_dir": f"the run's folder is {folder}", "peers": "that is what -n says", "name": "it is for --name"}

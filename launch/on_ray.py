@@ -46,7 +46,7 @@ def ray(
 
     if strategy not in STRATEGIES:
         raise ConfigError(f"--strategy {strategy}: it should be one of {', '.join(STRATEGIES)}")
-    resolved = _resolved(check(words), peers)
+    resolved = _resolved(check(words, peers), peers)
     script = script_of(words)
     at = len(words) - 1 - words[::-1].index(script) if words.count(script) == 1 else words.index(script)
     raise typer.Exit(Driver(the_ray, resolved, words[at:], cpus, gpus, restarts).run(address, strategy, place_timeout))

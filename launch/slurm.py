@@ -60,7 +60,7 @@ def slurm(
 
     Inside of any srun with several tasks, gossip run train.py is one peer of them, with or without this: docs/schedulers.md.
     """
-    check(words)
+    check(words, nodes * per_node)
     options = {
         "job-name": Path(script_of(words)).stem,
         "nodes": str(nodes),

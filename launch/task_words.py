@@ -23,29 +23,35 @@ if TYPE_CHECKING:
 
 NO_USE = (2, 6)
 """Exit codes of a peer that would end the same way again: wrong settings, refused by the others."""
+PEERS = "GOSSIP_PEERS"
 START_S = 600.0
 """Tasks begin when there are machines for them, one after the other."""
 
 
-def check(words: list[str]) -> dict[str, Any]:
+def check(words: list[str], peers: int) -> dict[str, Any]:
     """Finds now what every task would find later. Returns every option, its value and source.
+
+    Args:
+        peers: How many tasks there will be.
 
     Raises: ConfigError: ``gossip run`` would refuse this.
     """
     from . import feasible
 
-    shown = check_options(words)
+    shown = check_options(words, peers)
     feasible.check_script(Path(script_of(words)))
     return shown
 
 
-def check_options(words: list[str]) -> dict[str, Any]:
+def check_options(words: list[str], peers: int) -> dict[str, Any]:
     """The same where the script is not on this machine."""
+    said_so = PEERS in os.environ  # then the caller may not like it
     done = subprocess.run(
         [sys.executable, "-m", "gossip.launch.cli", "run", "--show-config", "--json", *words],
         capture_output=True,
         text=True,
         check=False,
+        env={PEERS: str(peers), **os.environ},
     )
     if done.returncode != 0:
         said = [line for line in done.stderr.splitlines() if line.strip()]
@@ -55,6 +61,8 @@ def check_options(words: list[str]) -> dict[str, Any]:
         hint = next((line.strip().removeprefix("hint: ") for line in said if line.strip().startswith("hint: ")), None)
         raise GossipError(f"gossip run {shlex.join(words)}: {error}") if hint is None else ConfigError(error, hint)
     shown: dict[str, Any] = json.loads(done.stdout)
+    if shown["peers"]["source"] == PEERS and not said_so:
+        shown["peers"]["source"] = "default"
     return shown
 
 

@@ -290,3 +290,20 @@ def test_what_is_said_of_a_run_counts_wherever_it_is_started(
     found = {name: (shown[name]["value"], shown[name]["source"]) for _, name, _ in said.values()}
     assert found == {name: (value, "flag") for _, name, value in said.values()}
     assert len(SAID_OF_A_RUN) == len(options.SETTINGS) - 1, "all but --faults, which is a file of what --fault says"
+
+
+SCHEDULERS = [
+    ("slurm", "-N", "{n}"),
+    ("condor", "-n", "{n}"),
+    ("kubernetes", "-n", "{n}", "--image", "x"),
+    ("kubernetes", "-n", "{n}", "--image", "x", "--claim", "c"),
+]
+
+
+@pytest.mark.parametrize("command", SCHEDULERS, ids=" ".join)
+def test_what_tasks_are_told_fits_as_many_as_there_will_be(gossip: Gossip, tmp_path: Path, command: tuple[str, ...]) -> None:
+    (tmp_path / "train.py").write_text("")
+    for n, weights, code in (("8", "6:2", 0), ("2", "3:2", 2)):
+        done = gossip(*(word.format(n=n) for word in command), "--", "--server-weights", weights, "train.py", cwd=tmp_path)
+        assert done.returncode == code, done.stderr
+        assert code == 0 or "there is no peer 3 of 2" in done.stderr
