@@ -77,3 +77,21 @@ def test_rounds_that_are_not_for_everybody_say_nothing_of_who_is_slow() -> None:
         assert [got[0], got[3]] == [[10, 10], [10, 10], [got[0], 0], [9, 0]][at % 4]
         cursor.commit(roster, roster if at % 4 == 0 else (0, 1, 2), dict.fromkeys(roster, 10**5))
     assert cursor.pace.levels() == {}
+
+
+def test_a_round_that_taught_nothing_does_not_forget_who_is_here() -> None:
+    cursor, roster = DataCursor(70, 10), (0, 1, 2, 3)
+    cursor.commit(roster, (0, 1, 2))
+    before = sizes(cursor, roster)
+    assert before[3] == 0
+    cursor.commit(roster, ())
+    assert sizes(cursor, roster)[3] == 0
+    assert sum(sizes(cursor, roster).values()) == sum(before.values())
+
+
+def test_epochs_of_less_than_two_rounds_tell_who_is_slow() -> None:
+    cursor, roster = DataCursor(190, 32, paced=True), (0, 1, 2, 3)
+    for _ in range(80):
+        got = sizes(cursor, roster)
+        cursor.commit(roster, [peer for peer in roster if got[peer]], {0: 10**5, 1: 10**5, 2: 10**5, 3: 4 * 10**5})
+    assert cursor.pace.levels() == {3: 2}
