@@ -124,7 +124,7 @@ class PlainCursor(DataCursor):
         self._used += len(given_out) - len(back)
         self._turn += 1
         self._rounds += 1
-        self._recent = tuple(peer for peer in roster if peer in contributors)
+        self._recent = tuple(peer for peer in roster if peer in contributors) or self._recent
         return self._end_epoch() if self.remaining < max(1, min(self.at_least, len(roster))) else None
 
 

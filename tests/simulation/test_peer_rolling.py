@@ -118,7 +118,9 @@ def test_what_a_round_gives_out_is_told_when_the_roster_changes_size(policy: Bat
         told = [r.fields for r in swarm.reports(peer, "batch")]
         assert [(each["peers"], each["samples"], each["policy"]) for each in told] == [(4, 16, policy), (3, then, policy)]
     taken = [c.commit.contributors for _, c in swarm.hosts[0].commits]
-    assert {sum(each.samples for each in contributors) for contributors in taken[-20:]} == {then}
+    sizes = [sum(each.samples for each in contributors) for contributors in taken[-20:]]
+    assert sum(size != then for size in sizes) <= 2, "but for the last two of an epoch"
+    assert max(sizes) == then
 
 
 @pytest.mark.parametrize("policy", ["fixed_local", "fixed_global"])
