@@ -18,6 +18,9 @@ from gossip.world_faults import RESULT_LIES
 PEERS, LIARS, ROUNDS = effort((5, (3,), 150), (8, (5, 6), 250))
 UNPROVEN = ("slightly_wrong_results", "kept_results", "two_results")
 """Not to be told from the truth; silence, which is no evidence; what is refused by half of the peers only."""
+SETTLED = effort(30, 100)
+"""Rounds at the end over which accuracy is told: from one look to the next, 10 rounds later, it goes up and down by 0.02 without
+any fault."""
 LOST_MAX = {"two_results": 10}
 """A swarm that is split evenly again and again gives up a round now and then."""
 
@@ -27,11 +30,10 @@ def run(folder: Path, *options: str) -> dict[str, Any]:
 
 
 def accuracy_of(folder: Path) -> float:
-    """The worst mean of an honest replica over the last hundred rounds: from one look to the next, 10 rounds later, it goes up
-    and down by 0.02 without any fault."""
+    """The worst mean of an honest replica over the last rounds."""
     honest = [folder / f"peer-{peer}" / "metrics.jsonl" for peer in range(PEERS) if peer not in LIARS]
     looks = [
-        [row["accuracy"] for row in read_lines(path) if "accuracy" in row and row["round"] > ROUNDS - 100] for path in honest
+        [row["accuracy"] for row in read_lines(path) if "accuracy" in row and row["round"] > ROUNDS - SETTLED] for path in honest
     ]
     return min(map(fmean, looks))
 
