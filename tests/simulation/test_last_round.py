@@ -18,6 +18,7 @@ from gossip.core.events import Confirm, Confirmed, Halt, Likeness, Payload, Rece
 from gossip.core.messages import Commit, Contribution, Envelope, Hello, PeerId, StateOffer, StateRequest, Voucher
 from gossip.core.peer import Peer
 from gossip.core.rolling import RollingRounds
+from gossip.faults import parse
 from gossip.lying import Letter
 from gossip.sim.checkers import Violation
 from gossip.sim.checkers.concluding import EndsAlike
@@ -26,6 +27,7 @@ from gossip.sim.last_round import LiesAtLast
 from gossip.sim.play import run
 from gossip.sim.schedule import Schedule
 from gossip.sim.toy_trainer import packed_of, payload_of
+from gossip.world_faults import HangServer
 
 LIMIT_S = 60.0
 DRAIN_S = 5.0
@@ -296,3 +298,12 @@ def test_schedules_end_with_a_lie_in_the_last_round() -> None:
     assert outcome.violation is None, outcome.violation
     assert outcome.counts["lied_to_at_last"]
     assert outcome.judged_by["EndsAlike"] >= 10
+
+
+def test_who_asks_for_another_result_of_the_round_that_it_is_in_is_not_left() -> None:
+    """Drawn seed 1462: peer 1 holds a lie of the last round, and peer 0 was gone 0.37 s after it had asked."""
+    faults = ("slightly_wrong_results:2", "partition:1|0,2-6@10.018s+1.009s", "restart:4@10.376s+614ms", "hang:0@2.64s+1.651s")
+    drawn = Schedule(1462, peers=7, aggregator="trimmed_mean", faults=parse(faults).faults, active_s=18.0, compute_s=(0.46, 0.58))
+    schedule = replace(drawn, faults=(*drawn.faults, HangServer(at_s=12.492, for_s=1.873)), rule_s=0.1, shards=(4, 4, 4))
+    outcome = run(replace(schedule, probe_interval_s=0.2, round_timeout_s=3.0, rounds_min=50))
+    assert outcome.violation is None, outcome.violation
