@@ -241,18 +241,24 @@ def _a_link_that_closes_is_told_at_once_and_once(world: World) -> None:
 
 @_promise
 def _a_peer_that_comes_late_or_back_is_linked(world: World) -> None:
-    """At the address that was told, without asking again."""
+    """At the address that was told, without asking again.
+
+    The first that goes there may be lost: the lanes end one by one, and one is made anew before the end of the other is heard.
+    """
     watcher, other = world.pair()
     address = (other.control, other.bulk)
     world.stop(other)
     heard = world.heard[id(watcher)]
     world.until(lambda: _broke(heard), "LinkDown")
     heir = world.peer(1, incarnation=1, at=address)
-    world.until(lambda: heard.count(LinkUp(1)) == 2, "LinkUp when somebody listens there again")
+    world.until(lambda: heard.count(LinkUp(1)) >= 2, "LinkUp when somebody listens there again")
+    world.until(lambda: watcher.send(1, ping(1)) and bool(world.received(heir)), "a message that comes there")
+    world.pump()  # all news of the former connection are older than that message
+    heard.clear()
     watcher.connect(1, *address)
-    world.send(watcher, 1, ping(1))
-    world.wait_received(heir, 1)
-    assert heard.count(LinkUp(1)) == 2, "connecting to the address that one is connected to must change nothing"
+    world.send(watcher, 1, ping(2))
+    world.until(lambda: any(arrival.message == ping(2) for arrival in world.received(heir)), "a message behind connect")
+    assert heard == [], "connecting to the address that one is connected to must change nothing"
 
 
 @_promise
