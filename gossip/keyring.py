@@ -8,9 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gossip.core.messages import PeerId
+from gossip.errors import ConfigError
 from gossip.transport.curve import KeyPair, is_key, new_pair
 
-from .keys import AllowList, read_pair
+from .keys import AllowList, fingerprint, read_pair
 from .rendezvous import SeedFolder
 
 LOOK_S = 0.05  # strangers may knock as often as they like
@@ -49,6 +50,21 @@ class Keyring:
                 self._names, self._changes = names, self._changes + 1
         return self._folder.version + self._changes
 
+    def not_allowed(self, key: str) -> tuple[str, str] | None:
+        """That a key is not on the list of who is allowed, and what to do. None: it is, or there is no list."""
+        if self._may_be(key):
+            return None
+        assert self._allowed is not None, "without a list all may be"
+        path = self._allowed.path
+        return (
+            f"(fingerprint {fingerprint(key)}) is not on the allow-list {path}",
+            f"if it may take part, add a line to that file, which is read again at once: {key}",
+        )
+
+    def outside(self) -> dict[PeerId, str]:
+        """Whose seed file has a key that is not on the list of who is allowed, and that key."""
+        return {peer: key for peer, key in self._folder.keys.items() if is_key(key) and not self._may_be(key)}
+
     def key_of(self, peer: PeerId) -> str | None:
         key = self._folder.keys.get(peer)
         return key if is_key(key) and self._may_be(key) else None
@@ -85,6 +101,26 @@ def own_pair(file: str, peer: PeerId) -> KeyPair:
     Raises: ConfigError: The file holds no key, or others can read it.
     """
     return read_pair(Path(file.replace("{peer}", str(peer)))) if file else new_pair()
+
+
+def listed_pair(file: str, peer: PeerId, allowed: AllowList | None) -> KeyPair:
+    """As ``own_pair``, for a peer that the others have to find on their list of who is allowed.
+
+    Raises: ConfigError: It is not there: they would all keep it out, and it would wait for them, or train alone.
+    """
+    pair = own_pair(file, peer)
+    if allowed is None or allowed.name_of(pair.public) is not None:
+        return pair
+    if not file:
+        raise ConfigError(
+            f"peer {peer} has no key of its own, and the new one that it makes cannot be on the allow-list {allowed.path}",
+            "set GOSSIP_KEY to the file of a key whose public half is on the list: GOSSIP_KEY='keys/{peer}.key'",
+        )
+    raise ConfigError(
+        f"the own key of peer {peer} is not on the allow-list {allowed.path}: public {pair.public}, "
+        f"fingerprint {fingerprint(pair.public)}; the others would keep it out",
+        f"add the line: {pair.public} peer-{peer}; or name in GOSSIP_KEY the file of the key that is on the list",
+    )
 
 
 def allow_list(file: str) -> AllowList | None:

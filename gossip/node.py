@@ -32,7 +32,7 @@ from gossip.training.layout import shard_sizes
 from gossip.transport.memory import Hub
 
 from .drills import DrillBook
-from .keyring import Keyring, allow_list, own_pair
+from .keyring import Keyring, allow_list, listed_pair
 from .node_clock import Alarms, Oversleep
 from .node_faults import Saboteur
 from .node_files import Journal, write_error
@@ -186,7 +186,8 @@ class Node:
         self._settle(now)
 
     def _find_keys(self, folder: SeedFolder) -> Keyring:
-        return Keyring(own_pair(self.spec.key_file, self.spec.peer), folder, allow_list(self.spec.config.allowed))
+        allowed = allow_list(self.spec.config.allowed)
+        return Keyring(listed_pair(self.spec.key_file, self.spec.peer, allowed), folder, allowed)
 
     def _leave(self, halt: events.Halt) -> int:
         """The end that the core has asked for."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -106,6 +107,7 @@ def run(
         folder, outcome = task_runs.train(mine, resolved, command, screen, script.resolve().parent)
         raise typer.Exit(runs.finish(folder, outcome, screen, as_json))
     pair = keygen.own_key(key, resolved.config)
+    keygen.check_listed(resolved.config, os.environ.get("GOSSIP_KEY", ""))
     resolved = runs.settle(resolved, script.stem)
     if port:
         feasible.check_port(resolved.config.host, port)

@@ -51,3 +51,18 @@ def own_key(path: Path | None, config: RunConfig) -> KeyPair | None:
             raise ConfigError(f"{what} is of no use to a run without keys", "start it with --keys, or leave it out")
     allow_list(config.allowed)
     return None if path is None else read_pair(path)
+
+
+def check_listed(config: RunConfig, key_file: str) -> None:
+    """Before a machine starts all peers of a run: each would find the same for itself, and some might begin without the others.
+
+    Args:
+        key_file: As ``GOSSIP_KEY`` names it.
+
+    Raises: ConfigError: The key of one of them is not on the list of who is allowed, or cannot be read.
+    """
+    from gossip.keyring import allow_list, listed_pair
+
+    if (allowed := allow_list(config.allowed)) is not None:
+        for peer in range(config.peers):
+            listed_pair(key_file, peer, allowed)

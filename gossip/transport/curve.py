@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -97,6 +97,14 @@ class Keys(Protocol):
     def key_of(self, peer: PeerId) -> str | None: ...
 
     def peer_of(self, key: str) -> PeerId | None: ...
+
+    def not_allowed(self, key: str) -> tuple[str, str] | None:
+        """In words, to go behind a key: that it is on no list of who is allowed, and what to do. None: nothing to say."""
+        ...
+
+    def outside(self) -> Mapping[PeerId, str]:
+        """Peers that are known, but not let in because their keys are not allowed, and those keys."""
+        ...
 
     def look(self) -> None:
         """Looks whether there is news, because somebody knocks whom nobody knows, or a key does not fit."""

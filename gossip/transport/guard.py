@@ -22,6 +22,10 @@ NOBODY: PeerId = -2
 SILENT_S = 5.0
 """Whoever is let in says something at once (``GREETING``): it is by messages that we know whose a connection is."""
 GREETING = b""
+OUTSIDE_TOLD_MAX = 16
+"""Peers of whom it is told that they are kept out: a fraction of all notices, so that other matters are still told."""
+UNLISTED = "is in no seed file here"
+LIST_IT = "if it is a peer of this run: its seed file has to get here, by the shared folder or by its launcher's door"
 
 _DONTWAIT = int(zmq.DONTWAIT)
 _SRCFD = int(zmq.SRCFD)
@@ -50,6 +54,7 @@ class Guard:
         self.fd: int = self._epoll.fileno()
         self._doors: list[Door] = []
         self._strangers = Strangers()
+        self._told_outside: set[PeerId] = set()
         self._proving = False
 
     def door_of(self, socket: zmq.Socket[bytes]) -> Door:
@@ -86,17 +91,23 @@ class Guard:
             door.look(now)
         for address in self._strangers.settled(now):
             self._traffic.settled(("unknown_key", address))
-        for key, address in self._strangers.to_tell(now, lambda key: self.keys.peer_of(key) is not None):
-            self._traffic.note(
-                ("unknown_key", address),
-                f"refused somebody at {address} whose key {key[:8]}... is in no seed file here",
-                "if it is a peer of this run: its seed file has to get here, by the shared folder or by its launcher's door",
-            )
+        outside = set(self.keys.outside().values())  # people are told of these by peer
+        for key, address in self._strangers.to_tell(now, lambda key: key in outside or self.keys.peer_of(key) is not None):
+            why, hint = self.keys.not_allowed(key) or (UNLISTED, LIST_IT)
+            self._traffic.note(("unknown_key", address), f"refused somebody at {address} whose key {key[:8]}... {why}", hint)
 
     def sweep(self) -> None:
-        """Cuts off every connection whose key counts no more."""
+        """Cuts off every connection whose key counts no more, and tells who is kept out though it is known."""
         for door in self._doors:
             door.sweep()
+        outside = self.keys.outside()
+        for peer in self._told_outside.difference(outside):
+            self._traffic.settled(("not_allowed", peer))
+            self._told_outside.discard(peer)
+        for peer, key in outside.items():
+            if (said := self.keys.not_allowed(key)) is not None and len(self._told_outside) < OUTSIDE_TOLD_MAX:
+                self._told_outside.add(peer)
+                self._traffic.note(("not_allowed", peer), f"peer {peer} is kept out: its key {key[:8]}... {said[0]}", said[1])
 
     def close(self) -> None:
         """Before the sockets are closed. Whoever knocks from here on is refused."""

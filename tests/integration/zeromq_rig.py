@@ -77,6 +77,12 @@ class KeysOf:
     def peer_of(self, key: str) -> int | None:
         return next((peer for peer, listed in self.known.listed.items() if listed == key), None)
 
+    def not_allowed(self, key: str) -> tuple[str, str] | None:
+        return None
+
+    def outside(self) -> dict[int, str]:
+        return {}
+
     def look(self) -> None:
         self.looks += 1
 

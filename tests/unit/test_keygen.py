@@ -9,9 +9,10 @@ import pytest
 
 from gossip.config import RunConfig, resolve
 from gossip.errors import ConfigError
-from gossip.keys import fingerprint, read_pair
+from gossip.keys import fingerprint, make_pair, read_pair
 from gossip.launch import runs
-from gossip.launch.keygen import flags, keygen, own_key
+from gossip.launch.cli import app
+from gossip.launch.keygen import check_listed, flags, keygen, own_key
 from gossip.transport.curve import new_pair
 
 
@@ -56,6 +57,34 @@ def test_a_list_that_is_none_is_refused_before_anything_starts(tmp_path: Path):
     (tmp_path / "peers.txt").write_text("nobody\n")
     with pytest.raises(ConfigError, match=r"peers.txt:1"):
         own_key(None, RunConfig(keys=True, allowed=str(tmp_path / "peers.txt")))
+
+
+def test_peers_whose_keys_the_list_does_not_have_are_refused_before_anything_starts(tmp_path: Path):
+    path = tmp_path / "peers.txt"
+    pairs = [make_pair(tmp_path / f"{peer}.key") for peer in range(2)]
+    path.write_text("".join(f"{pair.public} peer\n" for pair in pairs))
+    config = RunConfig(peers=2, keys=True, allowed=str(path))
+    files = f"{tmp_path}/{{peer}}.key"
+    check_listed(config, files)
+    check_listed(RunConfig(peers=2, keys=True), "")
+    path.write_text(f"{pairs[0].public} peer\n")
+    with pytest.raises(ConfigError, match=r"own key of peer 1 is not on the allow-list .*peers\.txt") as caught:
+        check_listed(config, files)
+    assert (pairs[1].public in str(caught.value), fingerprint(pairs[1].public) in str(caught.value)) == (True, True)
+    assert f"add the line: {pairs[1].public} peer-1" in str(caught.value.hint)
+    with pytest.raises(ConfigError, match="peer 0 has no key of its own") as caught:
+        check_listed(config, "")
+    assert "GOSSIP_KEY" in str(caught.value.hint)
+
+
+def test_gossip_run_looks_for_its_peers_on_the_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("GOSSIP_KEY", raising=False)
+    Path("train.py").write_text("")
+    Path("peers.txt").write_text(f"{new_pair().public}\n")
+    with pytest.raises(ConfigError, match="peer 0 has no key of its own"):
+        app(["run", "--allowed", "peers.txt", "train.py"], standalone_mode=False)
+    assert not Path("runs").exists()
 
 
 @pytest.mark.parametrize("given", [True, False])

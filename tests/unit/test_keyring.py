@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
+from node_fakes import FakeCore, Stage
 
 from gossip.errors import ConfigError
 from gossip.keyring import ALLOWED_S, LOOK_S, Keyring, allow_list, own_pair
@@ -144,3 +146,14 @@ def test_a_list_that_is_none_is_found_at_the_start(tmp_path: Path):
     (tmp_path / "allowed").write_text("alice\n")
     with pytest.raises(ConfigError, match="allowed:1: 'alice'"):
         allow_list(str(tmp_path / "allowed"))
+
+
+def test_a_node_whose_own_key_is_not_on_the_list_does_not_start(tmp_path: Path):
+    path = tmp_path / "allowed"
+    path.write_text(f"{OTHER.public} somebody else\n")
+    with Stage(FakeCore(), run_dir=tmp_path / "run", peers=2, keys=True, allowed=str(path)) as stage:
+        assert stage.join() == 2
+        error = json.loads((tmp_path / "run" / "peer-0" / "node_error.json").read_text())
+        assert f"cannot be on the allow-list {path}" in error["message"]
+        assert "GOSSIP_KEY" in error["hint"]
+        assert not (tmp_path / "run" / "seeds" / "0.addr").exists(), "nobody is told of it"
