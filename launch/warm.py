@@ -303,6 +303,8 @@ def main() -> None:
         import gossip.training.session  # noqa: F401 - for those who will be forked
 
         torch.set_num_threads(1)
+        # The first optimizer of a process imports torch._dynamo, which takes as long again as torch itself.
+        torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
     except Exception:  # noqa: BLE001 - whatever it is, the launcher has to know that no peer can be started
         traceback.print_exc()
         sys.exit(1)

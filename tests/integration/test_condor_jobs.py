@@ -11,8 +11,13 @@ from typing import Any
 
 import pytest
 from condor import Job, Pool, wait_until
+from effort import effort
 
 pytestmark = pytest.mark.timeout(600)
+
+N = effort(3, 4)
+"""Peers of a submission; one more is added to them."""
+*FIRST, LATE = range(N)
 
 SCRIPT = """
 import sys, time
@@ -52,13 +57,14 @@ class Submission:
         self.folder, self.end = folder, folder / "end"
         (folder / "train.py").write_text(SCRIPT)
         self.pool = Pool(folder / "pool")
-        words = [sys.executable, "-m", "gossip.launch.cli", "condor", "-n", "4", "--name", "t", *options]
-        training = ["--aggregator", "mean", "--min-peers", "3", "--patience", "1", "--room", "5", "train.py", str(self.end)]
-        done = subprocess.run([*words, "--", *training], cwd=folder, capture_output=True, text=True, check=False)
+        words = [sys.executable, "-m", "gossip.launch.cli", "condor", "-n", str(N), "--name", "t", *options]
+        training = ["--aggregator", "mean", "--quorum", "available", "--min-peers", str(len(FIRST)), "--patience", "1"]
+        script = ["--room", str(N + 1), "train.py", str(self.end)]
+        done = subprocess.run([*words, "--", *training, *script], cwd=folder, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         self.out = folder / "condor-t"
         self.nodes, self.final, self.dag = self.pool.submit_dag(self.out / "swarm.dag")
-        self.peers = [self.nodes[f"peer{peer}"] for peer in range(4)]
+        self.peers = [self.nodes[f"peer{peer}"] for peer in range(N)]
 
     def events(self, job: Job, peer: int) -> list[dict[str, Any]]:
         """What the launcher of a job writes down, as far as it is whole."""
@@ -98,12 +104,12 @@ class Submission:
         """Another peer is added, and all come to the end, of which the second was lost and came back. Returns the summary."""
         (more,) = self.pool.submit(self.out / "more.sub")
         more.start()
-        self.train(0, 1, 2, 3, 4)
+        self.train(*range(N + 1))
         self.tell_end()
-        assert [job.finish() for job in (*self.peers, more)] == [0] * 5, self.log()
+        assert [job.finish() for job in (*self.peers, more)] == [0] * (N + 1), self.log()
         code, said, summary = self.verdict()
         assert code == 0
-        assert "came to the end: 0, 1, 2, 3, 4" in said
+        assert f"came to the end: {', '.join(map(str, range(N + 1)))}\n" in said
         assert self.every_sample_was_used_once()
         assert [row["peer"] for row in summary["rejoins"]] == [1]
         return summary
@@ -131,43 +137,40 @@ def submit(tmp_path: Path) -> Iterator[Any]:
 
 def test_jobs_without_a_shared_folder_train_are_evicted_come_late_and_are_added(submit: Any) -> None:
     swarm: Submission = submit()
-    for peer in (0, 1, 2):
+    for peer in FIRST:
         swarm.peers[peer].start()
-    swarm.train(0, 1, 2)
+    swarm.train(*FIRST)
     assert swarm.peers[1].evict() == 143, "it left, as it was asked to"
-    swarm.train(0, 2)
+    swarm.train(0, *FIRST[2:])
     swarm.peers[1].start()
-    swarm.train(0, 1, 2)
-    swarm.peers[3].start()
-    swarm.train(0, 1, 2, 3)
+    swarm.peers[LATE].start()
+    swarm.train(*FIRST, LATE)
     summary = swarm.end_with_one_more()
     assert summary["samples"]["once"] > 0
     assert summary["samples"]["twice"] == summary["samples"]["never"] == 0
     brought = swarm.out / "runs" / f"condor-{swarm.dag}"
-    assert {path.parent.name for path in brought.glob("peer-*/out.log")} == {
-        f"peer-{life}" for life in ("0", "1", "1-1", 2, 3, 4)
-    }
+    assert {path.parent.name for path in brought.glob("peer-*/out.log")} == {f"peer-{life}" for life in ("1-1", *range(N + 1))}
     contact = (swarm.out / "contact").read_text()
     assert (swarm.out / "contact").stat().st_mode & 0o077 == 0
     assert contact.count(f"condor-{swarm.dag} 1 1 127.0.0.1:") == 1, "the second life of the peer that was evicted"
-    assert contact.count(" done\n") == 4
+    assert contact.count(" done\n") == N
     secret = (swarm.out / "swarm.key").read_text().split('secret = "')[1].split('"')[0]
     files = [swarm.out / "contact", *(path for path in brought.rglob("*") if path.is_file())]
     assert not any(secret in path.read_text("utf-8", "replace") for path in files)
-    swarm.peers[2].start()
-    assert swarm.peers[2].finish() == 2, "nobody is left to take it in"
-    assert "is over: peers 0, 1, 3 came to the end, and nobody answers" in swarm.peers[2].log
+    swarm.peers[LATE].start()
+    assert swarm.peers[LATE].finish() == 2, "nobody is left to take it in"
+    assert f"is over: peers {', '.join(map(str, FIRST))} came to the end, and nobody answers" in swarm.peers[LATE].log
 
 
 def test_jobs_that_share_a_folder_need_nothing_else_and_one_whose_machine_is_lost_comes_back(submit: Any) -> None:
     swarm: Submission = submit("--shared")
-    for peer in (0, 1, 2, 3):
+    for peer in range(N):
         swarm.peers[peer].start()
-    swarm.train(0, 1, 2, 3)
+    swarm.train(*range(N))
     assert swarm.peers[1].evict(vacate_s=0.0) == -9, "no time to leave"
-    swarm.train(0, 2, 3)
+    swarm.train(0, *range(2, N))
     swarm.peers[1].start()
-    swarm.train(0, 1, 2, 3)
+    swarm.train(*range(N))
     swarm.end_with_one_more()
     assert not list(swarm.out.glob("contact*"))
     assert not list(swarm.out.glob("swarm.key")), "the first job makes it, in the run's folder"

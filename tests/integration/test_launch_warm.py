@@ -27,6 +27,12 @@ if os.environ["GOSSIP_PEER"] == "1":
 if os.environ["GOSSIP_PEER"] == "2":
     sys.exit(7)
 """
+OPTIMIZES = """
+import sys, torch
+before = set(sys.modules)
+torch.optim.AdamW([torch.zeros(1, requires_grad=True)])
+print(sorted(set(sys.modules) - before))
+"""
 
 
 @pytest.mark.parametrize("how", ["runs", "missing", "syntax"])
@@ -52,6 +58,16 @@ async def test_a_script_cannot_tell_how_it_was_started(tmp_path: Path, how: str)
         assert warmly == coldly
     assert how != "runs" or codes[0] == {0: 0, 1: 1, 2: 7}
     assert how != "runs" or any("__main__" in text for _, text, _ in heard[0].lines)
+
+
+async def test_the_first_optimizer_of_a_forked_peer_has_nothing_left_to_import(tmp_path: Path) -> None:
+    """What torch imports only then takes as long again as torch itself, for each peer and each start of it."""
+    script = tmp_path / "train.py"
+    script.write_text(OPTIMIZES)
+    watched, heard = supervisor(tmp_path, "", peers=2, warm=True)
+    watched.command[2:] = [str(script)]
+    await asyncio.wait_for(watched.run(), 60)
+    assert sorted(text for _, text, err in heard.lines if not err) == ["[]", "[]"]
 
 
 async def test_when_the_warm_process_is_killed_nobody_else_notices(tmp_path: Path) -> None:
@@ -86,7 +102,9 @@ NO_FORK = """
 import os, sys
 if "gossip.launch.warm" in sys.orig_argv:
     sys.modules.update({name: type(sys)(name) for name in ("torch", "gossip.node", "gossip.training", "gossip.training.session")})
-    sys.modules["torch"].set_num_threads = print
+    torch = sys.modules["torch"]
+    torch.set_num_threads = torch.zeros = torch.SGD = lambda *values, **options: torch
+    torch.optim = torch
     def fork():
         raise BlockingIOError(11, "too many of them")
     os.fork = fork
