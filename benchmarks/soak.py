@@ -7,14 +7,15 @@
 a time. Meanwhile the memory, descriptors and threads of every process of the run are looked at, and the machine's shared memory.
 
 Exit 1 when a process that lived for five minutes or more grew (its memory by more than a tenth and 16 MiB from the second quarter
-of its life to the last, or by descriptors or threads), when a process or a shared memory segment was left behind, when an event
-has no drill on that peer, or on its link, within the half minute before, when somebody was suspected, a round lost, or a sample
-used twice or never, or when replicas differ.
+of its life to the last, or by descriptors or threads), when a process or a shared memory segment was left behind that nobody else
+has mapped, when an event has no drill on that peer, or on its link, within the half minute before, when somebody was suspected,
+a round lost, or a sample used twice or never, or when replicas differ.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import signal
@@ -149,8 +150,21 @@ def _lives(pid: int, began: float) -> bool:
         return False
 
 
+SHARED = Path("/dev/shm")
+
+
 def segments() -> set[str]:
-    return set(os.listdir("/dev/shm"))
+    return set(os.listdir(SHARED))
+
+
+def of_others() -> set[str]:
+    """The machine's shared memory that living processes have mapped: once a run is over, it is not that run's."""
+    mapped = set()
+    for maps in Path("/proc").glob("[0-9]*/maps"):
+        with contextlib.suppress(OSError):
+            # By inode: a semaphore is mapped under the name that it had before it was linked to its own.
+            mapped |= {int(line.split()[4]) for line in maps.read_text().splitlines() if str(SHARED) in line}
+    return {file.name for file in SHARED.iterdir() if file.stat().st_ino in mapped}
 
 
 # --- what has happened ---------------------------------------------------------------------------------------------------------
@@ -231,7 +245,7 @@ def soak(options: argparse.Namespace, into: Path) -> dict[str, Any]:
                 if process is not None and process.poll() is None:
                     process.send_signal(signal.SIGTERM)
                     process.wait(END_S)
-    return judged(run, code, watch, sorted(segments() - before), over_at)
+    return judged(run, code, watch, sorted(segments() - before - of_others()), over_at)
 
 
 def judged(run: Path, code: int, watch: Watch, segments_left: list[str], over_at: float) -> dict[str, Any]:
