@@ -1,4 +1,4 @@
-"""Faults in the network, in clocks, at one instant of a process, in what a node says.
+"""Faults in the network, in clocks, at one instant of a process, in what a node says; and who is late (``start_faults``).
 
 The simulator can inject them all, real runs those of ``LinkFault`` and the lies of ``REAL_LIES``. Each is a frozen dataclass
 whose fields are the keys of its table in a plan file. Times are seconds since the run began; what lasts goes from ``at_s`` for
@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from .fault_kinds import duration
+from .start_faults import LateStart, LateTrainer, NeverStarts, StartFault
 
 
 def _number(least: float, most: float = 1e9) -> Any:
@@ -353,7 +354,7 @@ LinkFault: TypeAlias = Partition | Ring | Flap | Loss | Delay
 """What the nodes of a real run carry out too: each drops, or holds up, what it sends and what comes."""
 ServerFault: TypeAlias = CrashBroadcast | HangServer
 ProcessFault: TypeAlias = CrashMidway | HangTrainer | KillTrainer | Leave | Drift | LateTimers | SlowNode
-WorldFault: TypeAlias = NetworkFault | ProcessFault | ServerFault | NodeLie
+WorldFault: TypeAlias = NetworkFault | ProcessFault | ServerFault | NodeLie | StartFault
 
 WORLD_KINDS: Mapping[str, type[WorldFault]] = {
     "partition": Partition,
@@ -376,6 +377,9 @@ WORLD_KINDS: Mapping[str, type[WorldFault]] = {
     "hang_trainer": HangTrainer,
     "kill_trainer": KillTrainer,
     "leave": Leave,
+    "late_start": LateStart,
+    "late_trainer": LateTrainer,
+    "never_starts": NeverStarts,
     "lie": NodeLie,
 }
 

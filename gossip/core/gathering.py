@@ -62,6 +62,8 @@ class Gathering:
         self.needed = max(quorum_of(settings, len(settings.peers)), settings.rounds.min_peers)
         self.hellos: dict[PeerId, Hello] = {}
         self._started_at = self._reported_at = 0.0
+        self._prepared_at: float | None = None  # since when we have a model ourselves
+        self._heard_since: set[PeerId] = set()
         self._enough_at: float | None = None  # since when so many are here that they may begin without the others
 
     def start(self, now: float) -> None:
@@ -71,15 +73,23 @@ class Gathering:
     def waited_s(self, now: float) -> float:
         return now - self._started_at
 
-    def hear(self, peer: PeerId, hello: Hello) -> None:
+    def hear(self, peer: PeerId, hello: Hello, now: float) -> None:
         self.hellos[peer] = hello
+        if peer == self.local and self._prepared_at is None:
+            self._prepared_at = now
+        elif self._prepared_at is not None:
+            self._heard_since.add(peer)
 
     def unheard(self) -> set[PeerId]:
         """Who of the run's first peers has not said anything yet."""
         return {peer for peer in self.settings.peers if peer not in self.hellos}
 
-    def missed_by(self, donor: PeerId) -> set[PeerId]:
-        """Who has not come to the start of a run that we begin with another's state; nobody, if it goes on already."""
+    def begins_from(self, donor: PeerId) -> tuple[bytes, set[PeerId]]:
+        """The weights that we begin with when they are another's, which whoever comes later is to take for ours; and who has not
+        come to that start. If the run goes on already, our own until we have others, and nobody."""
+        return self.hellos[donor].state or self.hellos[self.local].state, self._missed_by(donor)
+
+    def _missed_by(self, donor: PeerId) -> set[PeerId]:
         return self.unheard() if self.hellos[donor].round_id == 0 else set()
 
     def report_waiting(self, missing: tuple[PeerId, ...], now: float) -> list[Report]:
@@ -124,7 +134,16 @@ class Gathering:
         if own.state != state:
             donor = next(peer for peer in present if self.hellos[peer].state == state)
             return Follow(donor, "the swarm begins with other weights than this peer's")
+        if unsure := self._may_have_begun(present, state, now):
+            return Wait(unsure)
         return Begin(present)
+
+    def _may_have_begun(self, present: tuple[PeerId, ...], state: bytes, now: float) -> tuple[PeerId, ...]:
+        """Who had other weights than we would begin with when it was heard last, before we had any ourselves: it may have begun
+        since, without us and with yet others. Nobody who says nothing more is waited for for long."""
+        if self._prepared_at is None or now - self._prepared_at > WAITING_REPORT_S:
+            return ()
+        return tuple([peer for peer in present if peer not in self._heard_since and self.hellos[peer].state != state])
 
     def _is_patience_over(self, present: tuple[PeerId, ...], now: float) -> bool:
         """Whether enough have been here for so long that the others are not waited for.

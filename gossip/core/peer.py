@@ -311,7 +311,7 @@ class Peer:
         return self._gather(now)
 
     def _gather(self, now: float) -> list[Effect]:
-        self.gathering.hear(self.local, self.greeting.hello())
+        self.gathering.hear(self.local, self.greeting.hello(), now)
         effects = self.greeting.to_all() + self._decide(now)
         if self.phase == "gathering":
             effects.append(self._again("hello", now + HELLO_INTERVAL_S))
@@ -326,7 +326,7 @@ class Peer:
                 ready = Report("ready", {"present": list(present), "waited_s": round(self.gathering.waited_s(now), 3)})
                 return [ready, *self._configured(), *self.rounds.start(now), self._again("watch", now + WATCH_INTERVAL_S)]
             case gathering.Follow(donor, reason):
-                self.rounds.elsewhere.never_came = self.gathering.missed_by(donor)
+                self.greeting.state, self.rounds.elsewhere.never_came = self.gathering.begins_from(donor)
                 return [*self._recover(donor, reason, now), self._again("watch", now + WATCH_INTERVAL_S)]
             case gathering.Refuse(reason):
                 return self._end(Halt(f"refused by the swarm: {reason}", 6))
@@ -341,11 +341,11 @@ class Peer:
         self.ending.hear(sender, hello)
         effects = self.membership.learn(sender, hello.address, hello.bulk, incarnation, now)
         if self.phase == "unprepared":
-            self.gathering.hear(sender, hello)
+            self.gathering.hear(sender, hello, now)
             return effects
         if self.phase == "gathering":
             new = sender not in self.gathering.hellos
-            self.gathering.hear(sender, hello)
+            self.gathering.hear(sender, hello, now)
             return effects + ([self.greeting.to(sender)] if new else []) + self._decide(now)
         effects += self.rounds.on_hello(sender, hello, now) + self.confirming.hear(sender, incarnation, hello, now)
         if hello.round_id == 0 or hello.layout != self.greeting.layout or self.others.is_elsewhere(sender):

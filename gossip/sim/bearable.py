@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from gossip.fault_kinds import Crash, Hang, Restart
 from gossip.fault_tables import Fault
+from gossip.start_faults import LateStart, LateTrainer, NeverStarts
 from gossip.world_faults import STATE_LIES, CrashBroadcast, CrashMidway, HangServer, KillTrainer, Leave, NodeLie, Partition, Ring
 
 
 def bearable_of(faults: list[Fault], n: int) -> tuple[Fault, ...]:
     """Leaves out what the protocol does not promise to survive, and nothing else.
 
-    Those who are gone for good are a minority: a crash, a polite leave. And of all who die and come back, one stays up all the
-    time with nobody keeping the others from it, and does not lie about its state: without checkpoints that lives in memory alone.
+    Those who are gone for good are a minority of those who ever come: a crash, a polite leave. And of all who die and come back,
+    one stays up all the time with nobody keeping the others from it, and does not lie about its state: without checkpoints that
+    lives in memory alone. Who is late has none until it is there.
     """
     gone: list[int] = []
     mortal = [peer for fault in faults if isinstance(fault, NodeLie) and fault.lie in STATE_LIES for peer in fault.peers]
+    mortal += [fault.peer for fault in faults if isinstance(fault, LateStart | LateTrainer)]
+    n -= sum(isinstance(fault, NeverStarts) for fault in faults)
     kept: list[Fault] = []
     for fault in faults:
         match fault:

@@ -60,7 +60,7 @@ class Swarm(Timeline, Generic[C]):
 
     Args:
         make_core: makes the core of a peer's life, ``(peer, incarnation) -> core``; incarnations start at 0.
-        n: peers 0..n-1. They start within ``start_spread_s`` of each other.
+        n: peers 0..n-1. They start within ``start_spread_s`` of each other, but for those ``absent``, whom ``join`` starts.
         seed: of everything random in here.
         network: links and their faults; may be changed while the swarm runs.
         make_trainer: of what answers Go, Aggregate, Apply, TakeSnapshot, Restore, ``(peer, incarnation) -> trainer``. Without
@@ -94,6 +94,7 @@ class Swarm(Timeline, Generic[C]):
         start_spread_s: float = 0.05,
         progress_s: float = 0.2,
         stable_addresses: bool = False,
+        absent: Sequence[PeerId] = (),
     ) -> None:
         self.network = network or Network()
         super().__init__(self.network)
@@ -130,7 +131,9 @@ class Swarm(Timeline, Generic[C]):
         self.hosts: dict[PeerId, Host[C]] = {}
         self.past: list[Host[C]] = []  # former lives
         for peer in range(n):
-            self._add(peer, 0, self.rng.uniform(0.0, start_spread_s))
+            after_s = self.rng.uniform(0.0, start_spread_s)
+            if peer not in absent:
+                self._add(peer, 0, after_s)
 
     # --- what tests look at -----------------------------------------------------------------------------------------------
 

@@ -46,15 +46,15 @@ from gossip.world_faults import (
 )
 
 from .bearable import bearable_of
+from .late_starts import begun_late
 from .lots import Lots
-from .schedule import PEERS_MAX, Schedule
-from .situations import situated
+from .schedule import KINDS_MIN, PEERS_MAX, Schedule
+from .situations import situated, standing
 from .state_pieces import draw_liar_of_pieces, draw_pieces
 
 PEERS = {4: 8, 5: 6, 6: 4, 7: 2, 8: 1, 9: 1}
 """How often a swarm has so many: messages grow with the square of it, and most of what breaks among nine breaks among five."""
 KINDS_A_SCHEDULE = (4, 6)
-KINDS_MIN = 3
 TOPOLOGIES = ("rolling", "rolling", "rolling", "random-k", "random-k", "ring", "full")
 SHARDS = ((8,), (8,), (5, 3), (4, 4, 4))
 RULES_S = (0.0001, 0.0001, 0.01, 0.1)
@@ -168,7 +168,12 @@ def generate(
         base = replace(base, piece_bytes=pieces)
     made_up = replace(base, faults=bearable)
     chosen_by_all = (peers, topology, aggregator, world) != (None, None, None, None)
-    return made_up if chosen_by_all else _weighted(situated(made_up))
+    if chosen_by_all:
+        return made_up
+    for make in (situated, lambda drawn: begun_late(drawn, (RULES | JOINT)[drawn.aggregator]), standing):
+        if (other := make(made_up)) is not made_up:
+            return _weighted(other)
+    return _weighted(made_up)
 
 
 def _weighted(drawn: Schedule) -> Schedule:

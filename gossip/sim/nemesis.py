@@ -16,6 +16,7 @@ from gossip.core.messages import Commit, PeerId
 from gossip.fault_kinds import Blow, Crash, Hang, Liar, Restart, Slow
 from gossip.fault_tables import Fault
 from gossip.link_faults import near, severed
+from gossip.start_faults import LateStart, NeverStarts, StartFault
 from gossip.world_faults import (
     Break,
     Corrupt,
@@ -140,6 +141,9 @@ class Nemesis(Observer):
                 self._later(swarm, fault.at_s + fault.for_s, partial(self._off, swarm, number, fault))
             elif isinstance(fault, ProcessFault):
                 self._later(swarm, fault.at_s, partial(self._strike, swarm, fault))
+            elif isinstance(fault, StartFault):
+                if not isinstance(fault, NeverStarts):
+                    swarm.at(fault.at_s, partial(self._come, swarm, fault))
             elif isinstance(fault, ServerFault):
                 self._later(swarm, fault.at_s, partial(self._servers.append, fault))
             elif isinstance(fault, Blow) and fault.at_s is None:
@@ -149,6 +153,14 @@ class Nemesis(Observer):
             # Who is slow or lies is so from the first round on, in the trainer.
         for number, at_s in enumerate(self.schedule.joins_s):
             swarm.at(at_s, partial(self._join, swarm, self.schedule.peers + number))
+
+    def _come(self, swarm: Swarm[Any], fault: StartFault) -> None:
+        """It is there, or was waited for in vain until the calm. Took place if the others have ended a round without it."""
+        if any(host.core.rounds.round_id > 0 for peer, host in swarm.hosts.items() if peer != fault.peer):
+            self.struck[name_of(fault)] += 1
+        self._tell(swarm, fault.peer, str(fault))
+        if isinstance(fault, LateStart):
+            self._join(swarm, fault.peer)
 
     def _join(self, swarm: Swarm[Any], peer: PeerId) -> None:
         """A newcomer has the same weather as the others."""
@@ -161,6 +173,9 @@ class Nemesis(Observer):
         for number, fault in enumerate(self.schedule.faults):
             if number in self._on_now and isinstance(fault, NetworkFault):
                 self._off(swarm, number, fault)
+        for fault in self.schedule.faults:
+            if isinstance(fault, NeverStarts):
+                self._come(swarm, fault)
         self._calm = True
         self._tell(swarm, -1, "all faults are over")
         if self._liars is not None:
@@ -245,7 +260,9 @@ class Nemesis(Observer):
         if fault.peer == "server":
             self._at_round.append(Crash("server"))  # whoever serves next
             return
-        host = swarm.hosts[fault.peer]
+        host = swarm.hosts.get(fault.peer)
+        if host is None:
+            return  # it is not there yet
         match fault:
             case Crash():
                 self._kill(swarm, fault, fault.peer, None)
@@ -268,8 +285,8 @@ class Nemesis(Observer):
             swarm.at(swarm.now, partial(swarm.restart, peer, again_after_s))
 
     def _strike(self, swarm: Swarm[Any], fault: ProcessFault) -> None:
-        host = swarm.hosts[fault.peer]
-        if host.state != "up" or host.trainer is None:
+        host = swarm.hosts.get(fault.peer)
+        if host is None or host.state != "up" or host.trainer is None:
             return
         self._tell(swarm, fault.peer, str(fault))
         match fault:

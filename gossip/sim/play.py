@@ -22,6 +22,7 @@ from gossip.core.peer import Peer
 from gossip.core.settings import CoreSettings, MembershipSettings, RoundSettings, TrustSettings
 from gossip.errors import ConfigError
 from gossip.fault_kinds import Liar, Restart
+from gossip.start_faults import LateTrainer
 from gossip.state_lies import FAR_ROUNDS
 from gossip.topologies.base import Plan, Roster, Topology
 from gossip.world_faults import (
@@ -289,6 +290,8 @@ def make_swarm(schedule: Schedule, nemesis: Nemesis) -> Swarm[Peer]:
         rounds=RoundSettings(
             round_timeout_s=schedule.round_timeout_s,
             start_timeout_s=schedule.start_timeout_s,
+            min_peers=schedule.min_peers,
+            patience_s=schedule.patience_s,
             commit_log=schedule.commit_log,
         ),
         trust=TRUST,
@@ -298,6 +301,8 @@ def make_swarm(schedule: Schedule, nemesis: Nemesis) -> Swarm[Peer]:
     def make_core(peer: PeerId, incarnation: int) -> Peer:
         control, bulk = address(peer, 0 if schedule.stable_addresses else incarnation)
         return _Newcomer(folder, peer, incarnation, settings, topology, control=control, bulk=bulk)
+
+    late = {fault.peer: fault.at_s for fault in schedule.faults if isinstance(fault, LateTrainer)}
 
     def make_trainer(peer: PeerId, incarnation: int) -> ToyTrainer:
         return ToyTrainer(
@@ -313,7 +318,8 @@ def make_swarm(schedule: Schedule, nemesis: Nemesis) -> Swarm[Peer]:
             step=step,
             samples_total=SAMPLES,
             rates=RATES if topology.rolling else (),
-            prepare_s=schedule.prepare_s if incarnation else PREPARE_S,
+            initial=peer if schedule.apart else None,
+            prepare_s=schedule.prepare_s if incarnation else late.get(peer, PREPARE_S),
             piece_bytes=schedule.piece_bytes,
         )
 
@@ -326,6 +332,7 @@ def make_swarm(schedule: Schedule, nemesis: Nemesis) -> Swarm[Peer]:
         make_trainer=make_trainer,
         progress_s=schedule.probe_interval_s,  # as a node does
         stable_addresses=schedule.stable_addresses,
+        absent=schedule.absent,
     )
 
 

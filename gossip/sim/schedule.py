@@ -12,11 +12,13 @@ from gossip.core.pieces import PIECE_BYTES
 from gossip.core.settings import BatchPolicy
 from gossip.errors import ConfigError, UnknownName
 from gossip.faults import Fault, FaultPlan
+from gossip.start_faults import LateStart, NeverStarts, StartFault
 from gossip.topologies.weights import read_weights, write_weights
 from gossip.world_faults import Flap, Ring
 
 PROBE_INTERVAL_S = (0.05, 10.0)
 COMMIT_LOG_MAX = 4096
+KINDS_MIN = 3  # of fault, in a random schedule
 PEERS_MAX = 64  # larger swarms are simulated by themselves, not by the thousand
 
 
@@ -37,6 +39,9 @@ class Schedule:
         probe_interval_s: ``MembershipSettings.probe_interval_s``.
         round_timeout_s: ``RoundSettings.round_timeout_s``.
         start_timeout_s: ``RoundSettings.start_timeout_s``.
+        min_peers: ``RoundSettings.min_peers``: so many begin without the others; 0: all are waited for.
+        patience_s: ``RoundSettings.patience_s``: how long the others are waited for, once those are here.
+        apart: Each peer's weights are its own, as those of scripts without a seed: all begin with those of one of them.
         commit_log: ``RoundSettings.commit_log``: who is further behind needs a state.
         batch_policy: ``CoreSettings.batch_policy``.
         stable_addresses: Who is started again has the addresses that it had.
@@ -63,6 +68,9 @@ class Schedule:
     probe_interval_s: float = 0.2
     round_timeout_s: float = 3.0
     start_timeout_s: float = 20.0
+    min_peers: int = 0
+    patience_s: float = 10.0
+    apart: bool = False
     commit_log: int = 64
     batch_policy: BatchPolicy = "fixed_local"
     stable_addresses: bool = False
@@ -75,6 +83,11 @@ class Schedule:
     def everybody(self) -> int:
         """How many peers there will have been."""
         return self.peers + len(self.joins_s)
+
+    @property
+    def absent(self) -> tuple[int, ...]:
+        """Who of the run's first peers is not there when it starts."""
+        return tuple(sorted({fault.peer for fault in self.faults if isinstance(fault, LateStart | NeverStarts)}))
 
     @property
     def weighted_topology(self) -> str:
@@ -118,6 +131,12 @@ class Schedule:
             raise ConfigError(f"prepare_s = {self.prepare_s:g}: above 0, no more than start_timeout_s = {self.start_timeout_s:g}")
         if not PROBE_INTERVAL_S[0] <= self.probe_interval_s <= PROBE_INTERVAL_S[1]:
             raise ConfigError(f"probe_interval_s = {self.probe_interval_s:g}: {PROBE_INTERVAL_S[0]:g} to {PROBE_INTERVAL_S[1]:g}")
+        if not 0 <= self.min_peers <= self.peers:
+            raise ConfigError(f"min_peers = {self.min_peers}: 0 to peers = {self.peers}")
+        if not 0 < self.patience_s <= self.start_timeout_s:
+            raise ConfigError(
+                f"patience_s = {self.patience_s:g}: above 0, no more than start_timeout_s = {self.start_timeout_s:g}"
+            )
         if not 1 <= self.commit_log <= COMMIT_LOG_MAX:
             raise ConfigError(f"commit_log = {self.commit_log}: 1 to {COMMIT_LOG_MAX} rounds")
         if self.piece_bytes < 1:
@@ -171,7 +190,9 @@ def without_peer(schedule: Schedule, gone: int) -> Schedule:
     weights = {_moved(peer, gone): weight for peer, weight in read_weights(schedule.server_weights).items() if peer != gone}
     schedule = dataclasses.replace(schedule, server_weights=write_weights(weights))
     if gone < schedule.peers:
-        return dataclasses.replace(schedule, peers=schedule.peers - 1, faults=faults)
+        late = any(isinstance(fault, StartFault) and fault.peer == gone for fault in schedule.faults)
+        least = max(0, min(schedule.min_peers - (not late), schedule.peers - 1))  # so that as many as before are waited for
+        return dataclasses.replace(schedule, peers=schedule.peers - 1, min_peers=least, faults=faults)
     joins_s = tuple(at_s for number, at_s in enumerate(schedule.joins_s) if number != gone - schedule.peers)
     return dataclasses.replace(schedule, joins_s=joins_s, faults=faults)
 

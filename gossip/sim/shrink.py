@@ -107,10 +107,14 @@ def _shorter(outcome: Outcome) -> Iterator[Schedule]:
 
 
 def _simpler(outcome: Outcome) -> Iterator[Schedule]:
-    """One shard, equal weights, whole tenths of seconds, everybody's links in place of some."""
+    """One shard, all alike, and all there, whole tenths of seconds, everybody's links in place of some."""
     schedule = outcome.schedule
     if schedule.server_weights:
         yield replace(schedule, server_weights="")
+    if schedule.apart:
+        yield replace(schedule, apart=False)
+    if schedule.min_peers:
+        yield replace(schedule, min_peers=0)
     if len(schedule.shards) > 1:
         yield replace(schedule, shards=(sum(schedule.shards),))
     for number, fault in enumerate(schedule.faults):

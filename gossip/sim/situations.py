@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
-from gossip.fault_kinds import Hang, Liar, Restart
+from gossip.fault_kinds import Crash, Hang, Liar, Restart
 from gossip.fault_tables import Fault
 from gossip.world_faults import (
     RESULT_LIES,
@@ -38,6 +38,11 @@ STEADY_S, QUICK_S = (0.46, 0.58), (0.08, 0.11)
 """That a trainer takes for a round; of the short ones many go by while one peer is away."""
 OFTEN_S = 0.2  # between two probes
 LYING_RULES = ("geometric_median", "median", "trimmed_mean")  # that bear one of three
+STANDING = 0.08
+"""Of the random schedules that are of none of these and begin with everybody: results are refused where few are left."""
+REFUSED = ("wrong_results", "scaled_results", "nan_results")  # lies that whoever has an update of its own finds out
+BRIEF_S = (9.0, 14.0)
+"""Of such a schedule with quick rounds: more than a hundred go by."""
 STAY_LEAST = 3  # of those of whom most leave
 RATHER = ("two_results", "kept_results")  # lies that take several turns to be found out
 
@@ -49,6 +54,12 @@ def situated(drawn: Schedule) -> Schedule:
         return drawn
     chosen = lot.choices(SITUATIONS, [situation.weight for situation in SITUATIONS])[0]
     return chosen.make(drawn)
+
+
+def standing(drawn: Schedule) -> Schedule:
+    """A standstill in place of what was drawn for the seed; or just that."""
+    lot = Random(f"schedule/{drawn.seed}/standing")
+    return STANDSTILL.make(drawn) if lot.random() < STANDING else drawn
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +170,26 @@ def _broken_links(lots: Lots, drawn: Schedule) -> Schedule:
     return replace(drawn, aggregator="mean", probe_interval_s=1.0, faults=(broken, *_harmless(lots)))
 
 
+def _standstill(lots: Lots, drawn: Schedule) -> Schedule:
+    """A server's results are refused, and so many others are dead, or their trainers hang, that who is left is no majority
+    without it. Rounds are quick, or the dead would have left the roster before the liar's next turn."""
+    liar, *others = lots.peers()
+    n, lots.active_s, at_s = drawn.peers, BRIEF_S[0], lots.ms(1.0, 4.0)
+    rule, lie = lots.random.choice(LYING_RULES), lots.random.choice(REFUSED)
+    away: list[Fault] = []
+    for peer in others[: n - n // 2 - 1]:  # who is left is a majority with the liar
+        how, when, for_s = lots.random.random(), round(at_s + lots.ms(0.0, 1.0), 3), lots.long(1.0, 5.0)
+        if how < 0.5:
+            away.append(Crash(peer, at_s=when))
+        else:
+            away.append(Restart(peer, None, for_s, when) if how < 0.75 else HangTrainer(peer, when, for_s))
+    base = replace(_rolling(drawn), compute_s=QUICK_S, rule_s=0.0001, probe_interval_s=OFTEN_S, commit_log=64)
+    base = replace(base, active_s=BRIEF_S[0], duration_s=BRIEF_S[1])
+    return replace(base, aggregator=rule, faults=(NodeLie(lie, (liar,)), *away, *_harmless(lots, others[len(away) :])))
+
+
+STANDSTILL = Situation("standstill", 1.0, 4, 6, _standstill)
+"""Drawn by itself: ``standing``."""
 SITUATIONS: tuple[Situation, ...] = (
     Situation("lying server", 3.0, 5, 7, _lying_server),
     Situation("exodus", 2.0, 7, 9, _exodus),

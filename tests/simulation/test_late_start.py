@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import pytest
 from test_joining import SEEDS
 
 from gossip.core.messages import PeerId
 from gossip.core.peer import Peer
 from gossip.core.settings import CoreSettings, RoundSettings
+from gossip.faults import Fault, from_toml
 from gossip.sim.checkers import all_checkers
 from gossip.sim.driver import Swarm, address
+from gossip.sim.nemesis import name_of
+from gossip.sim.play import run
+from gossip.sim.schedule import Schedule
 from gossip.sim.toy_trainer import ToyTrainer
+from gossip.start_faults import LateStart, LateTrainer, NeverStarts
 from gossip.topologies import load
 
 LATE = 3
@@ -86,3 +94,30 @@ def test_another_death_is_borne(prepare_s: float | None) -> None:
     swarm.run_for(1.0)
     assert swarm.hosts[0].core.rounds.round_id > begun + 8
     assert not swarm.reports(0, "paused")
+
+
+APART = Schedule(1, peers=4, min_peers=3, patience_s=1.0, active_s=8.0, duration_s=9.0, apart=True)
+"""Each has weights of its own, and those of the lowest peer that is there are what all begin with."""
+
+
+@pytest.mark.parametrize("aggregator", ["mean", "median"])
+@pytest.mark.parametrize("at_s", [1.1, 1.5, 2.2, 4.0])
+@pytest.mark.parametrize("late", [LateStart, LateTrainer])
+def test_who_comes_late_takes_the_weights_that_the_others_have_begun_with_though_its_own_would_have_been_chosen(
+    late: Callable[[PeerId, float], Fault], at_s: float, aggregator: str
+) -> None:
+    """The others begin after a second: what they said before is true no more. In their first round they say whose theirs are."""
+    outcome = run(replace(APART, faults=(late(0, at_s),), aggregator=aggregator).checked())
+    assert outcome.violation is None, outcome.violation
+    assert outcome.rounds > 8
+
+
+@pytest.mark.parametrize("fault", [LateStart(3, 5.0), LateTrainer(3, 5.0), NeverStarts(3)], ids=str)
+def test_a_fault_of_the_start_takes_place_when_a_round_has_ended_without_the_peer(fault: Fault) -> None:
+    schedule = replace(APART, faults=(fault,)).checked()
+    assert Schedule(1).with_plan(from_toml(schedule.plan.to_toml())) == schedule
+    outcome = run(schedule)
+    assert outcome.violation is None, outcome.violation
+    assert outcome.struck == {name_of(fault): 1}
+    assert outcome.rounds > 14
+    assert run(replace(schedule, min_peers=0, start_timeout_s=8.5, patience_s=1.0)).struck == {}

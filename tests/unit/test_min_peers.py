@@ -42,7 +42,7 @@ def gathering(min_peers: int, peers: int = 5) -> Gathering:
 
 def come(found: Gathering, *peers: int, at: float) -> Decision:
     for peer in peers:
-        found.hear(peer, HELLO)
+        found.hear(peer, HELLO, at)
     return found.decide(at)
 
 

@@ -44,7 +44,7 @@ def decided(local: int, hellos: dict[int, Hello], after_s: float = 0.1, f: int =
     gathering = Gathering(local, settings, AllHere())
     gathering.start(0.0)
     for peer, said in hellos.items():
-        gathering.hear(peer, said)
+        gathering.hear(peer, said, 0.0)
     return gathering.decide(after_s)
 
 

@@ -18,7 +18,8 @@ from gossip.sim.campaign import Question
 from gossip.sim.generate import JOINT, KINDS, LIES, RULES, WEIGHTED, generate, needs_a_server
 from gossip.sim.nemesis import name_of
 from gossip.sim.schedule import Schedule, without_peer
-from gossip.sim.situations import SHARE, SITUATIONS, STAY_LEAST
+from gossip.sim.situations import BRIEF_S, SHARE, SITUATIONS, STANDING, STAY_LEAST
+from gossip.start_faults import LateStart, LateTrainer, NeverStarts, StartFault
 from gossip.topologies.weights import read_weights
 from gossip.world_faults import (
     STATE_LIES,
@@ -26,6 +27,7 @@ from gossip.world_faults import (
     CrashMidway,
     Delay,
     Flap,
+    HangTrainer,
     KillTrainer,
     Leave,
     Loss,
@@ -34,7 +36,7 @@ from gossip.world_faults import (
     Ring,
 )
 
-MANY = [generate(seed) for seed in range(300)]
+MANY = [generate(seed) for seed in range(450)]
 
 
 def test_drawn_schedules_can_be_played_and_cover_every_kind_of_fault_and_topology() -> None:
@@ -118,6 +120,32 @@ def test_in_some_schedules_most_of_the_swarm_leaves_and_enough_stay() -> None:
     most = [schedule.peers - len(peers) for schedule, peers in left if len(peers) > schedule.peers / 2]
     assert most
     assert min(most) == STAY_LEAST
+
+
+def test_a_tenth_of_the_schedules_begin_without_somebody_and_those_who_are_there_suffice() -> None:
+    begun = [(s, [fault for fault in s.faults if isinstance(fault, StartFault)]) for s in MANY if s.min_peers]
+    assert 0.07 < len(begun) / len(MANY) < 0.18
+    assert {type(fault) for _, late in begun for fault in late} == {LateStart, LateTrainer, NeverStarts}
+    assert {len(late) for _, late in begun} == {1, 2}
+    for schedule, late in begun:
+        assert schedule.min_peers == schedule.peers - len(late) >= max(schedule.peers // 2 + 1, NEEDS[schedule.aggregator])
+        never = {fault.peer for fault in late if isinstance(fault, NeverStarts)}
+        gone = {f.peer for f in schedule.faults if isinstance(f, Crash | Leave)}
+        assert not never & {getattr(f, "peer", None) for f in schedule.faults if not isinstance(f, NeverStarts)}
+        assert len(gone) < (schedule.peers - len(never)) / 2
+    assert {schedule.apart for schedule, _ in begun} == {True, False}
+    assert not any(schedule.apart for schedule in MANY if not schedule.min_peers)
+
+
+def test_in_some_schedules_those_who_are_left_are_no_majority_without_the_server_that_lies() -> None:
+    made = [schedule for schedule in MANY if schedule.duration_s == BRIEF_S[1]]
+    assert 0.5 * STANDING < len(made) / len(MANY) < STANDING
+    for schedule in made:
+        away = {
+            f.peer for f in schedule.faults if isinstance(f, Crash | Restart) or (isinstance(f, HangTrainer) and f.for_s > 1.0)
+        }
+        assert schedule.aggregator != "mean"
+        assert schedule.peers - len(away) <= schedule.peers // 2 + 1
 
 
 def test_much_can_happen_while_a_rule_runs_in_half_of_the_schedules() -> None:

@@ -10,6 +10,7 @@ from gossip.fault_tables import ALL_KINDS
 from gossip.fault_words import LINK_KINDS
 from gossip.faults import Crash, FaultPlan, Hang, Restart
 from gossip.sim.liars import LIES
+from gossip.start_faults import LateStart, LateTrainer, NeverStarts
 from gossip.world_faults import (
     LAST_LIES,
     NODE_LIES,
@@ -50,6 +51,9 @@ PLAN = FaultPlan(
         HangTrainer(0, 1.0, 2.0),
         KillTrainer(0, 5.0, 2.0),
         Leave(3, 8.0),
+        LateStart(1, 4.0),
+        LateTrainer(2, 4.0),
+        NeverStarts(3),
     ),
     {"peers": 4, "topology": "random-k:k=2", "compute_s": (0.1, 0.2), "stable_addresses": True},
 )
@@ -107,6 +111,9 @@ EXAMPLES = tuple(
         "kill_trainer": "peer = 1\nat_s = 1\nafter_s = 1",
         "lie": 'lie = "false_deaths"\npeers = [1]',
         "leave": "peer = 1\nat_s = 1",
+        "late_start": "peer = 1\nat_s = 1",
+        "late_trainer": "peer = 1\nat_s = 1",
+        "never_starts": "peer = 1",
     }.items()
 )
 
