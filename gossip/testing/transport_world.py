@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from gossip.core.events import LinkUp, Payload, Received
+from gossip.core.events import LinkDown, LinkUp, Payload, Received
 from gossip.core.messages import Commit, Message, PeerId, Ping, Rumour, StateOffer, Update
 from gossip.transport.base import Arrival, PayloadLimit, Transport
 
@@ -86,6 +86,9 @@ class World(ExitStack):
         while not condition():
             assert time.monotonic() < end, f"waited {PATIENCE_S:.0f} s in vain for {what if isinstance(what, str) else what()}"
             self.pump()
+
+    def broke(self, transport: Transport) -> bool:
+        return any(isinstance(arrival, LinkDown) for arrival in self.heard[id(transport)])
 
     def received(self, transport: Transport) -> list[Received]:
         return [arrival for arrival in self.heard[id(transport)] if isinstance(arrival, Received)]

@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -24,7 +24,6 @@ from numpy.typing import NDArray
 from gossip.core.digests import digest_of
 from gossip.core.events import LinkDown, LinkUp, Received
 from gossip.core.messages import Ack, Message, PeerId, Ping, Progress, Push, StateOffer
-from gossip.transport.base import Arrival
 
 from .transport_world import (
     LINEAGE,
@@ -59,10 +58,6 @@ def check_transport(make: TransportFactory) -> None:
             check(make)
         except AssertionError as error:
             raise AssertionError(f"{promise}: {error}") from error
-
-
-def _broke(heard: Iterable[Arrival]) -> bool:
-    return any(isinstance(arrival, LinkDown) for arrival in heard)
 
 
 def _promise(check: Callable[[World], None]) -> TransportCheck:
@@ -233,7 +228,7 @@ def _a_link_that_closes_is_told_at_once_and_once(world: World) -> None:
     watcher, other = world.pair()
     world.stop(other)
     heard = world.heard[id(watcher)]
-    world.until(lambda: _broke(heard), "LinkDown after the other closed")
+    world.until(lambda: world.broke(watcher), "LinkDown after the other closed")
     world.until(lambda: watcher.send(1, ping(0)) is False, "send on a closed link to return False")
     assert [type(arrival).__name__ for arrival in heard] == ["LinkUp", "LinkDown"], f"heard {heard}"
     assert all(arrival.peer == 1 for arrival in heard if isinstance(arrival, LinkUp | LinkDown))
@@ -241,15 +236,12 @@ def _a_link_that_closes_is_told_at_once_and_once(world: World) -> None:
 
 @_promise
 def _a_peer_that_comes_late_or_back_is_linked(world: World) -> None:
-    """At the address that was told, without asking again.
-
-    The first that goes there may be lost: the lanes end one by one, and one is made anew before the end of the other is heard.
-    """
+    """At the address that was told, without asking again. What goes there first may be lost, while one former lane still ends."""
     watcher, other = world.pair()
     address = (other.control, other.bulk)
     world.stop(other)
     heard = world.heard[id(watcher)]
-    world.until(lambda: _broke(heard), "LinkDown")
+    world.until(lambda: world.broke(watcher), "LinkDown")
     heir = world.peer(1, incarnation=1, at=address)
     world.until(lambda: heard.count(LinkUp(1)) >= 2, "LinkUp when somebody listens there again")
     world.until(lambda: watcher.send(1, ping(1)) and bool(world.received(heir)), "a message that comes there")
@@ -293,7 +285,7 @@ def _disconnect_forgets(world: World) -> None:
     world.until(lambda: 1 in rounds_of(world.received(receiver)), "an update over the new link")
     leftovers = len(rounds_of(world.received(receiver))) - 1  # what was on the wire already
     assert leftovers < taken, f"all {taken} queued updates came after disconnect"
-    assert not _broke(world.heard[id(sender)]), "disconnect was reported as LinkDown"
+    assert not world.broke(sender), "disconnect was reported as LinkDown"
     sender.disconnect(1)
     sender.disconnect(1)
 
@@ -318,10 +310,10 @@ def _queues_are_bounded(world: World) -> None:
     assert sender.traffic.dropped == {"full": 2}, f"counted {sender.traffic.dropped}"
     world.drive(receiver)
     world.until(
-        lambda: len(world.received(receiver)) >= sum(taken.values()) or _broke(world.heard[id(sender)]),
+        lambda: len(world.received(receiver)) >= sum(taken.values()) or world.broke(sender),
         lambda: f"{taken} messages or LinkDown; {receiver.traffic}",
     )
-    if _broke(world.heard[id(sender)]):
+    if world.broke(sender):
         world.until(lambda: world.heard[id(sender)][-1] == LinkUp(1), "LinkUp, as he reads again")
     world.send(sender, 1, ping(2**20))
     world.send(sender, 1, update(2**20), data)
