@@ -21,9 +21,10 @@ SHARE = 0.2
 """Of the random schedules that are of no situation."""
 TWO = 0.3  # of those, where there are enough peers: two are late
 APART = 0.5  # likewise: scripts without a seed, whose weights differ until they begin
+ROBUST, MEDIAN_OF = 0.5, 3  # of those with a mean: a median, where it has updates enough against one liar
 WAYS = ("boots late", "prepares long", "prepares long", "never")
 PATIENCE_S = (0.2, 1.5)
-LATE_S = (0.5, 15.0)
+LATE_S = (1.0, 15.0)
 BEGUN_S = 3.0
 """After the patience: whoever is there has begun by then, and who is gone before is one too many to be missing."""
 
@@ -34,14 +35,18 @@ def begun_late(drawn: Schedule, need: int) -> Schedule:
     Args:
         need: Updates that the rule needs against the liars there are.
     """
-    n, lots = drawn.peers, Lots(Random(f"schedule/{drawn.seed}/late start"), drawn.peers, drawn.active_s)
+    n, made, lots = drawn.peers, drawn, Lots(Random(f"schedule/{drawn.seed}/late start"), drawn.peers, drawn.active_s)
     lot, two, apart, order = lots.random.random(), lots.random.random(), lots.random.random(), lots.peers()
+    if lot >= SHARE:
+        return drawn
     ways = [lots.random.choice(WAYS) for _ in range(2)]
-    times, patience_s = [lots.long(*LATE_S) for _ in range(2)], lots.long(*PATIENCE_S)
+    times, patience_s = [lots.ms(*LATE_S) for _ in range(2)], lots.long(*PATIENCE_S)
+    if lots.random.random() < ROBUST and drawn.aggregator == "mean" and n > MEDIAN_OF + 1:
+        made, need = replace(drawn, aggregator="median"), MEDIAN_OF
     count = 2 if two < TWO else 1
     while count > 1 and n - count < max(n // 2 + 1, need + 1):
         count -= 1
-    if lot >= SHARE or n - count < max(n // 2 + 1, need):
+    if n - count < max(n // 2 + 1, need):
         return drawn
     late = [_start(way, peer, at_s) for way, peer, at_s in zip(ways, order[:count], times, strict=False)]
     never = {fault.peer for fault in late if isinstance(fault, NeverStarts)}
@@ -52,7 +57,7 @@ def begun_late(drawn: Schedule, need: int) -> Schedule:
     told = any(isinstance(fault, Liar) or (isinstance(fault, NodeLie) and fault.lie in STATE_LIES) for fault in faults)
     if need + gone > n or len({type(fault) for fault in faults}) < KINDS_MIN:
         return drawn
-    return replace(drawn, min_peers=n - count, patience_s=patience_s, apart=apart < APART and not told, faults=faults)
+    return replace(made, min_peers=n - count, patience_s=patience_s, apart=apart < APART and not told, faults=faults)
 
 
 def _start(way: str, peer: int, at_s: float) -> StartFault:

@@ -41,7 +41,7 @@ LYING_RULES = ("geometric_median", "median", "trimmed_mean")  # that bear one of
 STANDING = 0.08
 """Of the random schedules that are of none of these and begin with everybody: results are refused where few are left."""
 REFUSED = ("wrong_results", "scaled_results", "nan_results")  # lies that whoever has an update of its own finds out
-BRIEF_S = (9.0, 14.0)
+BRIEF_S = (12.0, 17.0)
 """Of such a schedule with quick rounds: more than a hundred go by."""
 STAY_LEAST = 3  # of those of whom most leave
 RATHER = ("two_results", "kept_results")  # lies that take several turns to be found out
@@ -178,7 +178,7 @@ def _standstill(lots: Lots, drawn: Schedule) -> Schedule:
     rule, lie = lots.random.choice(LYING_RULES), lots.random.choice(REFUSED)
     away: list[Fault] = []
     for peer in others[: n - n // 2 - 1]:  # who is left is a majority with the liar
-        how, when, for_s = lots.random.random(), round(at_s + lots.ms(0.0, 1.0), 3), lots.long(1.0, 5.0)
+        how, when, for_s = lots.random.random(), round(at_s + lots.ms(0.0, 1.0), 3), lots.long(2.0, 9.0)
         if how < 0.5:
             away.append(Crash(peer, at_s=when))
         else:

@@ -56,3 +56,13 @@ def test_who_changes_over_asks_more_than_those_who_do_so_themselves() -> None:
     outcome = run(replace(FAST, seed=17, peers=8, f=1, faults=faults))
     assert outcome.violation is None, outcome.violation
     assert outcome.rounds > 60
+
+
+def test_l3_a_crash_may_cost_more_where_those_who_are_left_with_updates_are_no_majority() -> None:
+    """Seed 508: of six one lies when it serves, one dies, a third's trainer hangs. Of the four that it takes three are left, and
+    the round is closed with the liar's when everybody has had a turn."""
+    schedule = Schedule(508, peers=6, active_s=12.0, duration_s=12.0, compute_s=(0.08, 0.11), aggregator="median", shards=(12,))
+    faults = (NodeLie("nan_results", (0,)), HangTrainer(3, 3.24, 7.71), Crash(1, at_s=3.337), HangTrainer(2, 2.526, 1.0))
+    outcome = run(replace(schedule, faults=faults))
+    assert outcome.violation is None, outcome.violation
+    assert outcome.rounds > 40

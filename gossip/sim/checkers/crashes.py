@@ -58,16 +58,19 @@ class CrashCostsLittle(Checker):
         # A closed connection is noticed at once, and a silent one with the next heartbeats.
         notice_s = max(swarm.network.closing_s[1], *(swarm.network.heartbeat_s or (0.0,)))
         within_s = notice_s + settings.rounds.round_timeout_s + ROUND_S
-        swarm.at(swarm.now + within_s, partial(self._judge, swarm, peer, swarm.now, furthest, lost, within_s))
+        hung = tuple([other for other in swarm.up if swarm.hosts[other].trainer_stopped])
+        swarm.at(swarm.now + within_s, partial(self._judge, swarm, peer, swarm.now, furthest, lost, within_s, hung))
 
-    def _judge(self, swarm: Swarm[Any], victim: PeerId, at: float, furthest: int, lost: int, within_s: float) -> None:
+    def _judge(
+        self, swarm: Swarm[Any], victim: PeerId, at: float, furthest: int, lost: int, within_s: float, hung: Sequence[PeerId]
+    ) -> None:
         since_s = at - BEFORE_S
         if self._started_at > since_s or not self.disturbances.all_undisturbed_since(swarm, since_s, but=victim):
             return
         if self.disturbances.uneven_until >= since_s:
             return  # messages got lost, or were held up for longer than a round
         cores = [core for other in swarm.up if (core := peer_core(swarm, other)) is not None and core.phase == "running"]
-        if not self._are_enough(swarm, cores):
+        if not self._are_enough(swarm, cores, hung):
             return
         reached = max(core.rounds.round_id for core in cores)
         text = f"{within_s:.2f} s after its crash the others are in round {reached}, as they were then ({furthest})"
@@ -75,14 +78,18 @@ class CrashCostsLittle(Checker):
         gone = len(self._lost) - lost
         self.demand(gone <= 1, swarm, victim, f"its crash cost {gone} rounds: {list(self._lost)[lost:]}")
 
-    def _are_enough(self, swarm: Swarm[Any], cores: Sequence[Peer]) -> bool:
-        """Whether rounds go on, and do not come to nothing for want of updates. A liar may have said that others have left."""
+    def _are_enough(self, swarm: Swarm[Any], cores: Sequence[Peer], hung: Sequence[PeerId] = ()) -> bool:
+        """Whether rounds go on, and do not come to nothing for want of updates. A liar may have said that others have left.
+
+        Args:
+            hung: Whose trainer had no update to give: it is there, and passed over.
+        """
         roster = max((core.rounds.roster.peers for core in cores), key=len, default=())
         quorum = max((core.rounds.quorum() for core in cores), default=1)
         locked = max((rolling.agreed.trust.quarantined() for core in cores if (rolling := rolling_of(core))), key=len)
         # A liar may be on a branch of its own after a result that nobody else took, and make up no quorum with the others.
         astray = self.circumstances.liars if self.circumstances.delaying else frozenset[PeerId]()
-        here = [peer for peer in roster if peer in swarm.up and peer not in astray]
+        here = [peer for peer in roster if peer in swarm.up and peer not in astray and peer not in hung]
         useful = sum(1 for peer in here if peer not in locked and peer not in self.circumstances.liars)
         return len(here) >= quorum and useful >= updates_needed(cores[0].settings, roster, locked)
 
