@@ -68,6 +68,7 @@ def test_who_is_not_on_the_list_is_told_of_by_peer_once_and_let_in_when_it_is_ad
         for number, pair in ((1, PAIRS[1]), (2, PAIRS[2]))
     ]
     assert PAIRS[1].public in one.traffic.notices[0].hint
+    assert [notice.about for notice in (*one.traffic.notices, *other.traffic.notices)][:3] == [1, 2, 0]
     write(path, PAIRS[:2])
     watched.until(lambda: LinkUp(0) in watched.heard[other], "a link")
     assert len(notices(one)) == 2
