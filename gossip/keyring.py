@@ -16,6 +16,7 @@ from .rendezvous import SeedFolder
 
 LOOK_S = 0.05  # strangers may knock as often as they like
 ALLOWED_S = 0.5
+STRUCK_MAX = 1024
 
 
 class Keyring:
@@ -39,6 +40,7 @@ class Keyring:
         self._looked_at = float("-inf")
         self._names = {} if allowed is None else allowed.keys()
         self._names_read_at, self._changes = clock(), 0
+        self._struck: set[str] = set()  # off the list, while this runs
         self._by_key: dict[str, PeerId] = {}
         self._version = -1
 
@@ -47,6 +49,9 @@ class Keyring:
         if self._allowed is not None and (now := self._clock()) - self._names_read_at >= ALLOWED_S:
             self._names_read_at = now
             if (names := self._allowed.keys()) != self._names:
+                self._struck = self._struck.union(self._names).difference(names)
+                while len(self._struck) > STRUCK_MAX:
+                    self._struck.pop()
                 self._names, self._changes = names, self._changes + 1
         return self._folder.version + self._changes
 
@@ -55,9 +60,9 @@ class Keyring:
         if self._may_be(key):
             return None
         assert self._allowed is not None, "without a list all may be"
-        path = self._allowed.path
+        how = "was struck off" if key in self._struck else "is not on"
         return (
-            f"(fingerprint {fingerprint(key)}) is not on the allow-list {path}",
+            f"(fingerprint {fingerprint(key)}) {how} the allow-list {self._allowed.path}",
             f"if it may take part, add a line to that file, which is read again at once: {key}",
         )
 

@@ -423,7 +423,7 @@ class Node:
                 for effect in self.core.learn(seed.peer, seed.control, seed.bulk, seed.incarnation, now):
                     self._carry_out(effect)
         for notice in self.transport.traffic.notices:
-            self._journal.event("notice", message=notice.message, hint=notice.hint)
+            self._journal.event("notice", **dataclasses.asdict(notice))
         self.transport.traffic.notices.clear()
         self._topology.look_ahead()
         self._journal.flush_due(now)

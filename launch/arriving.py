@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import re
 import secrets
 import shlex
@@ -215,7 +216,8 @@ class _Newcomer:
             given = RunConfig.model_validate_json(welcome.config)
             if given.insecure and not (self._ticket.insecure or is_loopback(host)):
                 raise ConfigError(f"the run {given.name} has no keys", "--insecure, if everybody on the network may take part")
-            settled = {**given.model_dump(), "host": host, "run_dir": str(folder.resolve()), "allowed": ""}
+            allowed = self._own_list(given.allowed)
+            settled = {**given.model_dump(), "host": host, "run_dir": str(folder.resolve()), "allowed": allowed}
             self._check(welcome, config := RunConfig.model_validate(settled))
             return config
         except ValidationError as error:
@@ -223,6 +225,16 @@ class _Newcomer:
             raise ConfigError(
                 f"the door gave settings that are none here: {first}", "is it the same version of gossip?"
             ) from None
+
+    def _own_list(self, theirs: str) -> str:
+        """Of who is allowed, as this machine's own user keeps it; "": there is none. A door could let in anybody by its own."""
+        own = os.environ.get("GOSSIP_ALLOWED", "")
+        if theirs and not own:
+            list_ = f"the run has a list of who may take part ({printable(theirs)}), and this machine has none"
+            self._say(f"! {list_}: peers here let in whoever has a seed file; GOSSIP_ALLOWED=FILE names a list of your own")
+        if theirs and not os.environ.get("GOSSIP_KEY"):
+            self._say("! peers with that list keep ours out until its key is on it: GOSSIP_KEY=FILE (gossip keygen) gives it one")
+        return str(Path(own).resolve()) if own else ""
 
     def _check(self, welcome: says.Welcome, config: RunConfig) -> None:
         """Raises: ConfigError: Somebody at an address would have more started here than was asked for, or other code."""

@@ -60,6 +60,11 @@ class Tries:
         more = len(found) - TROUBLES_SHOWN
         return [*found[:TROUBLES_SHOWN], *([f"and {more} more"] if more > 0 else [])]
 
+    @property
+    def found(self) -> dict[int, str]:
+        """What has come back from the address of a peer that is waited for, and is not met."""
+        return self._found
+
     def close(self) -> None:
         if self._task is not None:
             self._task.cancel()

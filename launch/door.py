@@ -271,7 +271,9 @@ class Door:
             return says.TurnedAway("full", f"{message}and there is room for {free}", hint)
         # Where this launcher's peers listen decides about keys when nobody has; theirs listen elsewhere.
         keys = None if config.insecure else config.keyed
-        given = config.model_copy(update={"run_dir": "", "host": "127.0.0.1", "keys": keys, "allowed": ""})
+        # That there is a list they are told, not what is on it: each machine's is kept by who runs that machine.
+        allowed = Path(config.allowed).name
+        given = config.model_copy(update={"run_dir": "", "host": "127.0.0.1", "keys": keys, "allowed": allowed})
         return says.Welcome(
             config.run_id,
             tuple(sorted(ids.items())),

@@ -16,7 +16,11 @@ class Meaning:
 
 
 CODES: dict[int, Meaning] = {
-    0: Meaning("finished", "At least one peer finished. Others may have died on the way: see `deaths` in `summary.json`."),
+    0: Meaning(
+        "finished",
+        "At least one peer finished. Others may have died on the way: see `deaths` in `summary.json`. "
+        "Who met no other trained alone: see `alone`.",
+    ),
     1: Meaning(
         "failed",
         "The script raised in so many peers that none finished; the first failure was printed. For `demo` also: it ended, but not"

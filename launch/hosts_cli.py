@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from gossip.config import Resolved, RunConfig
     from gossip.transport.curve import KeyPair
 
+    from .hostlist import Host
     from .hosts import Program
     from .survey import Survey
 
@@ -96,6 +97,7 @@ def hosts(
     resolved = runs.settle(resolved, script.stem, here=sum(host.slots for host in found if host.is_local))
     words = tuple(arguments or ())
     program = Program(found, str(script), words, os.getcwd(), environment(env or (), os.environ), ssh_.parse(ssh), restarts)
+    check_list(resolved.config, found)
     if dry_run:
         print("\n".join(plan(resolved.config, program)))
         return
@@ -153,12 +155,22 @@ def environment(asked: Sequence[str], inherited: Mapping[str, str]) -> dict[str,
         name, equals, value = word.partition("=")
         if not name.isidentifier():
             raise ConfigError(f"--env {word}: {name!r} is no name of a variable", "--env NAME or --env NAME=VALUE")
-        if name.startswith("GOSSIP_"):
+        if name.startswith("GOSSIP_") and name != "GOSSIP_KEY":  # the file in which a host keeps its peers' keys
             raise ConfigError(f"--env {name}: a run's settings are the same on all hosts", "set it here, or as an option")
         if not equals and name not in inherited:
             raise ConfigError(f"--env {name}: it is not set here", f"--env {name}=VALUE")
         found[name] = value if equals else inherited[name]
     return found
+
+
+def check_list(config: RunConfig, hosts: Sequence[Host]) -> None:
+    """Raises: ConfigError: The list of who is allowed would be another file on each host, or none."""
+    elsewhere = [host.name for host in hosts if not host.is_local]
+    if elsewhere and config.allowed and not Path(config.allowed).is_absolute():
+        raise ConfigError(
+            f"allowed = {config.allowed!r} names a file by where it is from here: {', '.join(elsewhere)} would look elsewhere",
+            "each host has a list of its own, which is not sent: give the path from / at which all of them keep it",
+        )
 
 
 def without_values(argv: Sequence[str], script: str) -> list[str]:

@@ -13,7 +13,7 @@ import typer
 
 from gossip.errors import ConfigError
 
-from .task_words import check_options, environment_of, left_behind, parsed, patient, refuse, resolved_for
+from .task_words import check_fit, check_options, environment_of, left_behind, parsed, patient, refuse, resolved_for
 
 if TYPE_CHECKING:
     from gossip.config import RunConfig
@@ -76,6 +76,7 @@ def kubernetes(
     elsewhere = {"run_dir": f"the run's folder is {folder}", "peers": "that is what -n says", "name": "it is for --name"}
     refuse(shown, elsewhere, "leave it out behind --: -n and --name, or with --claim --mount, say it")
     if claim:
+        check_fit(shown, peers)
         command = ["gossip.launch.cli", "run", "--task", f"$(JOB_COMPLETION_INDEX)/{peers}", "--run-dir", folder]
         command += map(escaped, words)
         files: Mapping[str, str] = {}

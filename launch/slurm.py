@@ -13,7 +13,7 @@ import typer
 
 from gossip.errors import ConfigError
 
-from .task_words import check, script_of
+from .task_words import check, check_fit, script_of
 
 SCRIPT = """\
 #!/bin/bash
@@ -60,7 +60,7 @@ def slurm(
 
     Inside of any srun with several tasks, gossip run train.py is one peer of them, with or without this: docs/schedulers.md.
     """
-    check(words, nodes * per_node)
+    check_fit(check(words, nodes * per_node), nodes * per_node)
     options = {
         "job-name": Path(script_of(words)).stem,
         "nodes": str(nodes),

@@ -13,6 +13,7 @@ from gossip.config import RunConfig
 from gossip.telemetry import JsonLines, read_json, read_lines, write_json
 
 from . import history
+from .alone import trained_alone
 from .run_state import event_files
 from .view import RunView
 
@@ -146,6 +147,7 @@ def build(folder: Path, exit_code: int, wall_s: float) -> dict[str, Any]:
         ],
         "joins": joins(view, commits),
         "elsewhere": elsewhere,
+        "alone": trained_alone(events, config.peers, finished),
         "left": [{"peer": peer, "round": round_id} for peer, round_id in sorted(view.leaves.items())],
         "partitions": partitions(view, past),
         "suspected": sorted(view.suspicions),

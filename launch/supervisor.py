@@ -379,6 +379,8 @@ class Supervisor:
                 told = now
                 self._remind(waiting(self.view, self.config, now - began, now, elsewhere=elsewhere))
                 doors = self.doorway.troubles() if self.doorway is not None else []
+                for peer, why in self._tries.found.items():
+                    self.record("unmet", None, subject=peer, why=why)
                 for trouble in doors + self._tries.troubles(unmet, shared=self.doorway is None):
                     self._remind(f"!   {trouble}")
             if self._tries.over:  # they have ended while ours were on their way here

@@ -97,12 +97,9 @@ def patient(words: list[str], shown: dict[str, Any], scheduler: str) -> list[str
 
 def resolved_for(shown: Mapping[str, Any], peers: int, name: str, scheduler: str) -> Resolved:
     """All settings, checked as far as can be before a task waits in a queue. Raises: ConfigError and its kin."""
-    from gossip.config import Resolved, RunConfig
     from gossip.tasks import settled
 
-    sources = {key: row["source"] for key, row in shown.items()}
-    values = {**{key: row["value"] for key, row in shown.items()}, "peers": peers, "name": name}
-    resolved = Resolved(RunConfig.model_validate(values), {**sources, "peers": "flag", "name": "flag"})
+    resolved = _given(shown, peers, name)
     if not resolved.config.insecure:
         if resolved.config.keys is False:
             raise ConfigError(
@@ -113,6 +110,24 @@ def resolved_for(shown: Mapping[str, Any], peers: int, name: str, scheduler: str
     if resolved.config.allowed:
         raise ConfigError("--allowed names a file of this machine, and the peers are on others", "leave it out")
     return settled(resolved, Path(name))
+
+
+def check_fit(shown: Mapping[str, Any], peers: int) -> None:
+    """Where the tasks make the run by themselves: whether so many can train like this, before any waits in a queue.
+
+    Raises: ConfigError and its kin: The rule cannot tolerate f among so many, or --min-peers could not train, and so on.
+    """
+    from gossip.tasks import settled
+
+    settled(_given(shown, peers, "run"), Path("run"))
+
+
+def _given(shown: Mapping[str, Any], peers: int, name: str) -> Resolved:
+    from gossip.config import Resolved, RunConfig
+
+    sources = {key: row["source"] for key, row in shown.items()}
+    values = {**{key: row["value"] for key, row in shown.items()}, "peers": peers, "name": name}
+    return Resolved(RunConfig.model_validate(values), {**sources, "peers": "flag", "name": "flag"})
 
 
 def environment_of(shown: Mapping[str, Any]) -> dict[str, str]:

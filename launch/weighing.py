@@ -8,7 +8,7 @@ from math import log2
 from gossip import topologies
 from gossip.config import Resolved
 from gossip.errors import ConfigError
-from gossip.topologies.weights import write_weights
+from gossip.topologies.weights import within_bounds, write_weights
 from gossip.transport.addresses import is_loopback
 
 from .hostcheck import Report
@@ -78,8 +78,22 @@ def by_bandwidth(
     if resolved.sources["server_weights"] != "default" or all(map(is_loopback, addresses.values())):
         return resolved
     carried = speeds([host.name for host in hosts], measured)
-    found, topology = weights_of(carried), topologies.load(config.topology)
-    if not found or "weights" in topology.bound:
+    topology = topologies.load(config.topology)
+    if "weights" in topology.bound:
+        return resolved
+    best = max(carried.values(), default=0.0)
+    # Such a host has as many updates of its own to carry as those that come when it serves: to have it serve less spares nothing.
+    full = {host.name for host in hosts if 2 * host.slots >= config.peers}
+    found = weights_of({name: best if name in full else rate for name, rate in carried.items()})
+    if "weights" in topology.options:
+        for host in hosts:
+            if host.name in full and carried and SPREAD * carried[host.name] < best:
+                rates = f"{carried[host.name]:.0f} of {best:.0f} Mbit/s"
+                count = f"{host.slots} of {config.peers} peers"
+                report.add("ok", "servers", f"{host.name}, with {rates}, has {count}: as much to carry whoever serves")
+    elif carried:
+        found = weights_of(carried)
+    if not found:
         return resolved
     if "weights" not in topology.options:
         slowest = min(carried, key=lambda name: carried[name])
@@ -87,20 +101,22 @@ def by_bandwidth(
         why = "takes no weights" if topology.rolling else "has no servers"
         report.add("ok", "servers", f"{config.topology} {why}: {slowest}, with {rates}, has as much to carry as the others")
         return resolved
+    counted = within_bounds([found[host.name] for host in hosts for _ in range(host.slots)])
+    placed = place(hosts)
+    found = {host.name: counted[placed[host.name][0]] for host in hosts}
     report.add("ok", "servers", told(found, carried))
     return resolved.with_values(MEASURED, server_weights=_by_peer(hosts, found))
 
 
 def told(weights: Mapping[str, int], carried: Mapping[str, float]) -> str:
-    """``a, b serve 4 times as often as c (940 / 210 Mbit/s)``."""
+    """``each peer of a, b serves 4 times as often as each of c (940 / 210 Mbit/s)``."""
     groups: dict[int, list[str]] = {}
     for name, weight in weights.items():
         groups.setdefault(weight, []).append(name)
     heavy = sorted((weight for weight in groups if weight > 1), reverse=True)
     first, *others = heavy
-    verb = "serves" if len(groups[first]) == 1 else "serve"
-    parts = [f"{_names(groups[first])} {verb} {first} times as often as {_names(groups[1])}"]
-    parts += [f"{_names(groups[weight])} {weight} times" for weight in others]
+    parts = [f"each peer of {_names(groups[first])} serves {first} times as often as each of {_names(groups[1])}"]
+    parts += [f"of {_names(groups[weight])} {weight} times" for weight in others]
     rates = [f"{max(carried[name] for name in groups[weight]):.0f}" for weight in (*heavy, 1)]
     return f"{', '.join(parts)} ({' / '.join(rates)} Mbit/s)"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from math import gcd
 
@@ -43,14 +43,16 @@ def write_weights(weights: Mapping[int, int]) -> str:
 
 @lru_cache(maxsize=64)
 def lots(text: str, peers: tuple[int, ...]) -> tuple[int, ...]:
-    """For each of the peers how many lots it draws in each round, of which the best counts: so it serves in proportion to that.
-
-    Nobody has more than all others together, whatever the settings say: at least every other round is somebody else's.
-    """
+    """For each of the peers how many lots it draws in each round, of which the best counts: so it serves in proportion."""
     given = read_weights(text)
-    wanted = [given.get(peer, 1) for peer in peers]
-    most = max(wanted, default=1)
-    bounded = [min(weight, max(1, sum(wanted) - most)) for weight in wanted]
+    bounded = within_bounds([given.get(peer, 1) for peer in peers])
     # Where all weigh alike each draws one lot: then the order is that of a run without weights.
     shared = gcd(*bounded) or 1
     return tuple([weight // shared for weight in bounded])
+
+
+def within_bounds(weights: Sequence[int]) -> list[int]:
+    """What counts of the weights of all peers: nobody has more than all others together, whatever the settings say, so at least
+    every other round is somebody else's."""
+    most = max(1, sum(weights) - max(weights, default=1))
+    return [min(weight, most) for weight in weights]

@@ -34,6 +34,7 @@ class Notice:
 
     message: str
     hint: str
+    about: PeerId | None = None
 
 
 @dataclass
@@ -63,11 +64,11 @@ class Traffic:
         self.notices: deque[Notice] = deque()
         self._noted: set[object] = set()
 
-    def note(self, matter: object, message: str, hint: str) -> None:
-        """Leaves a notice, unless there was one on this ``matter``, or very many."""
+    def note(self, matter: object, message: str, hint: str, about: PeerId | None = None) -> None:
+        """Leaves a notice, unless there was one on this ``matter``, or very many. ``about``: whom we have no link to for it."""
         if matter not in self._noted and len(self._noted) < NOTICES_MAX:
             self._noted.add(matter)
-            self.notices.append(Notice(message, hint))
+            self.notices.append(Notice(message, hint, about))
 
     def settled(self, matter: object) -> None:
         """When it comes up again, there will be another notice."""

@@ -107,7 +107,8 @@ class Guard:
         for peer, key in outside.items():
             if (said := self.keys.not_allowed(key)) is not None and len(self._told_outside) < OUTSIDE_TOLD_MAX:
                 self._told_outside.add(peer)
-                self._traffic.note(("not_allowed", peer), f"peer {peer} is kept out: its key {key[:8]}... {said[0]}", said[1])
+                message = f"peer {peer} is kept out: its key {key[:8]}... {said[0]}"
+                self._traffic.note(("not_allowed", peer), message, said[1], about=peer)
 
     def close(self) -> None:
         """Before the sockets are closed. Whoever knocks from here on is refused."""

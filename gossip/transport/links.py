@@ -311,9 +311,12 @@ def why_not(peer: PeerId, lane: ZmqLane, keys: Keys | None) -> tuple[str, str]:
     where = f"peer {peer} at {lane.address}"
     if lane.turned_away_by == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
         shown = "" if keys is None else f" {keys.pair.public[:8]}..."
+        if keys is not None and (said := keys.not_allowed(keys.pair.public)) is not None:
+            return f"{where} does not let us in: our key{shown} {said[0]}", said[1]
         return (
             f"{where} does not know our key{shown}",
-            "our seed file has to get there, by the shared folder or by its launcher's door",
+            "our seed file has to get there, by the shared folder or by its launcher's door; and our key onto its allow-list "
+            "(--allowed), if it has one",
         )
     start = "peers of one run are started either all with keys or all without"
     if keys is None:

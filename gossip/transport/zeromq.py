@@ -213,7 +213,7 @@ class ZeroMQTransport:
         if self._keys is not None:
             self._keys.look()  # its key may be another one by now
         if lane.gives_up_hope:
-            self.traffic.note(("turned_away", link.peer), *why_not(link.peer, lane, self._keys))
+            self.traffic.note(("turned_away", link.peer), *why_not(link.peer, lane, self._keys), about=link.peer)
 
     def _hear(self, link: Link, lane: ZmqLane | BulkLane, arrivals: list[Arrival]) -> None:
         news = lane.news()

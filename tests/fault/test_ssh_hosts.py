@@ -308,7 +308,7 @@ def test_a_host_behind_a_slow_cable_is_measured_and_its_peers_are_to_serve_less_
         assert run.launcher.wait(WAIT_S) == 0, run.log.read_text()[-4000:]
         lines = {line["about"]: line["text"] for line in json.loads((tmp_path / "out").read_text())["lines"]}
         fast, slow = f"{on.names[0]}, {on.names[2]}", on.names[1]
-        assert lines["servers"].startswith(f"{fast} serve 8 times as often as {slow} (")
+        assert lines["servers"].startswith(f"each peer of {fast} serves 8 times as often as each of {slow} (")
         assert 10 < float(lines["servers"].rpartition("/ ")[2].removesuffix(" Mbit/s)")) < 25
 
 

@@ -68,6 +68,36 @@ def test_who_is_not_on_the_list_is_told_of_by_peer_once_and_let_in_when_it_is_ad
         for number, pair in ((1, PAIRS[1]), (2, PAIRS[2]))
     ]
     assert PAIRS[1].public in one.traffic.notices[0].hint
+    assert [notice.about for notice in (*one.traffic.notices, *other.traffic.notices)][:3] == [1, 2, 0]
     write(path, PAIRS[:2])
     watched.until(lambda: LinkUp(0) in watched.heard[other], "a link")
     assert len(notices(one)) == 2
+
+
+def test_who_is_struck_off_while_it_runs_is_told_as_that_on_both_sides(peer, tmp_path: Path):
+    path = write(tmp_path / "allowed", PAIRS[:2])
+    one, other = peer(0, path), peer(1, path)
+    for mine, there, number in ((one, other, 1), (other, one, 0)):
+        mine._keys.look()
+        mine.connect(number, there.control, there.bulk)
+    watched = Watched(one, other)
+    watched.until(lambda: LinkUp(1) in watched.heard[one] and LinkUp(0) in watched.heard[other], "links")
+    write(path, PAIRS[:1])
+    watched.until(lambda: bool(notices(one) and notices(other)), "lines on both sides")
+    drive(watched, 1.0)
+    struck = f"{PAIRS[1].public[:8]}... (fingerprint {fingerprint(PAIRS[1].public)}) was struck off the allow-list {path}"
+    assert notices(one) == [f"peer 1 is kept out: its key {struck}"]
+    assert [line.partition(" does not let us in: ")[2] for line in notices(other)] == [f"our key {struck}"]
+
+
+def test_a_stranger_with_a_key_that_is_on_no_list_is_told_as_that(peer, tmp_path: Path):
+    """Before its seed file is here."""
+    path = write(tmp_path / "allowed", PAIRS[:1])
+    one, other = peer(0, path), peer(1, None)
+    other._keys.look()
+    (tmp_path / "seeds" / "1.addr").unlink()
+    other.connect(0, one.control, one.bulk)
+    watched = Watched(one, other)
+    watched.until(lambda: bool(notices(one)), "a line")
+    assert notices(one)[0].startswith(f"refused somebody at 127.0.0.1 whose key {PAIRS[1].public[:8]}... (fingerprint ")
+    assert notices(one)[0].endswith(f"is not on the allow-list {path}")

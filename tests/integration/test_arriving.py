@@ -81,6 +81,27 @@ async def test_a_newcomer_makes_a_folder_of_its_own(tmp_path: Path, here: Path) 
         )
 
 
+@pytest.mark.parametrize("own", [True, False])
+async def test_a_list_of_who_is_allowed_is_each_machines_own(
+    tmp_path: Path, here: Path, own: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = tmp_path / "swarm.key"
+    make_pair(key)
+    for name in ("GOSSIP_ALLOWED", "GOSSIP_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    if own:
+        monkeypatch.setenv("GOSSIP_ALLOWED", "mine.txt")
+        monkeypatch.setenv("GOSSIP_KEY", "1.key")
+    async with run_in(tmp_path / "run", key, keys=True, allowed="/secret/folder/theirs.txt") as door:
+        arrival, said = await arrive(door.address, key=key)
+    assert arrival.config.allowed == (str(here / "mine.txt") if own else "")
+    assert ["list of who may take part (theirs.txt), and this machine has none" in line for line in said[:1]] == [True] * (
+        not own
+    )
+    assert ["GOSSIP_KEY=FILE" in line for line in said[1:]] == [True] * (not own)
+    assert "/secret" not in (here / "runs" / "t" / "config.json").read_text() + "".join(said)
+
+
 async def test_a_script_of_its_own_may_have_its_own_arguments(tmp_path: Path, here: Path) -> None:
     (here / "mine.py").touch()
     async with run_in(tmp_path / "run") as door:

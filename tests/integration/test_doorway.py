@@ -89,6 +89,9 @@ async def test_a_peer_that_has_an_address_and_is_not_met_is_tried_and_named(
     heard.when.append((lambda view: refused in heard.said, lambda: mine.end("terminate")))
     await asyncio.wait_for(mine.run(), 60)
     assert any("waiting for peers 0, 1 " in line or "waiting for peers 1 " in line for line in heard.said)
+    written = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
+    kept = [(row["subject"], row["why"]) for row in written if row.get("event") == "unmet"]
+    assert (1, refused.removeprefix("!   ")) in kept, "for the end of the run"
 
 
 async def test_a_task_whose_run_ends_while_it_starts_does_not_wait_for_it_to_begin(

@@ -10,16 +10,38 @@ import pytest
 from gossip.config import resolve
 from gossip.errors import ConfigError, Malformed
 from gossip.launch import hostfacts, ssh
+from gossip.launch.cli import app
 from gossip.launch.collecting import Collector, merge_events
 from gossip.launch.hostcheck import Report
 from gossip.launch.hostlist import Host, parse_list
 from gossip.launch.hosts import Program
-from gossip.launch.hosts_cli import environment, plan, without_values
+from gossip.launch.hosts_cli import check_list, environment, plan, without_values
 from gossip.launch.survey import Survey, with_keys
 
 
 def test_only_what_is_named_is_sent() -> None:
     assert environment(["A", "B=x=y", "C="], {"A": "1", "D": "2"}) == {"A": "1", "B": "x=y", "C": ""}
+
+
+def test_a_host_may_be_told_where_it_keeps_its_peers_keys() -> None:
+    assert environment(["GOSSIP_KEY=/keys/{peer}.key"], {}) == {"GOSSIP_KEY": "/keys/{peer}.key"}
+
+
+def test_a_list_of_who_is_allowed_is_named_the_same_on_all_hosts(tmp_path: Path) -> None:
+    config = resolve({"peers": 2, "keys": True, "allowed": "peers.txt"}).config
+    with pytest.raises(ConfigError, match=r"'peers\.txt' .* b would look elsewhere") as caught:
+        check_list(config, parse_list("localhost,b"))
+    assert "path from /" in str(caught.value.hint)
+    check_list(config, parse_list("localhost:2"))
+    check_list(resolve({"peers": 2, "keys": True, "allowed": f"{tmp_path}/peers.txt"}).config, parse_list("a,b"))
+    check_list(resolve({"peers": 2}).config, parse_list("a,b"))
+
+
+def test_gossip_hosts_looks_at_the_list_before_anything_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GOSSIP_ALLOWED", "peers.txt")
+    with pytest.raises(ConfigError, match="would look elsewhere"):
+        app(["hosts", "-H", "a,b", "--dry-run", "--", "train.py"], standalone_mode=False)
 
 
 def test_what_was_typed_is_kept_without_the_values_of_variables() -> None:

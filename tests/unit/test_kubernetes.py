@@ -138,6 +138,8 @@ def test_settings_of_this_shell_come_along_and_what_does_not_is_said(
         (["--mount", "/shared", "train.py"], "--mount says where a volume is, and there is none"),
         (["--", "--no-keys", "train.py"], "without keys whoever reaches them could take part"),
         (["--", "-f", "1", "--aggregator", "krum", "train.py"], "krum"),
+        (["--claim", "c", "--", "-f", "1", "--aggregator", "krum", "train.py"], "krum needs 5 updates"),
+        (["--claim", "c", "--", "--min-peers", "3", "train.py"], "min_peers = 3: only 2 peers start"),
         (["-o", "nowhere/job.yaml", "train.py"], "cannot write nowhere/job.yaml: No such file"),
     ],
 )

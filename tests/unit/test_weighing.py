@@ -20,6 +20,7 @@ from gossip.launch.hosts_cli import plan
 from gossip.launch.weighing import by_bandwidth, said, speeds, told, weights_of
 from gossip.node_spec import NodeSpec, real_core
 from gossip.topologies import load
+from gossip.topologies.weights import lots
 
 FAR = {"a": "10.0.0.1", "b": "10.0.0.2", "c": "10.0.0.3"}
 ABC = parse_list("a:2,b,c")
@@ -83,15 +84,38 @@ def test_a_slow_host_serves_less_often_and_the_report_says_so() -> None:
     found, lines = weighed(access({"a": 940, "b": 900, "c": 210}))
     assert found.config.server_weights == "0:4,1:4,2:4", "each peer has the weight of its host"
     assert found.sources["server_weights"] == "the speeds of the hosts"
-    assert lines == ["ok    servers  a, b serve 4 times as often as c (900 / 210 Mbit/s)"]
+    assert lines == ["ok    servers  each peer of a, b serves 4 times as often as each of c (900 / 210 Mbit/s)"]
     fitting.check(found.config)
 
 
 def test_the_line_names_every_step_and_not_a_hundred_hosts() -> None:
     carried = {"a": 940.0, "b": 400.0, "c": 210.0}
-    assert told(weights_of(carried), carried) == "a serves 4 times as often as c, b 2 times (940 / 400 / 210 Mbit/s)"
+    assert told(weights_of(carried), carried) == (
+        "each peer of a serves 4 times as often as each of c, of b 2 times (940 / 400 / 210 Mbit/s)"
+    )
     many = {f"h{number}": 900.0 for number in range(9)} | {"slow": 100.0}
-    assert told(weights_of(many), many).startswith("h0, h1, h2, h3 and 5 more serve 8 times as often as slow (")
+    assert told(weights_of(many), many).startswith(
+        "each peer of h0, h1, h2, h3 and 5 more serves 8 times as often as each of slow ("
+    )
+
+
+def test_what_is_told_is_what_counts_where_nobody_may_serve_more_than_half() -> None:
+    measured: dict[tuple[str, str], float] = {**access(dict.fromkeys("abc", 100.0)), ("a", "b"): 900.0, ("c", "a"): 900.0}
+    report = Report()
+    found = by_bandwidth(resolve({"peers": 3}), parse_list("a,b,c"), FAR, measured, report)
+    assert found.config.server_weights == "0:2"
+    assert report.as_text() == ["ok    servers  each peer of a serves 2 times as often as each of b, c (900 / 100 Mbit/s)"]
+    assert lots(found.config.server_weights, (0, 1, 2)) == (2, 1, 1)
+
+
+def test_a_slow_host_with_half_of_the_peers_is_not_spared_as_it_carries_as_much_whoever_serves() -> None:
+    report = Report()
+    found = by_bandwidth(resolve({"peers": 4}), parse_list("a,b:2,c"), FAR, access({"a": 900, "b": 100, "c": 900}), report)
+    assert found.config.server_weights == ""
+    assert report.as_text() == ["ok    servers  b, with 100 of 900 Mbit/s, has 2 of 4 peers: as much to carry whoever serves"]
+    rates = {"a": 900.0, "b": 100.0, "c": 100.0, "d": 900.0}
+    found = by_bandwidth(resolve({"peers": 6}), parse_list("a,b:3,c,d"), {**FAR, "d": "10.0.0.4"}, access(rates), report)
+    assert found.config.server_weights == "0:8,1:8,2:8,3:8,5:8"
 
 
 @pytest.mark.parametrize(
