@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,6 +20,11 @@ ROOT = Path(__file__).resolve().parent.parent
 PORT = 2222
 SSHD = "/usr/sbin/sshd"
 READY_S = 20.0
+SHARED = Path("/dev/shm")
+LISTENS = "0A"  # as /proc/net/tcp writes it
+
+Thing = tuple[str, int]
+"""``socket`` or ``memory``, and its inode."""
 
 
 def why_no_sshd() -> str:
@@ -110,11 +116,55 @@ class SshHosts:
         """Processes of a host that are none of sshd's: agents, launchers, ssh, trainers, nodes, guardians."""
         return {pid: what for pid in self.processes(name) if (what := command_of(pid)) and not what.startswith(("sshd", SSHD))}
 
+    def belongings(self, name: str, pids: Iterable[int]) -> dict[Thing, str]:
+        """What could outlive those processes of a host: sockets that listen or have a name, and segments of shared memory."""
+        sockets = self._sockets(name)
+        return {
+            thing: sockets.get(thing, path)
+            for pid in pids
+            for thing, path in held_by(pid).items()
+            if thing in sockets or path.startswith(("/memfd:gossip", f"{SHARED}/"))
+        }
+
+    def left_of(self, name: str, things: Mapping[Thing, str], but: Iterable[int] = ()) -> dict[Thing, str]:
+        """Which of those there still are; ``but``: whatever these processes hold, they use on."""
+        held = {thing for pid in self.processes(name) for thing in held_by(pid)}
+        named = {("memory", path.stat().st_ino) for path in SHARED.iterdir()}
+        used = {thing for pid in but for thing in held_by(pid)}
+        return {thing: what for thing, what in things.items() if thing in (self._sockets(name).keys() | held | named) - used}
+
+    def _sockets(self, name: str) -> dict[Thing, str]:
+        """Of TCP those that listen, of unix those with a name."""
+        found: dict[Thing, str] = {}
+        for kind, inode, state, known in (("tcp", 9, 3, 1), ("tcp6", 9, 3, 1), ("unix", 6, 7, 7)):
+            table = subprocess.run(inside(name, "cat", f"/proc/net/{kind}"), check=True, capture_output=True, text=True).stdout
+            for row in map(str.split, table.splitlines()[1:]):
+                if row[state:] and (kind == "unix" or row[state] == LISTENS):
+                    found["socket", int(row[inode])] = f"{kind} {row[known]}"
+        return found
+
     @staticmethod
     def of_session(pid: int) -> list[int]:
         """Who is left of a process and those that it has started, each peer being a session."""
         found = [(int(name), stat(int(name))) for name in os.listdir("/proc") if name.isdigit()]
         return [one for one, of in found if of is not None and of.state not in "ZX" and pid in (one, of.session)]
+
+
+def held_by(pid: int) -> dict[Thing, str]:
+    """Sockets and files that a process has open, with where they lead."""
+    found: dict[Thing, str] = {}
+    for entry in entries(Path(f"/proc/{pid}/fd")):
+        with contextlib.suppress(OSError):  # closed meanwhile
+            path, inode = os.readlink(entry), entry.stat().st_ino
+            found["socket" if path.startswith("socket:") else "memory", inode] = path
+    return found
+
+
+def entries(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except OSError:
+        return []  # of a process that is gone
 
 
 def command_of(pid: int) -> str:

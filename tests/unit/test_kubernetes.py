@@ -57,6 +57,16 @@ def test_the_manifest_is_this(gossip: Any, tmp_path: Path, golden: str, way: tup
 
 
 @pytest.mark.parametrize("golden", WAYS)
+def test_it_is_what_the_schemas_of_kubernetes_allow(golden: str) -> None:
+    """In the releases from that whose rules it needs to the newest one known; a word that is in no schema is refused, too."""
+    import kubernetes_validate
+
+    for document in read((GOLDEN / golden).read_text()):
+        for release in ("1.29", kubernetes_validate.latest_version()):
+            kubernetes_validate.validate(document, release, strict=True)
+
+
+@pytest.mark.parametrize("golden", WAYS)
 def test_it_keeps_the_rules_of_an_indexed_job_whose_pods_may_fail(golden: str) -> None:
     *secret, service, job = read((GOLDEN / golden).read_text())
     spec, template = job["spec"], job["spec"]["template"]
