@@ -191,7 +191,7 @@ def load(path: Path | str) -> FaultPlan:
     try:
         text = Path(path).read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise BadFault(f"cannot read the fault plan {path}: {error}") from error
+        raise BadFault(f"cannot read the fault plan {path}: {getattr(error, 'strerror', None) or error}") from error
     return from_toml(text, str(path))
 
 

@@ -9,6 +9,7 @@ import contextlib
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 from gossip import topologies
@@ -25,7 +26,14 @@ def check_names(topology: str, aggregator: str) -> None:
 
 
 def check(config: RunConfig) -> None:
-    """The names, and whether the topology goes with the weights of servers. Raises: UnknownName or ConfigError."""
+    """The names, the room, and whether the topology goes with the weights of servers. Raises: UnknownName or ConfigError."""
+    name = config.name
+    if name and (Path(name).name != name or name.startswith((".", "-")) or not name.isprintable()):
+        raise ConfigError(
+            f"name = {name!r}: it should be a plain word, as the run's folder has it", "--run-dir says where that is"
+        )
+    if 0 < config.room < config.peers:
+        raise ConfigError(f"room = {config.room}: {config.peers} peers start", f"--room {2 * config.peers}, or leave it out")
     check_names(config.topology, config.aggregator)
     weights = config.server_weights
     if not weights:

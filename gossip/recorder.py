@@ -268,7 +268,7 @@ def read(path: Path) -> tuple[Header, Iterator[Step]]:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise ConfigError(f"cannot read the recording {path}: {error}") from error
+        raise ConfigError(f"cannot read the recording {path}: {error.strerror or error}") from error
     frames = _frames(data, path)
     first = next(frames, None)
     if not isinstance(first, list) or len(first) != 2 or first[0] != FORMAT:

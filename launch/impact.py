@@ -165,7 +165,7 @@ def lines(found: Mapping[str, Any]) -> list[str]:
     if found["suspected"] or found["quarantined"]:
         told.append(f"  suspected: {_list(found['suspected'])}; quarantined: {_list(found['quarantined'])}")
     speed = found["pace"]
-    dip = "" if speed["dip"] is None else f" (-{speed['dip']:.0%})"
+    dip = f" (-{speed['dip']:.0%})" if speed["dip"] else ""
     told.append(
         f"  rounds/s: {_of(speed['before'])} before, {_of(speed['during'])} during{dip}, {_of(speed['after'])} after; "
         f"longest pause {speed['longest_pause_ms']:.0f} ms"

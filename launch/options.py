@@ -17,43 +17,66 @@ Advertise = Annotated[
     str, typer.Option(help="Own address that other machines reach: a number, an interface or a network.", show_default=False)
 ]
 Port = Annotated[int, typer.Option(min=0, max=65535, help="Port of this launcher's door, where others join; 0: a free one.")]
-Peers = Annotated[int | None, typer.Option("-n", "--peers", help="How many peers to start.", show_default=False)]
+Peers = Annotated[
+    int | None, typer.Option("-n", "--peers", help="How many peers to start; 4 by default (demo: 8).", show_default=False)
+]
 Room = Annotated[
-    int | None, typer.Option(help="Most peers at a time, with those that gossip join adds later.", show_default=False)
+    int | None,
+    typer.Option(
+        help="Most peers at a time, with those that gossip join adds later; by default none can join.", show_default=False
+    ),
 ]
 Topology = Annotated[
-    str | None, typer.Option(help="Who exchanges with whom: rolling, random-k:k=3, ring, full.", show_default=False)
+    str | None, typer.Option(help="Who exchanges with whom: rolling (the default), random-k:k=3, ring, full.", show_default=False)
 ]
 Aggregator = Annotated[
-    str | None, typer.Option(help="How updates become one: a rule's name, or file.py:rule.", show_default=False)
+    str | None,
+    typer.Option(help="How updates become one: a rule's name, or file.py:rule; suspicion by default.", show_default=False),
 ]
 Sender = Annotated[
     str | None,
     typer.Option(help="What peers make of their updates first: momentum:beta=0.9, clip:10, joined by +.", show_default=False),
 ]
-Byzantine = Annotated[int | None, typer.Option("-f", "--byzantine", help="Lying peers to tolerate.", show_default=False)]
+Byzantine = Annotated[
+    int | None,
+    typer.Option(
+        "-f",
+        "--byzantine",
+        help="Lying peers to tolerate; by default what rule and peers allow, at most a quarter (demo: as many as lie).",
+        show_default=False,
+    ),
+]
 Fault = Annotated[
     list[str] | None, typer.Option(help="Inject a fault: crash:3@50, sign_flip:5,6*10. Repeatable.", show_default=False)
 ]
 Faults = Annotated[Path | None, typer.Option(help="Inject the faults of a plan file (TOML).", show_default=False)]
-Rounds = Annotated[int | None, typer.Option(help="Rounds to train.", show_default=False)]
-Seed = Annotated[int | None, typer.Option(help="Of servers, data order and attacks.", show_default=False)]
+Rounds = Annotated[
+    int | None, typer.Option(help="Rounds to train; by default the script decides (demo: 400).", show_default=False)
+]
+Seed = Annotated[int | None, typer.Option(help="Of servers, data order and attacks; 0 by default.", show_default=False)]
 RunDir = Annotated[Path | None, typer.Option(help="Folder of the run; runs/NAME by default.", show_default=False)]
-Name = Annotated[str | None, typer.Option(help="Name of the run.", show_default=False)]
-Quorum = Annotated[str | None, typer.Option(help="majority, or available: any number of peers.", show_default=False)]
+Name = Annotated[str | None, typer.Option(help="Name of the run; drawn by default.", show_default=False)]
+Quorum = Annotated[
+    str | None, typer.Option(help="majority (the default), or available: any number of peers.", show_default=False)
+]
 OnMinority = Annotated[
     str | None,
-    typer.Option(help="pause, or continue: a part without a quorum goes on when the rest is dead for it.", show_default=False),
+    typer.Option(
+        help="pause (the default), or continue: a part without a quorum goes on when the rest is dead for it.", show_default=False
+    ),
 ]
 BatchPolicy = Annotated[
     str | None,
     typer.Option(
-        help="When peers come and go stays: fixed_local, each peer's batch; fixed_global, all of a round.", show_default=False
+        help="When peers come and go stays: fixed_local (the default), each peer's batch; fixed_global, all of a round.",
+        show_default=False,
     ),
 ]
 Slices = Annotated[
     str | None,
-    typer.Option(help="speed: smaller batches for peers that are much slower than most; or equal.", show_default=False),
+    typer.Option(
+        help="speed (the default): smaller batches for peers that are much slower than most; or equal.", show_default=False
+    ),
 ]
 ServerWeights = Annotated[
     str | None,
@@ -62,13 +85,19 @@ ServerWeights = Annotated[
         show_default=False,
     ),
 ]
-StartTimeout = Annotated[float | None, typer.Option(help="Seconds that peers wait for each other.", show_default=False)]
+StartTimeout = Annotated[
+    float | None, typer.Option(help="Seconds that peers wait for each other; 60 by default.", show_default=False)
+]
 MinPeers = Annotated[
     int | None,
     typer.Option(help="Begin with so many, once they have waited --patience s for the others.", show_default=False),
 ]
-Patience = Annotated[float | None, typer.Option(help="Seconds that --min-peers wait for the others.", show_default=False)]
-RoundTimeout = Annotated[float | None, typer.Option(help="Seconds that a round may wait at most.", show_default=False)]
+Patience = Annotated[
+    float | None, typer.Option(help="Seconds that --min-peers wait for the others; 10 by default.", show_default=False)
+]
+RoundTimeout = Annotated[
+    float | None, typer.Option(help="Seconds that a round may wait at most; 10 by default.", show_default=False)
+]
 Record = Annotated[
     bool, typer.Option("--record", help="Write down every event of the protocol, for gossip simulate --recording.")
 ]

@@ -27,7 +27,8 @@ without a word, and nobody has written a summary."""
 
 @dataclass(frozen=True, slots=True)
 class RunState:
-    """``alive``: peers, as the run's last round saw them; None: it has had no round, or there is nobody any more."""
+    """``peers``: with those that joined. ``alive``: of these, as the run's last round saw them; None: it has had no round, or
+    there is nobody any more."""
 
     name: str
     folder: Path
@@ -101,7 +102,7 @@ def look(folder: Path) -> RunState:
         name=str(config.get("name") or folder.name),
         folder=folder,
         state=state,
-        peers=int(config.get("peers") or 0),
+        peers=max(int(config.get("peers") or 0), len({peer for one in launchers for peer in one.peers})),
         alive=progress.get("alive") if state in ("running", "elsewhere") else None,
         round=int(known["rounds"]) if known else progress.get("round"),
         rounds=config.get("rounds"),

@@ -75,7 +75,8 @@ def simulate(
         raise ConfigError("--replay plays one seed: neither --seeds nor --minutes goes with it")
     count = 1 if one is not None else seeds if seeds is not None else None if minutes is not None else SEEDS
     if (count is not None and count < 1) or (minutes is not None and not minutes > 0):
-        raise ConfigError(f"nothing to play: {count} seeds, {minutes} minutes", "--seeds 200")
+        few = [f"{count} seeds"] * (count is not None) + [f"{minutes} minutes"] * (minutes is not None)
+        raise ConfigError(f"nothing to play: {', '.join(few)}", "--seeds 200")
     first = first_seed if one is None else one
     question = Question(first, count, peers, topology, aggregator, plan)
     question.check_rule(first)  # what is wrong with the options is said before anything starts

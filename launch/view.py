@@ -76,7 +76,7 @@ class RunView:
         self.halted: dict[int, Mapping[str, Any]] = {}
         self.epochs: dict[int, Mapping[str, Any]] = {}  # completed ones, as the first peer that came to their end tells
         self._batch_told: tuple[int, int] | None = None  # since which round, how many peers
-        self._shares: dict[int, tuple[int, float]] = {}  # in which round a peer's share changed last, and to what
+        self._shares: dict[int, int] = {}  # in which round a peer's share changed last
         self._epochs_told, self._epochs_told_at = 0, float("-inf")
         self._told: dict[tuple[str, int], float] = {}
         self._unmet: dict[int, tuple[frozenset[int], float]] = {}  # who here lacks whom at the start, and when it last said so
@@ -208,7 +208,7 @@ class RunView:
                 return [f"! {row.peer} ends unconfirmed: {same} hold its last parameters, {other} other ones; silent: {silent}"]
             case "batch":
                 return self._batch(event)
-            case "share" if subject is not None and self._shares.get(subject.peer, (0, 1.0))[0] < int(event.get("round") or 0):
+            case "share" if subject is not None and self._shares.get(subject.peer, 0) < int(event.get("round") or 0):
                 return self._share(subject.peer, event)
             case "epoch":
                 return self._epoch(event, t)
@@ -266,18 +266,22 @@ class RunView:
         if not isinstance(at, int) or not isinstance(n, int) or (known is not None and (at <= known[0] or n == known[1])):
             return []
         self._batch_told = at, n
-        each = f"{n} peers x {local} samples" if samples == n * (local or 0) else f"{n} peers, at most {local} samples each"
+        each = (
+            f"{n} peer{'s' if n != 1 else ''} x {local} samples"
+            if samples == n * (local or 0)
+            else f"{n} peers, at most {local} samples each"
+        )
         since = f" from round {at} on" if known is not None else ""
         return [f"= batch{since}: {each}, {samples} a round ({policy}); the learning rate is left as it is"]
 
     def _share(self, peer: int, event: Mapping[str, Any]) -> list[str]:
         """As the first tells it."""
-        before = self._shares.get(peer, (0, 1.0))[1]
         share = float(event.get("share") or 1.0)
-        self._shares[peer] = int(event.get("round") or 0), share
+        self._shares[peer] = int(event.get("round") or 0)
         size = {1.0: "whole", 0.5: "half", 0.25: "quarter"}.get(share, f"{share:.2f}")
-        why = "it is slower than most" if share < before else "it is quick enough for that"
-        return [f"= {peer} gets {size} batches from round {self._shares[peer][0] + 1} on: {why}"]
+        # Not the share that was told last: who was out of the roster meanwhile has begun anew with a whole one.
+        why = "it was slower than most, or away" if share < float(event.get("was") or 1.0) else "it is quick enough for that"
+        return [f"= {peer} gets {size} batches from round {self._shares[peer] + 1} on: {why}"]
 
     def _epoch(self, event: Mapping[str, Any], t: float) -> list[str]:
         """A line for each epoch, or for several together where they are short. One that is not exact is told at once."""

@@ -81,7 +81,8 @@ class Agreed:
         if after == before:
             return []
         moved = [peer for peer in self._sharers if before.get(peer, 0) != after.get(peer, 0)]
-        return [Report("share", {"subject": peer, "share": 0.5 ** after.get(peer, 0), "round": round_id}) for peer in moved]
+        was, share = ({peer: 0.5 ** levels.get(peer, 0) for peer in moved} for levels in (before, after))
+        return [Report("share", {"subject": p, "was": was[p], "share": share[p], "round": round_id}) for p in moved]
 
     def slice_of(self, peer: PeerId) -> Slice | None:
         """A peer's samples of this round; None while nobody has said how many there are."""

@@ -129,8 +129,8 @@ def test_a_peer_four_times_slower_keeps_contributing_with_smaller_slices(policy:
     swarm.run_for(60.0)
     assert_one_history(swarm)
     for peer in swarm.up:
-        told = [(r.fields["subject"], r.fields["share"]) for r in swarm.reports(peer, "share")]
-        assert told == [(3, 0.5), (3, 0.25)], "it is moved twice, and never again"
+        told = [(r.fields["subject"], r.fields["was"], r.fields["share"]) for r in swarm.reports(peer, "share")]
+        assert told == [(3, 1.0, 0.5), (3, 0.5, 0.25)], "it is moved twice, and never again"
         doubted = [r for what in ("skip", "suspect", "dead") for r in swarm.reports(peer, what)]
         assert not [r for r in doubted if r.fields.get("subject") == 3]
         once, twice, never = swarm.hosts[peer].core.rounds.agreed.cursor.samples()

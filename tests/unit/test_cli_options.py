@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gossip import fitting
-from gossip.config import resolve
+from gossip.config import RunConfig, resolve
 from gossip.errors import ConfigError, OutOfMemory, RunExists, TooFewUpdates, UnknownName
 from gossip.launch import cli, demo, feasible, options
 
@@ -81,10 +81,13 @@ def test_version_is_printed(gossip: Gossip) -> None:
         (("run", "--topology", "roling", "x.py"), "unknown topology 'roling'. Did you mean 'rolling'?"),
         (("run", "--fault", "crush:3@50", "x.py"), "Did you mean 'crash'?"),
         (("run", "-n", "8", "--fault", "crash:9@50", "x.py"), "there is no peer 9"),
-        (("run", "--faults", "none.toml", "x.py"), "cannot read the fault plan none.toml"),
+        (("run", "--faults", "none.toml", "x.py"), "cannot read the fault plan none.toml: No such file or directory\n"),
         (("run", "--config", "none.toml", "x.py"), "cannot read the settings none.toml"),
         (("run", "--quorum", "some", "x.py"), "'majority' or 'available'"),
         (("run", "-n", "0", "x.py"), "peers = 0"),
+        (("run", "--name", "a/b", "x.py"), "name = 'a/b': it should be a plain word"),
+        (("run", "--name", "..", "x.py"), "name = '..'"),
+        (("run", "-n", "4", "--room", "2", "x.py"), "room = 2: 4 peers start"),
         (("run", "missing.py"), "there is no script missing.py"),
         (("run", "."), "is a folder, not a script"),
         (("run", "--run-dir", "full", "x.py"), "the run folder"),
@@ -115,6 +118,17 @@ def test_misuse_gets_two_or_three_lines_and_exit_code_2(
     assert len(done.stderr.splitlines()) <= 3
     assert done.stdout == ""
     assert not (tmp_path / "runs").exists(), "nothing is left behind by a run that was refused"
+
+
+def test_the_help_of_a_setting_says_what_it_is_by_default() -> None:
+    for name, (kind, _) in {"peers": (options.Peers, None), **options.SETTINGS}.items():
+        key = options.SETTING_OF.get(name, name)
+        default = RunConfig.model_fields[key].default if key in RunConfig.model_fields else None
+        if isinstance(default, bool) or name == "room" or default in (None, "", ()):
+            continue  # off; or what there is in its place is said in words
+        said = f"{default:g}" if isinstance(default, int | float) else default
+        help_text = kind.__metadata__[0].help
+        assert f"{said} by default" in help_text or f"{said} (the default)" in help_text, name
 
 
 def test_an_unknown_option_is_the_users_error(gossip: Gossip) -> None:

@@ -37,6 +37,12 @@ def test_the_pace_is_told_before_during_and_after_with_the_dip_the_longest_pause
     assert found["recovery_ms"] == pytest.approx(2000.0, abs=300.0)
 
 
+def test_a_run_that_is_no_slower_meanwhile_is_not_said_to_be() -> None:
+    for rate, said in ((12.0, "during,"), (5.0, "during (-50%),")):
+        made = rounds((94.0, 100.0, 10.0), (100.0, 104.0, rate), (104.0, 110.0, 10.0))
+        assert said in "\n".join(impact.lines(impact.impact(3, [], made, 100.0, 104.0, 110.0)))
+
+
 def test_a_run_that_stays_slower_is_not_said_to_have_recovered() -> None:
     made = [row["t"] for row in rounds((90.0, 100.0, 10.0), (100.0, 112.0, 5.0))]
     found = impact.pace(made, since=100.0, until=101.0, now=112.0)

@@ -112,6 +112,12 @@ def test_progress_is_read_from_the_last_rows(run: Path, monkeypatch: pytest.Monk
     assert (seen.round, seen.loss, seen.alive, seen.accuracy, seen.exit_code) == (1999, 0.5, 2, 0.25, None)
 
 
+def test_who_has_joined_is_one_of_the_peers(run: Path) -> None:
+    leave_word(run, peers=[0, 1, 2])
+    leave_word(run, peers=[3, 4])
+    assert run_state.look(run).peers == 5
+
+
 def test_the_progress_of_tasks_is_read_from_the_file_of_each(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for peer in range(3):
         leave_word(run, peers=[peer])

@@ -191,6 +191,7 @@ def test_the_batch_policy_is_told_at_the_start_and_when_the_roster_changes_size(
     ]
     assert told(view, batch(9, 1, 2, 64)) == []  # one that has come back: no news
     (line,) = told(view, batch(12, 1, 3, 100), batch(7, 1, 2, 64))
+    assert told(view, batch(20, 1, 1, 32))[0].startswith("= batch from round 20 on: 1 peer x 32 samples")
     assert line.startswith("= batch from round 12 on: 3 peers, at most 34 samples each, 100 a round")
 
 
@@ -198,15 +199,18 @@ def test_whose_batches_change_is_told_once() -> None:
     view = RunView(4)
     lines = told(
         view,
-        *(event("share", peer, subject=3, share=0.5, round=20) for peer in (0, 1, 2)),
-        *(event("share", peer, subject=3, share=0.25, round=36) for peer in (0, 1)),
-        event("share", 2, subject=3, share=0.5, round=20),
-        event("share", 2, subject=3, share=0.5, round=90),
+        *(event("share", peer, subject=3, was=1.0, share=0.5, round=20) for peer in (0, 1, 2)),
+        *(event("share", peer, subject=3, was=0.5, share=0.25, round=36) for peer in (0, 1)),
+        event("share", 2, subject=3, was=1.0, share=0.5, round=20),
+        event("share", 2, subject=3, was=0.25, share=0.5, round=90),
+        # It was out of the roster, and came back to whole batches.
+        event("share", 2, subject=3, was=1.0, share=0.5, round=190),
     )
     assert lines == [
-        "= 3 gets half batches from round 21 on: it is slower than most",
-        "= 3 gets quarter batches from round 37 on: it is slower than most",
+        "= 3 gets half batches from round 21 on: it was slower than most, or away",
+        "= 3 gets quarter batches from round 37 on: it was slower than most, or away",
         "= 3 gets half batches from round 91 on: it is quick enough for that",
+        "= 3 gets half batches from round 191 on: it was slower than most, or away",
     ]
 
 
