@@ -324,6 +324,11 @@ class Door:
         """Those of the first peers that nobody has told us an address of."""
         return self.keeper.missing()
 
+    def is_met(self, peer: int) -> bool:
+        """Whether the door of a peer answers, or the peer has ended."""
+        entry = self.keeper.entries.get(peer)
+        return entry is not None and (entry.ended or self.neighbours.answers(entry.owner))
+
     def troubles(self) -> list[str]:
         """Which doors do not answer, and what came back."""
         return self.neighbours.troubles()

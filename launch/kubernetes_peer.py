@@ -12,7 +12,7 @@ import os
 import secrets
 import socket
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 import zmq.asyncio
@@ -40,8 +40,8 @@ NAMES_S = 5.0  # for a name server, of all names together
 FIND_S = 15.0  # a pod that has failed before looks so long for somebody who knows it
 BACK_S = 120.0  # who comes back and has not met the others by then ends, and the job starts it again later
 LOOK_S = 1.0
-AGAIN_S, KNOWN_S = 5.0, 60.0
-"""Between two looks for all names: while somebody is missing or nobody answers, and otherwise."""
+AGAIN_S, AGAIN_MAX_S = 5.0, 60.0
+"""From when a peer is seen to be missing to the look for its name, and between two such looks, each twice as long as before."""
 
 
 def train(given: Path, own: Path, name: str, port: int, words: Sequence[str]) -> int:
@@ -63,8 +63,9 @@ def train(given: Path, own: Path, name: str, port: int, words: Sequence[str]) ->
     screen = PlainScreen(every_s=10.0)
     door_id = secrets.token_bytes(DOOR_ID_BYTES)
     door = DoorEntry(door_id, join(listen, port), DoorFolder(folder, door_id).place())
-    names = names_of(name, [other for other in range(config.peers) if other != peer])
-    found, former = asyncio.run(find(config, key, peer, door, names, port, FIND_S if failures else 0.0))
+    others = [other for other in range(config.peers) if other != peer]
+    names = dict(zip(others, names_of(name, others), strict=True))
+    found, former = asyncio.run(find(config, key, peer, door, names.values(), port, FIND_S if failures else 0.0))
     incarnation = max(failures, former + 1)
     if incarnation:
         config = coming_back(config)
@@ -163,19 +164,42 @@ async def _look_up(name: str, port: int) -> list[str]:
     return [join(str(row[4][0]).partition("%")[0], port) for row in rows]
 
 
-async def keep_meeting(supervisor: Supervisor, names: Collection[str], port: int) -> None:
-    """Visits whoever has come to have a name, and most of all while somebody is missing."""
+class Sought:
+    """Whose names to look up, and when: of those who are missing alone, and the less often the longer they are. Who comes anew
+    looks for all others itself.
+
+    Args:
+        names: Of the pods of the other peers.
+    """
+
+    def __init__(self, names: Mapping[int, str]) -> None:
+        self._names = names
+        self._next: dict[int, tuple[float, float]] = {}  # peer -> when to look, and how long to rest after that
+
+    def due(self, is_here: Callable[[int], bool], now: float) -> list[str]:
+        """Names to look up at once."""
+        found = []
+        for peer, name in self._names.items():
+            if is_here(peer):
+                self._next.pop(peer, None)
+                continue
+            at, rest_s = self._next.setdefault(peer, (now + AGAIN_S, AGAIN_S))
+            if now >= at:
+                rest_s = min(AGAIN_MAX_S, 2 * rest_s)
+                self._next[peer] = now + rest_s, rest_s
+                found.append(name)
+        return found
+
+
+async def keep_meeting(supervisor: Supervisor, names: Mapping[int, str], port: int) -> None:
+    """Visits whoever has come to have a name, as long as somebody is missing or does not answer."""
     assert supervisor.doorway is not None
     door, clock = supervisor.doorway.door, asyncio.get_running_loop().time
-    looked_at = clock()
+    sought = Sought(names)
     while True:
         await asyncio.sleep(LOOK_S)
-        if not door.address:
-            continue
-        alone = bool(door.missing) or not door.neighbours.there
-        if clock() >= looked_at + (AGAIN_S if alone else KNOWN_S):
-            door.meet(await look_up(names, port))
-            looked_at = clock()
+        if door.address and (due := sought.due(door.is_met, clock())):
+            door.meet(await look_up(due, port))
 
 
 def main() -> int:

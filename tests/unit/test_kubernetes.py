@@ -8,6 +8,7 @@ import re
 import socket
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,8 @@ from gossip.config import RunConfig
 from gossip.errors import ConfigError
 from gossip.keys import make_pair, parse_pair, read_pair
 from gossip.launch import cli, kubernetes_peer
+from gossip.launch.door import Door
+from gossip.launch.doorkeeper import LISTENING, Entry
 
 GOLDEN = Path(__file__).with_name("golden")
 WORDS = ["--aggregator", "mean", "train.py", "--lr", "0.1", "a b", "$(HOME)", 'no: "x"']
@@ -197,6 +200,59 @@ def test_names_that_nobody_knows_yet_cost_nothing(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
     found = asyncio.run(kubernetes_peer.look_up(["t-0.t", "t-1.t", "t-2.t"], 7421))
     assert found == ["10.0.0.7:7421", "[fd00::2]:7421"]
+
+
+def test_only_who_is_missing_is_looked_up_and_ever_less_often() -> None:
+    here: set[int] = {0, 2}
+    sought = kubernetes_peer.Sought({peer: f"t-{peer}.t" for peer in range(3)})
+    asked = {float(now): sought.due(here.__contains__, float(now)) for now in range(301)}
+    assert {now: names for now, names in asked.items() if names} == {at: ["t-1.t"] for at in (5, 15, 35, 75, 135, 195, 255)}
+    here.add(1)
+    here.remove(0)
+    assert [sought.due(here.__contains__, now) for now in (301.0, 305.0, 306.0)] == [[], [], ["t-0.t"]]
+    here.remove(1)
+    assert sought.due(here.__contains__, 307.0) == [], "it was here meanwhile: it rests from its loss on"
+    assert sought.due(here.__contains__, 312.0) == ["t-1.t"]
+
+
+def test_a_pod_looks_up_who_is_missing_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who has ended, or whose door answers, costs no look-up."""
+    asked: list[str] = []
+    monkeypatch.setattr(kubernetes_peer, "LOOK_S", 0.0)
+    monkeypatch.setattr(kubernetes_peer, "AGAIN_S", 0.0)
+
+    async def look_up(names: list[str], port: int) -> list[str]:
+        asked.extend(names)
+        return ["10.0.0.7:7421"]
+
+    monkeypatch.setattr(kubernetes_peer, "look_up", look_up)
+    doors = {1: b"a", 2: b"b", 3: b"c"}
+    entries = {peer: Entry(peer, 0, LISTENING, owner, ended=peer == 3) for peer, owner in doors.items()}
+    met: list[str] = []
+
+    async def some() -> None:
+        ended = asyncio.get_running_loop().create_future()
+
+        class FakeDoor:
+            address = "10.0.0.1:7421"
+            keeper = SimpleNamespace(entries=entries)
+            neighbours = SimpleNamespace(answers=lambda door: door == b"a")
+            is_met = Door.is_met
+
+            def meet(self, addresses: list[str]) -> None:
+                met.extend(addresses)
+                if len(met) == 2:
+                    ended.set_result(None)
+
+        supervisor = SimpleNamespace(doorway=SimpleNamespace(door=FakeDoor()))
+        names = {peer: f"t-{peer}.t" for peer in (1, 2, 3, 4)}
+        keeping = asyncio.create_task(kubernetes_peer.keep_meeting(supervisor, names, 7421))
+        await asyncio.wait_for(ended, 10)
+        keeping.cancel()
+
+    asyncio.run(some())
+    assert set(asked) == {"t-2.t", "t-4.t"}
+    assert met[0] == "10.0.0.7:7421"
 
 
 def test_the_key_of_a_pod_is_for_its_owner_alone_whatever_the_mode_of_the_secret(tmp_path: Path) -> None:
