@@ -35,7 +35,7 @@ export OMP_WAIT_POLICY ?= PASSIVE
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
-	@echo "Variables: PYTHON=python3.12  VENV=.venv  TORCH_INDEX=<url>  JOBS=2  ARGS='--peers 4'  PYTEST_ARGS='-k rolling'"
+	@echo "Variables: PYTHON=python3.12  VENV=.venv  TORCH_INDEX=<url>  JOBS=2  TEST_LONG=1  ARGS='--peers 4'  PYTEST_ARGS='-k rolling'"
 
 venv: $(INSTALLED)  ## make .venv with the tested versions of everything
 
@@ -68,7 +68,7 @@ test-long: $(INSTALLED)  ## the same tests with all their seeds, sizes and examp
 	TEST_LONG=1 $(BIN)/python -m pytest -q --durations=20 --numprocesses $(SWARMS) --dist worksteal $(PYTEST_ARGS) $(TOGETHER)
 
 # Only root may install packages, and only this target does.
-test-hosts: $(INSTALLED)  ## tests over real ssh, Slurm and Ray between network namespaces (root); installs what is missing of them with apt-get and pip
+test-hosts: $(INSTALLED)  ## tests over real ssh, Slurm and Ray between network namespaces (root), more of them with TEST_LONG=1; installs what is missing with apt-get and pip
 	@if [ -x /usr/sbin/sshd ] && (for tool in ssh ip nsenter slurmctld munged; do command -v $$tool >/dev/null || exit 1; done); then :; \
 	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	  echo "installing $(HOSTS_NEED) with apt-get"; \

@@ -8,9 +8,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -45,6 +46,8 @@ while peer.round < last():
         peer.log(loss=loss.item())
         if peer.round >= last():
             break
+whole = torch.nn.functional.cross_entropy(model(data.tensors[0]), data.tensors[1]).item()
+Path(f"{until}.{peer.id}").write_text(f"{peer.round} {whole}")
 peer.close()
 """
 
@@ -329,8 +332,16 @@ def test_a_host_behind_a_slow_cable_is_measured_and_its_peers_are_to_serve_less_
         assert 10 < float(lines["servers"].rpartition("/ ")[2].removesuffix(" Mbit/s)")) < 25
 
 
+LOSS_APART = {"rolling": 0.05, "random-k": 0.25}
+"""Of the loss itself, over all training data, after as many rounds. 30 runs of a loop without peers have a standard
+deviation of 0.3 to 0.5 % (80 to 300 rounds, batches of 16 peers or of 12); a tenth of the rounds less is 6 %, a third is 24 %.
+Where there is no barrier, peers that a busy machine holds up leap over rounds, and mix in what they had: 0 to 13 %."""
+
+
 @pytest.mark.parametrize("topology", effort(["rolling"], ["rolling", "random-k"]))
-def test_peers_on_four_hosts_learn_as_on_one_though_a_host_is_killed(topology: str, tmp_path: Path) -> None:
+def test_peers_on_four_hosts_learn_as_on_one_though_a_host_is_killed(
+    topology: str, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
     slots = effort(1, 4)
     with run_on(4, tmp_path, "--topology", topology, "--restarts", "0", slots=slots) as run:
         run.wait_for_rounds(40, 0, 1, 2, 3)
@@ -341,6 +352,30 @@ def test_peers_on_four_hosts_learn_as_on_one_though_a_host_is_killed(topology: s
         summary = run.finish(20, 0, 1, 2)
     assert summary["finished"] == [*range(3 * slots)]
     assert summary["rounds_lost"] == 0
-    assert summary["loss"] < 1.0
     if topology == "rolling":
         assert summary["replicas_identical"] is True
+    rounds, many = losses_beside(run.end, range(3 * slots))
+    one = loss_on_one_host(tmp_path / "one", 4 * slots, rounds, topology)
+    record_property("loss_on_four_hosts_and_on_one", (many, one))
+    print(f"{topology}, {4 * slots} peers, {rounds} rounds: loss {many:.4f} on four hosts, {one:.4f} on one")
+    assert abs(many - one) < LOSS_APART[topology] * one
+
+
+def losses_beside(end: Path, peers: Iterable[int]) -> tuple[int, float]:
+    """What scripts have written at their end: the last of their rounds, and their mean loss."""
+    said = [Path(f"{end}.{peer}").read_text().split() for peer in peers]
+    return max(int(rounds) for rounds, _ in said), fmean(float(loss) for _, loss in said)
+
+
+def loss_on_one_host(folder: Path, peers: int, rounds: int, topology: str) -> float:
+    """Of the same script with as many peers, none of which is killed, after as many rounds."""
+    folder.mkdir()
+    end = folder / "until"
+    end.write_text(str(rounds))
+    (folder / "train.py").write_text(SCRIPT)
+    command = [sys.executable, "-m", "gossip.launch.cli", "run", "-n", str(peers), "--topology", topology, "--aggregator", "mean"]
+    done = subprocess.run(
+        [*command, "train.py", str(end)], cwd=folder, capture_output=True, text=True, timeout=WAIT_S, check=False
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return losses_beside(end, range(peers))[1]

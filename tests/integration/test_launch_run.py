@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,8 @@ from pathlib import Path
 import pytest
 from effort import effort
 from following import following
+
+from gossip.telemetry import read_lines
 
 SCRIPT = """
 import sys
@@ -71,6 +74,35 @@ def test_a_script_trains_with_its_own_arguments_untouched_and_leaves_a_run_folde
     again = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=100, check=False)
     assert again.returncode == 2
     assert "already exists" in again.stderr
+
+
+def test_peers_train_and_are_joined_over_ipv6_alone(folder: Path) -> None:
+    with socket.socket(socket.AF_INET6) as end:
+        try:
+            end.bind(("::1", 0))
+        except OSError as error:
+            pytest.skip(f"this machine has no ::1: {error}")
+    words = command("--keys", "--room", "3", "train.py", "1000000000")
+    processes = [subprocess.Popen(words, cwd=folder, env={**os.environ, "GOSSIP_HOST": "::1"})]
+    try:
+        with following(folder / "out") as written:
+            doors = written.until(lambda: written.rows("events.jsonl", "door"), "a door", 100, processes[0].pid)
+            assert doors[0]["address"].startswith("[::1]:")
+            join = [sys.executable, "-m", "gossip.launch.cli", "join", "--key", "out/swarm.key", "--run-dir", "third"]
+            processes.append(subprocess.Popen([*join, doors[0]["address"], "--", "train.py", "1000000000"], cwd=folder))
+            of_all = lambda: [row for row in written.rows("events.jsonl", "round") if row["contributors"] == [0, 1, 2]]  # noqa: E731
+            written.until(of_all, "a round of all three", 100, processes[0].pid)
+        for process in processes:
+            process.send_signal(signal.SIGINT)
+        assert [process.wait(60) for process in processes] == [130, 130]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    rows = [row for run in ("out", "third") for row in read_lines(folder / run / "events.jsonl")]
+    at = {row["peer"]: row["control"] for row in rows if row.get("event") == "started"}
+    assert sorted(at) == [0, 1, 2]
+    assert all(address.startswith("tcp://[::1]:") for address in at.values()), at
 
 
 def test_a_script_that_raises_everywhere_exits_with_1_and_says_where(folder: Path) -> None:

@@ -1,0 +1,111 @@
+"""When the agent of a lost host is started again: after ever longer pauses, so often in a row, and anew after a steady time."""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from gossip.errors import GossipError
+from gossip.launch import hosts
+from gossip.launch.hostlist import Host
+from gossip.launch.hosts import BACK_OFF_S, STEADY_S, Launch, Place, Program
+from gossip.launch.remote import Remote
+
+
+class Hurried(selectors.DefaultSelector):
+    """Nobody is waited for: instead the clock goes on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 1000.0
+
+    def select(self, timeout: float | None = None) -> Any:
+        self.now += timeout or 0.0
+        return super().select(0)
+
+
+class Clock(asyncio.SelectorEventLoop):
+    def __init__(self) -> None:
+        self.hurried = Hurried()
+        super().__init__(self.hurried)
+
+    def time(self) -> float:
+        return self.hurried.now
+
+
+class Agents:
+    """Of a host, one after the other; ``fail`` says whether the next one can be reached."""
+
+    def __init__(self, clock: Clock, fail: Callable[[int], bool]) -> None:
+        self.clock, self._fail = clock, fail
+        self.opened: list[float] = []
+        self.last_words = "it is gone"
+
+    async def open(self) -> None:
+        self.opened.append(self.clock.time())
+        if self._fail(len(self.opened)):
+            raise GossipError("no route to host")
+
+    async def ask(self, *words: Any, **more: Any) -> None:
+        return
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Any:
+    loop = Clock()
+    monkeypatch.setattr(hosts, "time", SimpleNamespace(monotonic=loop.time))
+    yield loop
+    loop.close()
+
+
+def launch_of(agents: Agents, restarts: int) -> tuple[Launch, Place, list[str]]:
+    said: list[str] = []
+    launch = Launch.__new__(Launch)
+    launch.program = Program((Host("a"),), "train.py", restarts=restarts)
+    launch.outcome = cast(Any, SimpleNamespace(finished=[]))
+    launch.view = cast(Any, SimpleNamespace(rows=[SimpleNamespace(incarnation=0)]))
+    launch._wanted = cast(Any, SimpleNamespace(on=lambda host: {}))
+    launch._stop, launch._say = asyncio.Event(), said.append  # type: ignore[method-assign]
+    launch._remote = lambda host: cast(Remote, agents)  # type: ignore[method-assign]
+    found = Place(Host("a"), range(1), cast(Remote, agents), since=agents.clock.time())
+    launch._start = lambda found, incarnations: setattr(found, "since", agents.clock.time())  # type: ignore[method-assign]
+    return launch, found, said
+
+
+def pauses(clock: Clock, times: list[float], since: float) -> list[float]:
+    return [round(later - sooner, 6) for sooner, later in zip([since, *times], times, strict=False)]
+
+
+def test_a_host_that_cannot_be_reached_is_tried_after_ever_longer_pauses_and_then_given_up(clock: Clock) -> None:
+    agents = Agents(clock, lambda attempt: True)
+    launch, found, said = launch_of(agents, restarts=len(BACK_OFF_S) + 2)
+    assert clock.run_until_complete(launch._returns(found)) is False
+    assert pauses(clock, agents.opened, 1000.0) == [*BACK_OFF_S, BACK_OFF_S[-1], BACK_OFF_S[-1]]
+    assert list(BACK_OFF_S) == sorted(set(BACK_OFF_S))
+    assert said[0] == f"+ a is started again in 1 s (1 of {len(BACK_OFF_S) + 2})"
+    assert said[-1] == "! a is not started again: too often"
+
+
+@pytest.mark.parametrize(("lived_s", "pause_s"), [(STEADY_S - 1, BACK_OFF_S[2]), (STEADY_S + 1, BACK_OFF_S[0])])
+def test_only_a_host_that_was_there_for_a_steady_time_begins_anew(clock: Clock, lived_s: float, pause_s: float) -> None:
+    agents = Agents(clock, lambda attempt: attempt == 1)
+    launch, found, _ = launch_of(agents, restarts=5)
+    assert clock.run_until_complete(launch._returns(found)) is True
+    assert pauses(clock, agents.opened, 1000.0) == [*BACK_OFF_S[:2]]
+    clock.run_until_complete(asyncio.sleep(lived_s))
+    lost_at = clock.time()
+    assert clock.run_until_complete(launch._returns(found)) is True
+    assert pauses(clock, agents.opened[2:], lost_at) == [pause_s]
+
+
+def test_who_is_told_to_stop_in_a_pause_does_not_wait_for_its_end(clock: Clock) -> None:
+    agents = Agents(clock, lambda attempt: True)
+    launch, found, _ = launch_of(agents, restarts=5)
+    clock.call_later(BACK_OFF_S[0] + 0.5, launch._stop.set)
+    assert clock.run_until_complete(launch._returns(found)) is False
+    assert (len(agents.opened), round(clock.time(), 6)) == (1, 1000.0 + BACK_OFF_S[0] + 0.5)
