@@ -94,7 +94,7 @@ def poison(
     context: typer.Context,
     peers: PeerList,
     attack: Annotated[str, typer.Option(help="What it sends in place of its update (docs/faults.md).")] = "sign_flip",
-    strength: Annotated[float | None, typer.Option(help="Of the attack.", show_default=False)] = None,
+    strength: Annotated[float | None, typer.Option(help="Of the attack; its own one by default.", show_default=False)] = None,
     for_s: For = "10s",
     settle: Settle = "5s",
     as_json: Json = False,
