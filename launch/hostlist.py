@@ -68,6 +68,8 @@ def load(given: str) -> tuple[Host, ...]:
     Raises: ConfigError: It is neither, or something in it is wrong; with the line.
     """
     path = Path(given)
+    if not path.is_file() and ("/" in given or given.endswith(".txt")):  # no host has such a name
+        raise ConfigError(f"there is no host file {given}", "hosts themselves are named as in -H nodea,user@nodeb:2")
     try:
         return parse_file(path.read_text("utf-8"), given) if path.is_file() else parse_list(given)
     except (OSError, UnicodeDecodeError) as error:

@@ -79,3 +79,12 @@ def test_only_localhost_itself_needs_no_ssh() -> None:
     assert not Host("localhost", port=2222).is_local
     assert not Host("a").is_local
     assert Host("a", user="me").target == "me@a"
+
+
+@pytest.mark.parametrize("given", ["hosts.txt", "my/hosts"])
+def test_a_host_file_that_is_not_there_is_not_taken_for_a_host(
+    given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=f"^there is no host file {given}$"):
+        load(given)
