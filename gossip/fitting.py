@@ -35,19 +35,21 @@ def check(config: RunConfig) -> None:
     if 0 < config.room < config.peers:
         raise ConfigError(f"room = {config.room}: {config.peers} peers start", f"--room {2 * config.peers}, or leave it out")
     check_names(config.topology, config.aggregator)
-    weights = config.server_weights
-    if not weights:
-        return
-    if not topologies.load(config.topology).rolling:
+    topology = topologies.load(config.topology)
+    if config.server_weights and not topology.rolling:
         raise ConfigError(
-            f"server_weights = {weights!r}: in {config.topology} rounds nobody serves", "leave it out, or --topology rolling"
+            f"server_weights = {config.server_weights!r}: in {config.topology} rounds nobody serves",
+            "leave it out, or --topology rolling",
         )
     topologies.load(config.weighted_topology)
-    if (last := max(read_weights(weights))) >= config.peers_max:
-        raise ConfigError(
-            f"server_weights = {weights!r}: there is no peer {last} of {config.peers_max}",
-            f"peers are 0 to {config.peers_max - 1}",
-        )
+    given = {"server_weights": config.server_weights}
+    if topology.name == "rolling":  # what another makes of weights of its own is its matter
+        given[f"topology {config.topology}: weights"] = str(topology.bound.get("weights", ""))
+    for what, weights in given.items():
+        if (last := max(read_weights(weights), default=0)) >= config.peers_max:
+            raise ConfigError(
+                f"{what} = {weights!r}: there is no peer {last} of {config.peers_max}", f"peers are 0 to {config.peers_max - 1}"
+            )
 
 
 def check_rule(resolved: Resolved) -> Resolved:

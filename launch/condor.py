@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gossip.errors import ConfigError
+from gossip.errors import ConfigError, RunExists
 
 from .task_words import check, environment_of, parsed, patient, refuse, resolved_for
 
@@ -141,14 +141,19 @@ def check_path(path: Path) -> None:
 
 
 def make_folder(folder: Path, resolved: Resolved | None) -> None:
-    """With settings and key where they go with the jobs. Raises: RunExists, ConfigError."""
+    """With settings and key where they go with the jobs. Raises: ConfigError."""
     from gossip.keys import SWARM_KEY, write_pair
     from gossip.transport.curve import new_pair
 
     from . import feasible
     from .condor_files import CONFIG
 
-    feasible.make_run_folder(folder)
+    try:
+        feasible.make_run_folder(folder)
+    except RunExists:
+        raise ConfigError(
+            f"the folder {folder} is there already, of another submission", "-o FOLDER, another --name, or move it away"
+        ) from None
     if resolved is None:
         return
     resolved.config.model_copy(update={"run_dir": ""}).dump(folder / CONFIG)

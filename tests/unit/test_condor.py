@@ -155,6 +155,15 @@ def fake(folder: Path, name: str, text: str) -> None:
     (folder / name).chmod(0o755)
 
 
+def test_the_folder_of_another_submission_is_told_with_options_that_there_are(gossip: Any, tmp_path: Path) -> None:
+    (tmp_path / "condor-train").mkdir()
+    (tmp_path / "condor-train" / "swarm.dag").touch()
+    code, _, err = gossip("-n", "2", "train.py")
+    assert (code, f"the folder {tmp_path}/condor-train is there already" in err) == (2, True)
+    assert "hint: -o FOLDER, another --name" in err
+    assert "--run-dir" not in err
+
+
 def test_it_is_sent_where_there_is_htcondor(gossip: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     code, _, err = gossip("-n", "2", "--submit", "train.py")

@@ -181,6 +181,7 @@ def test_settings_hold_weights_in_one_way_of_writing_them() -> None:
         ({"server_weights": "0:11"}, "a weight is 1 to 10"),
         ({"server_weights": "a:4"}, "is not peer:weight"),
         ({"server_weights": "0:4,4:2"}, "there is no peer 4 of 4"),
+        ({"topology": "rolling:weights=7:2"}, "topology rolling:weights=7:2: weights = '7:2': there is no peer 7 of 4"),
         ({"server_weights": "0:4", "topology": "random-k"}, "in random-k rounds nobody serves"),
         ({"server_weights": "0:4", "topology": "rolling:weights=1:2"}, "weights is given twice"),
     ],
