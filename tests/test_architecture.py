@@ -247,7 +247,7 @@ def test_nothing_unsafe_is_used_outside_the_package_either(folder: str) -> None:
 
 
 def test_no_test_is_skipped_where_a_package_is_missing() -> None:
-    """`make venv` installs all that tests need: what is missing there is a failure. Of the skips two are about the machine's
+    """`make venv` installs all that tests need: what is missing there is a failure. Of the skips three are about the machine's
     addresses, the others about who may make network namespaces, and run an sshd or Slurm in them."""
     skips = re.compile(r"\b(importorskip|skipif|skip)\(")
     found = [
@@ -258,8 +258,11 @@ def test_no_test_is_skipped_where_a_package_is_missing() -> None:
         if skips.search(line)
     ]
     hosts = ["hosts", "hosts_join", "ray_job", "slurm_job", "ssh_hosts", "ssh_third"]
-    near = ["tests/integration/test_hosts_command.py", "tests/integration/test_zeromq_peers.py"]
-    assert found == [*(f"tests/fault/test_{name}.py" for name in hosts), *near]
+    near = ["hosts_command", "launch_run", "zeromq_peers"]
+    assert found == [
+        *(f"tests/fault/test_{name}.py" for name in hosts),
+        *(f"tests/integration/test_{name}.py" for name in near),
+    ]
 
 
 def test_the_three_linked_folders_are_relative_links() -> None:
