@@ -68,6 +68,10 @@ def main() -> None:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
         leave_when_the_launcher_goes()
         time.sleep(3600)
+    if mine in ("polite", "asleep"):  # before others know of it: whoever does may end it at once
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    elif mine in ("stubborn", "stopped", "workers", "orphans"):
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
     tell("ready", present=[PEER])
     print(f"hello from {PEER}.{INCARNATION}", flush=True)
     print("to stderr", file=sys.stderr, flush=True)
@@ -94,15 +98,11 @@ def main() -> None:
         tell("halted", reason="quorum lost", exit_code=5, round=1)
         sys.exit(1)
     if mine == "asleep":
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
         os.killpg(os.getpgrp(), signal.SIGSTOP)
         time.sleep(3600)
     if mine in ("polite", "stubborn", "stopped", "workers", "orphans"):
         if mine == "polite":
-            signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
             leave_when_the_launcher_goes()
-        else:
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if mine == "workers":
             # As a DataLoader's workers do: forked, holding everything their parent holds, deaf to the status channel.
             for _ in range(2):
