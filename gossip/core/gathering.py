@@ -73,23 +73,26 @@ class Gathering:
     def waited_s(self, now: float) -> float:
         return now - self._started_at
 
-    def hear(self, peer: PeerId, hello: Hello, now: float) -> None:
+    def hear(self, peer: PeerId, hello: Hello, now: float) -> bool:
+        """Whether that is the first that we hear of it."""
+        new = peer not in self.hellos
         self.hellos[peer] = hello
         if peer == self.local and self._prepared_at is None:
             self._prepared_at = now
         elif self._prepared_at is not None:
             self._heard_since.add(peer)
+        return new
 
     def unheard(self) -> set[PeerId]:
         """Who of the run's first peers has not said anything yet."""
         return {peer for peer in self.settings.peers if peer not in self.hellos}
 
-    def begins_from(self, donor: PeerId) -> tuple[bytes, set[PeerId]]:
-        """The weights that we begin with when they are another's, which whoever comes later is to take for ours; and who has not
-        come to that start. If the run goes on already, our own until we have others, and nobody."""
-        return self.hellos[donor].state or self.hellos[self.local].state, self._missed_by(donor)
+    def said_by(self, donor: PeerId | None) -> bytes:
+        """The weights that it has said it begins with."""
+        return b"" if donor is None or donor not in self.hellos else self.hellos[donor].state
 
-    def _missed_by(self, donor: PeerId) -> set[PeerId]:
+    def missed_by(self, donor: PeerId) -> set[PeerId]:
+        """Who has not come to the start of a run that we begin with another's state; nobody, if it goes on already."""
         return self.unheard() if self.hellos[donor].round_id == 0 else set()
 
     def report_waiting(self, missing: tuple[PeerId, ...], now: float) -> list[Report]:
@@ -130,20 +133,23 @@ class Gathering:
                 return Wait(missing)
             came = f"{len(present)} of {self.needed} needed peers came in {self.waited_s(now):.0f} s"
             return TooFew(f"{came}; missing: {', '.join(map(str, missing))}")
-        state = _most_common({peer: self.hellos[peer].state for peer in present})
+        # Of those who would begin with what they await, whoever was to give it may have died; nobody has it, then.
+        held = {self.hellos[peer].state for peer in present if not self.hellos[peer].awaits}
+        state = _most_common({peer: self.hellos[peer].state for peer in present if self.hellos[peer].state in held})
         if own.state != state:
-            donor = next(peer for peer in present if self.hellos[peer].state == state)
+            donor = next(peer for peer in present if self.hellos[peer].state == state and not self.hellos[peer].awaits)
             return Follow(donor, "the swarm begins with other weights than this peer's")
         if unsure := self._may_have_begun(present, state, now):
             return Wait(unsure)
         return Begin(present)
 
     def _may_have_begun(self, present: tuple[PeerId, ...], state: bytes, now: float) -> tuple[PeerId, ...]:
-        """Who had other weights than we would begin with when it was heard last, before we had any ourselves: it may have begun
-        since, without us and with yet others. Nobody who says nothing more is waited for for long."""
+        """Who is about to begin with weights of somebody whom we have not heard, or may be: when it was heard last, before we had
+        any ourselves, it had others than we would begin with. Nobody is waited for for long: who was to give them may be gone."""
         if self._prepared_at is None or now - self._prepared_at > WAITING_REPORT_S:
             return ()
-        return tuple([peer for peer in present if peer not in self._heard_since and self.hellos[peer].state != state])
+        others = [peer for peer in present if self.hellos[peer].state != state]
+        return tuple([peer for peer in others if peer not in self._heard_since or self.hellos[peer].awaits])
 
     def _is_patience_over(self, present: tuple[PeerId, ...], now: float) -> bool:
         """Whether enough have been here for so long that the others are not waited for.

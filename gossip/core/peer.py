@@ -326,8 +326,9 @@ class Peer:
                 ready = Report("ready", {"present": list(present), "waited_s": round(self.gathering.waited_s(now), 3)})
                 return [ready, *self._configured(), *self.rounds.start(now), self._again("watch", now + WATCH_INTERVAL_S)]
             case gathering.Follow(donor, reason):
-                self.greeting.state, self.rounds.elsewhere.never_came = self.gathering.begins_from(donor)
-                return [*self._recover(donor, reason, now), self._again("watch", now + WATCH_INTERVAL_S)]
+                self.rounds.elsewhere.never_came = self.gathering.missed_by(donor)
+                told = self.greeting.begin_with(self.gathering.said_by(donor), awaits=True)
+                return [*told, *self._recover(donor, reason, now), self._again("watch", now + WATCH_INTERVAL_S)]
             case gathering.Refuse(reason):
                 return self._end(Halt(f"refused by the swarm: {reason}", 6))
             case gathering.TooFew(reason):
@@ -340,12 +341,10 @@ class Peer:
             return []
         self.ending.hear(sender, hello)
         effects = self.membership.learn(sender, hello.address, hello.bulk, incarnation, now)
+        new = self.gathering.hear(sender, hello, now)
         if self.phase == "unprepared":
-            self.gathering.hear(sender, hello, now)
             return effects
         if self.phase == "gathering":
-            new = sender not in self.gathering.hellos
-            self.gathering.hear(sender, hello, now)
             return effects + ([self.greeting.to(sender)] if new else []) + self._decide(now)
         effects += self.rounds.on_hello(sender, hello, now) + self.confirming.hear(sender, incarnation, hello, now)
         if hello.round_id == 0 or hello.layout != self.greeting.layout or self.others.is_elsewhere(sender):
@@ -378,6 +377,7 @@ class Peer:
         effects, done = self.recovery.on_restored(event, now)
         if done and self.phase == "recovering":
             self.phase = "running"
+            self.greeting.begin_with(self.gathering.said_by(self.recovery.donor), awaits=False)
             # Whoever saw our last life go expects nothing of us until we tell of a round.
             effects += [*self._configured(), *self.rounds.start(now), *(self.greeting.to_all() if self._rolling else ())]
         return effects

@@ -53,7 +53,7 @@ from .last_round import play_end
 from .nemesis import Nemesis
 from .network import LinkModel, Network
 from .observer import Observer
-from .schedule import Schedule
+from .schedule import PEERS_MAX, Schedule
 from .toy_trainer import PREPARE_S, Judged, Reducer, Refused, Step, ToyTrainer, Values, payload_of_values, weighted_mean
 
 LONGER = 4 / 3  # times its duration is the most that a schedule is played for the sake of its rounds
@@ -318,7 +318,7 @@ def make_swarm(schedule: Schedule, nemesis: Nemesis) -> Swarm[Peer]:
             step=step,
             samples_total=SAMPLES,
             rates=RATES if topology.rolling else (),
-            initial=peer if schedule.apart else None,
+            initial=peer + PEERS_MAX * incarnation if schedule.apart else None,
             prepare_s=schedule.prepare_s if incarnation else late.get(peer, PREPARE_S),
             piece_bytes=schedule.piece_bytes,
         )

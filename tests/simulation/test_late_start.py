@@ -11,6 +11,7 @@ from test_joining import SEEDS
 from gossip.core.messages import PeerId
 from gossip.core.peer import Peer
 from gossip.core.settings import CoreSettings, RoundSettings
+from gossip.fault_kinds import Restart
 from gossip.faults import Fault, from_toml
 from gossip.sim.checkers import all_checkers
 from gossip.sim.driver import Swarm, address
@@ -108,6 +109,16 @@ def test_who_comes_late_takes_the_weights_that_the_others_have_begun_with_though
 ) -> None:
     """The others begin after a second: what they said before is true no more. In their first round they say whose theirs are."""
     outcome = run(replace(APART, faults=(late(0, at_s),), aggregator=aggregator).checked())
+    assert outcome.violation is None, outcome.violation
+    assert outcome.rounds > 8
+
+
+@pytest.mark.parametrize("at_s", [0.06, 0.1, 0.115, 0.122, 0.127, 0.13, 0.14])
+@pytest.mark.parametrize("peers", [3, 4])
+def test_whose_weights_all_await_may_die_before_it_gave_them_and_come_back_with_others(peers: int, at_s: float) -> None:
+    """The others await what nobody has: it is not taken for what most begin with."""
+    again = Schedule(1, peers=peers, active_s=8.0, duration_s=14.0, apart=True, faults=(Restart(0, None, 1.0, at_s),))
+    outcome = run(again.checked())
     assert outcome.violation is None, outcome.violation
     assert outcome.rounds > 8
 
