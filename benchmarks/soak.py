@@ -164,7 +164,7 @@ def of_others() -> set[str]:
         with contextlib.suppress(OSError):
             # By inode: a semaphore is mapped under the name that it had before it was linked to its own.
             mapped |= {int(line.split()[4]) for line in maps.read_text().splitlines() if str(SHARED) in line}
-    return {file.name for file in SHARED.iterdir() if file.stat().st_ino in mapped}
+    return {entry.name for entry in os.scandir(SHARED) if entry.inode() in mapped}
 
 
 # --- what has happened ---------------------------------------------------------------------------------------------------------

@@ -59,10 +59,15 @@ def check_listed(config: RunConfig, key_file: str) -> None:
     Args:
         key_file: As ``GOSSIP_KEY`` names it.
 
-    Raises: ConfigError: The key of one of them is not on the list of who is allowed, or cannot be read.
+    Raises: ConfigError: The key of one of them is not on the list of who is allowed, or cannot be read; or it is that of all.
     """
     from gossip.keyring import allow_list, listed_pair
 
+    if key_file and "{peer}" not in key_file and config.keyed and config.peers > 1:
+        raise ConfigError(
+            f"GOSSIP_KEY names one file for {config.peers} peers: {key_file}; a key belongs to one peer",
+            "make one for each with gossip keygen, and write {peer} where their names differ: GOSSIP_KEY='keys/{peer}.key'",
+        )
     if (allowed := allow_list(config.allowed)) is not None:
         for peer in range(config.peers):
             listed_pair(key_file, peer, allowed)

@@ -77,6 +77,19 @@ def test_peers_whose_keys_the_list_does_not_have_are_refused_before_anything_sta
     assert "GOSSIP_KEY" in str(caught.value.hint)
 
 
+@pytest.mark.parametrize("peers", [1, 2])
+def test_one_key_is_not_for_several_peers(tmp_path: Path, peers: int):
+    pair = make_pair(tmp_path / "k.key")
+    (tmp_path / "peers.txt").write_text(f"{pair.public} everybody\n")
+    for allowed in ("", str(tmp_path / "peers.txt")):
+        config = RunConfig(peers=peers, keys=True, allowed=allowed)
+        if peers == 1:
+            check_listed(config, f"{tmp_path}/k.key")
+            continue
+        with pytest.raises(ConfigError, match="one file for 2 peers"):
+            check_listed(config, f"{tmp_path}/k.key")
+
+
 def test_gossip_run_looks_for_its_peers_on_the_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("GOSSIP_KEY", raising=False)
