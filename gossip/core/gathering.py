@@ -87,10 +87,6 @@ class Gathering:
         """Who of the run's first peers has not said anything yet."""
         return {peer for peer in self.settings.peers if peer not in self.hellos}
 
-    def said_by(self, donor: PeerId | None) -> bytes:
-        """The weights that it has said it begins with."""
-        return b"" if donor is None or donor not in self.hellos else self.hellos[donor].state
-
     def missed_by(self, donor: PeerId) -> set[PeerId]:
         """Who has not come to the start of a run that we begin with another's state; nobody, if it goes on already."""
         return self.unheard() if self.hellos[donor].round_id == 0 else set()
@@ -114,7 +110,9 @@ class Gathering:
         gone = {peer for peer in others if self.view.is_gone(peer)}  # nobody waits for them
         unreachable = {peer for peer in others if self.view.skip_reason(peer)}  # though they may have said hello
         layout = _most_common({peer: hello.layout for peer, hello in voices.items()})
-        running = [peer for peer, hello in sorted(self.hellos.items()) if hello.round_id > 0 and peer != self.local]
+        away = gone | unreachable  # what they had in the first round may be lost with them
+        begun = [peer for peer, hello in sorted(self.hellos.items()) if hello.round_id > 0 or (hello.begun and peer not in away)]
+        running = [peer for peer in begun if peer != self.local]
         if own.layout != layout and self._believes(sum([hello.layout == layout for hello in voices.values()]), now):
             return Refuse(f"the swarm trains a model of layout {layout.hex()}, this peer one of layout {own.layout.hex()}")
         if running and own.round_id == 0 and own.layout == layout:
@@ -133,23 +131,20 @@ class Gathering:
                 return Wait(missing)
             came = f"{len(present)} of {self.needed} needed peers came in {self.waited_s(now):.0f} s"
             return TooFew(f"{came}; missing: {', '.join(map(str, missing))}")
-        # Of those who would begin with what they await, whoever was to give it may have died; nobody has it, then.
-        held = {self.hellos[peer].state for peer in present if not self.hellos[peer].awaits}
-        state = _most_common({peer: self.hellos[peer].state for peer in present if self.hellos[peer].state in held})
+        state = _most_common({peer: self.hellos[peer].state for peer in present})
         if own.state != state:
-            donor = next(peer for peer in present if self.hellos[peer].state == state and not self.hellos[peer].awaits)
+            donor = next(peer for peer in present if self.hellos[peer].state == state)
             return Follow(donor, "the swarm begins with other weights than this peer's")
         if unsure := self._may_have_begun(present, state, now):
             return Wait(unsure)
         return Begin(present)
 
     def _may_have_begun(self, present: tuple[PeerId, ...], state: bytes, now: float) -> tuple[PeerId, ...]:
-        """Who is about to begin with weights of somebody whom we have not heard, or may be: when it was heard last, before we had
-        any ourselves, it had others than we would begin with. Nobody is waited for for long: who was to give them may be gone."""
+        """Who had other weights than we would begin with when it was heard last, before we had any ourselves: it may have begun
+        since, without us. Nobody who says nothing more is waited for for long."""
         if self._prepared_at is None or now - self._prepared_at > WAITING_REPORT_S:
             return ()
-        others = [peer for peer in present if self.hellos[peer].state != state]
-        return tuple([peer for peer in others if peer not in self._heard_since or self.hellos[peer].awaits])
+        return tuple([peer for peer in present if peer not in self._heard_since and self.hellos[peer].state != state])
 
     def _is_patience_over(self, present: tuple[PeerId, ...], now: float) -> bool:
         """Whether enough have been here for so long that the others are not waited for.

@@ -29,7 +29,7 @@ class Greeting:
         self.layout = b""
         self.state = b""
         self.stage: Stage = "ready"
-        self.asks = self.awaits = False
+        self.asks = self.begun = False
         self.branch: Callable[[], tuple[bytes, tuple[PeerId, ...]]] = lambda: (b"", ())
         """H of the last round, and who has contributed lately where branches may live side by side."""
         self._answered: dict[PeerId, tuple[int, float]] = {}  # which life of a peer, and when
@@ -37,12 +37,6 @@ class Greeting:
     def prepare(self, event: Prepared) -> None:
         """The trainer has built its model."""
         self.layout, self.state = event.layout, event.state
-
-    def begin_with(self, state: bytes, awaits: bool) -> list[Send]:
-        """The run begins with another's weights, and those that we have made are given up for them. At once others know of it:
-        else some who are about to decide would still count on ours."""
-        self.state, self.awaits = state, awaits
-        return self.to_all() if state and awaits else []
 
     def hello(self) -> Hello:
         chain, side = self.branch()
@@ -57,7 +51,7 @@ class Greeting:
             chain=chain,
             side=side,
             asks=self.asks,
-            awaits=self.awaits,
+            begun=self.begun,
         )
 
     def to(self, peer: PeerId) -> Send:

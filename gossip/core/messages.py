@@ -271,7 +271,7 @@ class Hello:
     chain: bytes = b""  # H of the round before; empty in gossip rounds
     side: tuple[PeerId, ...] = ()  # contributors of the last commits there; empty where no two branches can live side by side
     asks: bool = False  # its trainer has had all its rounds, and waits to hear whether others hold the same
-    awaits: bool = False  # it is to begin with ``state``, but another has yet to give it that
+    begun: bool = False  # its rounds have begun: whoever comes begins with what it has
 
 
 @record

@@ -322,13 +322,13 @@ class Peer:
             case gathering.Wait(missing):
                 return list(self.gathering.report_waiting(missing, now))
             case gathering.Begin(present):
-                self.phase, self.rounds.elsewhere.never_came = "running", self.gathering.unheard()
+                self.phase, self.greeting.begun = "running", True
+                self.rounds.elsewhere.never_came = self.gathering.unheard()
                 ready = Report("ready", {"present": list(present), "waited_s": round(self.gathering.waited_s(now), 3)})
                 return [ready, *self._configured(), *self.rounds.start(now), self._again("watch", now + WATCH_INTERVAL_S)]
             case gathering.Follow(donor, reason):
                 self.rounds.elsewhere.never_came = self.gathering.missed_by(donor)
-                told = self.greeting.begin_with(self.gathering.said_by(donor), awaits=True)
-                return [*told, *self._recover(donor, reason, now), self._again("watch", now + WATCH_INTERVAL_S)]
+                return [*self._recover(donor, reason, now), self._again("watch", now + WATCH_INTERVAL_S)]
             case gathering.Refuse(reason):
                 return self._end(Halt(f"refused by the swarm: {reason}", 6))
             case gathering.TooFew(reason):
@@ -376,8 +376,7 @@ class Peer:
     def _on_restored(self, event: Restored, now: float) -> list[Effect]:
         effects, done = self.recovery.on_restored(event, now)
         if done and self.phase == "recovering":
-            self.phase = "running"
-            self.greeting.begin_with(self.gathering.said_by(self.recovery.donor), awaits=False)
+            self.phase, self.greeting.begun = "running", True
             # Whoever saw our last life go expects nothing of us until we tell of a round.
             effects += [*self._configured(), *self.rounds.start(now), *(self.greeting.to_all() if self._rolling else ())]
         return effects

@@ -11,7 +11,7 @@ from test_joining import SEEDS
 from gossip.core.messages import PeerId
 from gossip.core.peer import Peer
 from gossip.core.settings import CoreSettings, RoundSettings
-from gossip.fault_kinds import Restart
+from gossip.fault_kinds import Crash, Restart
 from gossip.faults import Fault, from_toml
 from gossip.sim.checkers import all_checkers
 from gossip.sim.driver import Swarm, address
@@ -121,6 +121,24 @@ def test_whose_weights_all_await_may_die_before_it_gave_them_and_come_back_with_
     outcome = run(again.checked())
     assert outcome.violation is None, outcome.violation
     assert outcome.rounds > 8
+
+
+def test_s9_what_a_run_began_with_is_gone_with_the_last_who_had_it() -> None:
+    """Seed 779: of three one is late. The others die in the first round; one of them comes back, with other weights."""
+    faults = (LateTrainer(2, 6.5), Crash("server", at_s=2.0), Restart(0, None, 0.01, 3.1))
+    schedule = Schedule(779, peers=3, min_peers=2, patience_s=1.234, apart=True, compute_s=(0.46, 0.58), faults=faults)
+    outcome = run(replace(schedule, probe_interval_s=0.5, active_s=6.6, duration_s=9.6, rounds_min=0).checked())
+    assert outcome.violation is None, outcome.violation
+    assert outcome.rounds > 2
+
+
+def test_who_comes_back_into_a_first_round_that_stands_begins_with_what_is_there() -> None:
+    """Seed 779 as drawn: one of three who have begun is left with their weights, and has to wait for others."""
+    faults = (LateTrainer(3, 6.5), Crash("server", at_s=2.0), Restart(0, None, 0.12, 3.1))
+    schedule = Schedule(779, peers=4, min_peers=3, patience_s=1.2, apart=True, compute_s=(0.46, 0.58), faults=faults)
+    outcome = run(replace(schedule, probe_interval_s=0.5, active_s=6.6, duration_s=9.6).checked())
+    assert outcome.violation is None, outcome.violation
+    assert outcome.rounds > 2
 
 
 @pytest.mark.parametrize("fault", [LateStart(3, 5.0), LateTrainer(3, 5.0), NeverStarts(3)], ids=str)

@@ -216,6 +216,16 @@ def peer_core(swarm: Swarm[Any], peer: PeerId) -> Peer | None:
     return host.core if host is not None and isinstance(host.core, Peer) else None
 
 
+def lose_start(known: dict[tuple[int, bytes], tuple[bytes, PeerId]], swarm: Swarm[Any], peer: PeerId) -> None:
+    """The last who had what the run began with is dying, before any round was over: who is left begins with something else."""
+    others = [other for other in swarm.up if other != peer]
+    if any(core.rounds.round_id > 0 for other in others if (core := peer_core(swarm, other)) is not None):
+        return
+    held = [getattr(swarm.hosts[other].trainer, "digest", None) for other in others]
+    for key in [key for key, (value, _) in known.items() if key[0] == 0 and value not in held]:
+        del known[key]
+
+
 class Misled:
     """Who holds a liar's state: took it over from the liar, or from one who did, and has taken over no other since.
 

@@ -13,7 +13,7 @@ from gossip.core.peer import Peer
 from gossip.core.rolling import RollingRounds
 from gossip.sim.toy_trainer import ToyTrainer
 
-from .base import REFUSALS, Checker, Circumstances, Life, Misled, life_of, peer_core, updates_needed
+from .base import REFUSALS, Checker, Circumstances, Life, Misled, life_of, lose_start, peer_core, updates_needed
 from .disturbances import Disturbances
 
 if TYPE_CHECKING:
@@ -195,6 +195,9 @@ class IdenticalReplicas(Checker):
 
     def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
         self._misled.forget(peer)
+
+    def on_crash(self, swarm: Swarm[Any], peer: PeerId) -> None:
+        lose_start(self._parameters, swarm, peer)
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
         if isinstance(effect, Apply):
