@@ -110,9 +110,10 @@ class Gathering:
         gone = {peer for peer in others if self.view.is_gone(peer)}  # nobody waits for them
         unreachable = {peer for peer in others if self.view.skip_reason(peer)}  # though they may have said hello
         layout = _most_common({peer: hello.layout for peer, hello in voices.items()})
-        away = gone | unreachable  # what they had in the first round may be lost with them
-        begun = [peer for peer, hello in sorted(self.hellos.items()) if hello.round_id > 0 or (hello.begun and peer not in away)]
-        running = [peer for peer in begun if peer != self.local]
+        # Who is in its first round with other weights than ours; of who is away they may be lost.
+        apart = {peer for peer, hello in voices.items() if hello.begun and hello.state != own.state} - gone - unreachable
+        ahead_of_us = {peer for peer, hello in self.hellos.items() if hello.round_id > 0} | apart
+        running = sorted(ahead_of_us - {self.local})
         if own.layout != layout and self._believes(sum([hello.layout == layout for hello in voices.values()]), now):
             return Refuse(f"the swarm trains a model of layout {layout.hex()}, this peer one of layout {own.layout.hex()}")
         if running and own.round_id == 0 and own.layout == layout:
