@@ -87,6 +87,10 @@ class Gathering:
         """Who of the run's first peers has not said anything yet."""
         return {peer for peer in self.settings.peers if peer not in self.hellos}
 
+    def said_by(self, donor: PeerId | None) -> bytes:
+        """The weights that it has said it begins with."""
+        return b"" if donor is None or donor not in self.hellos else self.hellos[donor].state
+
     def missed_by(self, donor: PeerId) -> set[PeerId]:
         """Who has not come to the start of a run that we begin with another's state; nobody, if it goes on already."""
         return self.unheard() if self.hellos[donor].round_id == 0 else set()

@@ -377,6 +377,7 @@ class Peer:
         effects, done = self.recovery.on_restored(event, now)
         if done and self.phase == "recovering":
             self.phase, self.greeting.begun = "running", True
+            self.greeting.state = self.gathering.said_by(self.recovery.donor)  # whoever has the same needs none of ours
             # Whoever saw our last life go expects nothing of us until we tell of a round.
             effects += [*self._configured(), *self.rounds.start(now), *(self.greeting.to_all() if self._rolling else ())]
         return effects
