@@ -302,3 +302,17 @@ class Donor:
         if ask.what == "voucher":
             return Send(peer, Voucher(lineage, ask.nonce, here, b"", b"", b"", reason))
         return Send(peer, StateOffer(lineage, ask.nonce, here, b"", b"", 0, b"", reason, piece=ask.piece))
+
+
+def core_of(offer: StateOffer) -> tuple[Any, ...]:
+    """The snapshot of roster, trust and data that belongs to the state.
+
+    Raises: ValueError (of which a JSON error is one): it is none.
+    """
+    try:
+        snapshot = json.loads(offer.core)
+    except RecursionError as error:
+        raise ValueError("the snapshot is nested too deep") from error
+    if not isinstance(snapshot, list):
+        raise ValueError("the snapshot is not a list")
+    return tuple(snapshot)

@@ -43,6 +43,12 @@ class Elsewhere:
         if now_round <= round_id <= now_round + STASH_ROUNDS:
             self._stash.setdefault(round_id, {})[event.sender, type(event.message), shard] = event
 
+    def begins_anew(self, peer: PeerId, incarnation: int) -> None:
+        """Nothing that a former life of it said of the rounds to come is kept."""
+        for kept in self._stash.values():
+            for key in [key for key, event in kept.items() if key[0] == peer and event.incarnation < incarnation]:
+                del kept[key]
+
     def is_first(self, sender: PeerId, query: Query) -> bool:
         """Whether it has not asked for this yet: what was kept for later is heard twice, and answered once."""
         if self._answered[0] != query.round_id:

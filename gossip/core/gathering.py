@@ -12,6 +12,7 @@ from .quorum import quorum_of
 from .settings import CoreSettings
 from .view import View
 
+HELLO_INTERVAL_S = 0.25
 WAITING_REPORT_S = 5.0
 
 
@@ -64,11 +65,28 @@ class Gathering:
         self._started_at = self._reported_at = 0.0
         self._prepared_at: float | None = None  # since when we have a model ourselves
         self._heard_since: set[PeerId] = set()
+        self._followed: tuple[PeerId, float] | None = None  # whose weights we want, and since when
+        self._passed: set[PeerId] = set()  # of those who have not given them in time
+        self._stale: set[PeerId] = set()  # who has said nothing since nobody had what it spoke of
         self._enough_at: float | None = None  # since when so many are here that they may begin without the others
 
     def start(self, now: float) -> None:
         """The patience with those who are missing begins."""
         self._started_at = self._reported_at = now
+
+    def again(self, now: float) -> list[Report]:
+        """Nobody had the weights that we were to begin with: of whom they are may be dead, or late, or lie, in the end. Nobody is
+        taken for being ahead of us who does not say so now."""
+        self.start(now)
+        if self._followed is not None and now - self._followed[1] > self.settings.rounds.round_timeout_s:
+            self._passed.add(self._followed[0])
+        self._prepared_at, self._stale = now, set(self.hellos)
+        self._heard_since.clear()
+        return [Report("nobody_has_begun", {"passed": sorted(self._passed)})]
+
+    def begins_anew(self, peer: PeerId) -> None:
+        """It speaks in another life, and may give what it did not give in the last."""
+        self._passed.discard(peer)
 
     def waited_s(self, now: float) -> float:
         return now - self._started_at
@@ -77,6 +95,7 @@ class Gathering:
         """Whether that is the first that we hear of it."""
         new = peer not in self.hellos
         self.hellos[peer] = hello
+        self._stale.discard(peer)
         if peer == self.local and self._prepared_at is None:
             self._prepared_at = now
         elif self._prepared_at is not None:
@@ -105,24 +124,29 @@ class Gathering:
     def decide(self, now: float) -> Decision:
         """What to do now. After the start timeout, or the patience of ``min_peers``: begin with those here, or not at all."""
         expected = self.settings.peers
+        others = [peer for peer in expected if peer != self.local]
+        gone = {peer for peer in others if self.view.is_gone(peer)}  # nobody waits for them
+        for peer in gone.intersection(self.hellos):
+            if self.hellos[peer].round_id == 0:
+                del self.hellos[peer]  # who comes in another life may have other weights, and says so
         own = self.hellos.get(self.local)
         # A newcomer has no say in what the run begins with, however many come: neither in its weights nor in its model.
         voices = {peer: hello for peer, hello in self.hellos.items() if peer in expected or hello.round_id > 0}
         if own is None or not voices:
             return self._wait(tuple(peer for peer in expected if peer not in self.hellos), now)
-        others = [peer for peer in expected if peer != self.local]
-        gone = {peer for peer in others if self.view.is_gone(peer)}  # nobody waits for them
         unreachable = {peer for peer in others if self.view.skip_reason(peer)}  # though they may have said hello
         layout = _most_common({peer: hello.layout for peer, hello in voices.items()})
         # Who is in its first round with other weights than ours; of who is away they may be lost.
         apart = {peer for peer, hello in voices.items() if hello.begun and hello.state != own.state} - gone - unreachable
         ahead_of_us = {peer for peer, hello in self.hellos.items() if hello.round_id > 0} | apart
-        running = sorted(ahead_of_us - {self.local})
+        ahead_of_us -= self._stale | {self.local}
+        # Those that were followed in vain are taken for liars, as long as there may be so many.
+        running = sorted(ahead_of_us - self._passed if len(self._passed & ahead_of_us) <= self.settings.f else ahead_of_us)
         if own.layout != layout and self._believes(sum([hello.layout == layout for hello in voices.values()]), now):
             return Refuse(f"the swarm trains a model of layout {layout.hex()}, this peer one of layout {own.layout.hex()}")
         if running and own.round_id == 0 and own.layout == layout:
             ahead = max(running, key=lambda peer: self.hellos[peer].round_id)
-            return Follow(ahead, f"the swarm is in round {self.hellos[ahead].round_id}")
+            return self._follow(ahead, f"the swarm is in round {self.hellos[ahead].round_id}", now)
         if self.local not in expected:
             return self._wait(tuple(peer for peer in expected if peer not in self.hellos), now)  # until the others have begun
         here = (peer for peer in sorted(voices) if peer not in gone and peer not in unreachable)
@@ -136,13 +160,20 @@ class Gathering:
                 return Wait(missing)
             came = f"{len(present)} of {self.needed} needed peers came in {self.waited_s(now):.0f} s"
             return TooFew(f"{came}; missing: {', '.join(map(str, missing))}")
-        state = _most_common({peer: self.hellos[peer].state for peer in present})
+        states = {peer: self.hellos[peer].state for peer in present}
+        states = {peer: state for peer, state in states.items() if peer not in self._passed} or states
+        state = _most_common(states)
         if own.state != state:
-            donor = next(peer for peer in present if self.hellos[peer].state == state)
-            return Follow(donor, "the swarm begins with other weights than this peer's")
+            donor = next(peer for peer in states if states[peer] == state)
+            return self._follow(donor, "the swarm begins with other weights than this peer's", now)
         if unsure := self._may_have_begun(present, state, now):
             return Wait(unsure)
         return Begin(present)
+
+    def _follow(self, donor: PeerId, reason: str, now: float) -> Follow:
+        if self._followed is None or self._followed[0] != donor:
+            self._followed = donor, now
+        return Follow(donor, reason)
 
     def _may_have_begun(self, present: tuple[PeerId, ...], state: bytes, now: float) -> tuple[PeerId, ...]:
         """Who had other weights than we would begin with when it was heard last, before we had any ourselves: it may have begun

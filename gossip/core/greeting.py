@@ -32,14 +32,21 @@ class Greeting:
         self.asks = self.begun = False
         self.branch: Callable[[], tuple[bytes, tuple[PeerId, ...]]] = lambda: (b"", ())
         """H of the last round, and who has contributed lately where branches may live side by side."""
+        self.begin_branch: Callable[[bytes], None] = lambda state: None
+        """Binds H to the weights of a start."""
         self._answered: dict[PeerId, tuple[int, float]] = {}  # which life of a peer, and when
 
     def prepare(self, event: Prepared) -> None:
         """The trainer has built its model."""
         self.layout, self.state = event.layout, event.state
 
+    def begin(self) -> None:
+        """The run begins with our weights."""
+        self.begun = True
+        self.begin_branch(self.state)
+
     def hello(self) -> Hello:
-        chain, side = self.branch()
+        chain, side = self.branch() if self.begun else (b"", ())
         return Hello(
             lineage=self.settings.lineage,
             layout=self.layout,

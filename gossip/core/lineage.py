@@ -69,9 +69,14 @@ def header_bytes(commit: Commit) -> bytes:
     return b"".join(parts)
 
 
-def genesis(run: bytes, lineage: bytes) -> bytes:
-    """H_{-1}: what the commits of round 0 name as their parent."""
-    return blake2b(_blob(run) + _blob(lineage), digest_size=DIGEST_BYTES, person=b"gossip-genesis").digest()
+def genesis(run: bytes, lineage: bytes, start: bytes = b"") -> bytes:
+    """H_{-1}: what the commits of round 0 name as their parent.
+
+    Args:
+        start: Digest of the weights that the run begins with. So peers that have begun with different ones are on different
+            branches from the first round on. Empty where every peer has its own, and as long as this one has not begun.
+    """
+    return blake2b(_blob(run) + _blob(lineage) + _blob(start), digest_size=DIGEST_BYTES, person=b"gossip-genesis").digest()
 
 
 def chain_hash(parent: bytes, commits: Sequence[Commit]) -> bytes:
@@ -93,6 +98,11 @@ class Lineage:
         self.head = genesis(run, lineage)
         """H of the round before ``next_round``: the parent of the next commits."""
         self._history: OrderedDict[int, bytes] = OrderedDict({-1: self.head})
+
+    def begin(self, start: bytes) -> None:
+        """Begins with the weights of the digest ``start``."""
+        assert self.next_round == 0, f"a run begins with round 0, not {self.next_round}"
+        self.restart(0, genesis(self.run, self.id, start))
 
     def append(self, commits: Sequence[Commit]) -> bytes:
         """Follows one round: ``commits`` of round ``next_round``, every shard once, in order.

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from random import Random
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from .messages import PeerId, Progress, Rumour, Status
 from .suspicion import Suspicion
@@ -104,6 +104,11 @@ class Change:
     what: What
     reason: str
     by: PeerId
+
+    def fields(self, round_id: int) -> dict[str, Any]:
+        """What a report of it says. ``round_id``: where the local peer is."""
+        why = {"reason": self.reason, "by": self.by} if self.what in ("skip", "dead", "suspect", "left") else {}
+        return {"subject": self.peer, "round": round_id, **why}
 
 
 class View:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from .gathering import Gathering
 from .gossiping import GossipRounds
 from .membership import Membership
-from .messages import PeerId
+from .messages import Hello, PeerId
 from .rolling import RollingRounds
 
 
@@ -13,6 +13,15 @@ class Others:
     def __init__(self, local: PeerId, membership: Membership, rounds: RollingRounds | GossipRounds, gathering: Gathering) -> None:
         self.local, self.membership, self.rounds, self.gathering = local, membership, rounds, gathering
         self._turn = 0
+        self._lives: dict[PeerId, int] = {}  # the latest that each has spoken in
+
+    def greeted(self, peer: PeerId, incarnation: int, hello: Hello, now: float) -> bool:
+        """It says where it is. Returns whether we have never heard of it before. What it said in a former life is void."""
+        if incarnation > self._lives.get(peer, -1):
+            self._lives[peer] = incarnation
+            self.gathering.begins_anew(peer)
+            self.rounds.elsewhere.begins_anew(peer, incarnation)
+        return self.gathering.hear(peer, hello, now)
 
     def donors(self) -> tuple[PeerId, ...]:
         """Who may have the state: alive and not skipped. Those of the side that we want to be on first, then the furthest."""

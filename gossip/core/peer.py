@@ -3,8 +3,9 @@
 A peer's life:
 
     unprepared --Prepared--> gathering --everybody here--> running --Stop--> draining --> halted
-                                 |                          ^   |
-                                 +--the swarm is ahead--> recovering (also from running, when it has lost track)
+                               |   ^                        ^   |
+                               |   +--nobody has a state--+ |   |
+                               +--the swarm is ahead----> recovering (also from running, when it has lost track)
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from .events import (
     TrainerLost,
     TrainerProgress,
 )
-from .gathering import Gathering
+from .gathering import HELLO_INTERVAL_S, Gathering
 from .gossiping import BEHIND_ROUNDS, GossipRounds, GossipTimer
 from .greeting import Greeting
 from .membership import TIMERS, Change, Membership
@@ -73,7 +74,7 @@ from .messages import (
 )
 from .others import Others
 from .parting import Housekeeping, Leaving
-from .quorum import WATCH_INTERVAL_S, QuorumWatch
+from .quorum import STALL_ROUNDS, WATCH_INTERVAL_S, QuorumWatch
 from .recovery import AskAnother, Recovery
 from .returning import Returning, ReturnTurn
 from .rolling import RollingRounds
@@ -81,8 +82,6 @@ from .serving import RoundTimer
 from .settings import CoreSettings
 from .timers import Timers
 
-HELLO_INTERVAL_S = 0.25
-STALL_ROUNDS = 2.0  # round timeouts without progress after which a trainer counts as stalled
 STOOD_STILL_S = 0.25  # longer than a node is ever idle, and less than it takes until others find it silent and go on without it
 
 Phase: TypeAlias = Literal["unprepared", "gathering", "running", "recovering", "draining", "halted"]
@@ -129,11 +128,12 @@ class Peer:
         self._returning: Returning | None = None
         if self._rolling is not None:
             self._returning = Returning(self._rolling, self.timers, self.greeting, self.others, self.ending)
-        vouchers = settings.f + 1 if topology.rolling else 1
-        self.recovery = Recovery(local, settings, self.rounds, self.timers, self.others, vouchers)
+        self.recovery = Recovery(
+            local, settings, self.rounds, self.timers, self.others, settings.f + 1 if topology.rolling else 1
+        )
         self.quorum_watch = QuorumWatch(local, settings, (self._rolling or self.membership).skip_reason, self.ending)
         self.phase: Phase = "unprepared"
-        self._seeds = dict(seeds or {})
+        self._seeds = {peer: at for peer, at in (seeds or {}).items() if peer != local}
         self._handled_at = float("inf")
         self._data: tuple[int, int, int] | None = None
         self._stop_reason = ""
@@ -298,8 +298,7 @@ class Peer:
         self.gathering.start(now)
         effects = self.membership.start(now)
         for peer, (control, bulk) in sorted(self._seeds.items()):
-            if peer != self.local:
-                effects += self.membership.learn(peer, control, bulk, 0, now)
+            effects += self.membership.learn(peer, control, bulk, 0, now)
         return effects
 
     def _on_prepared(self, event: Prepared, now: float) -> list[Effect]:
@@ -308,7 +307,7 @@ class Peer:
         if self.phase != "unprepared":
             return [Report("error", {"message": "the trainer prepared twice"})]
         self.phase = "gathering"
-        return self._gather(now)
+        return [self._again("watch", now + WATCH_INTERVAL_S), *self._gather(now)]
 
     def _gather(self, now: float) -> list[Effect]:
         self.gathering.hear(self.local, self.greeting.hello(), now)
@@ -322,13 +321,14 @@ class Peer:
             case gathering.Wait(missing):
                 return list(self.gathering.report_waiting(missing, now))
             case gathering.Begin(present):
-                self.phase, self.greeting.begun = "running", True
+                self.phase = "running"
+                self.greeting.begin()
                 self.rounds.elsewhere.never_came = self.gathering.unheard()
                 ready = Report("ready", {"present": list(present), "waited_s": round(self.gathering.waited_s(now), 3)})
-                return [ready, *self._configured(), *self.rounds.start(now), self._again("watch", now + WATCH_INTERVAL_S)]
+                return [ready, *self._configured(), *self.rounds.start(now)]
             case gathering.Follow(donor, reason):
                 self.rounds.elsewhere.never_came = self.gathering.missed_by(donor)
-                return [*self._recover(donor, reason, now), self._again("watch", now + WATCH_INTERVAL_S)]
+                return self._recover(donor, reason, now)
             case gathering.Refuse(reason):
                 return self._end(Halt(f"refused by the swarm: {reason}", 6))
             case gathering.TooFew(reason):
@@ -341,7 +341,7 @@ class Peer:
             return []
         self.ending.hear(sender, hello)
         effects = self.membership.learn(sender, hello.address, hello.bulk, incarnation, now)
-        new = self.gathering.hear(sender, hello, now)
+        new = self.others.greeted(sender, incarnation, hello, now)
         if self.phase == "unprepared":
             return effects
         if self.phase == "gathering":
@@ -366,10 +366,13 @@ class Peer:
         return self.rounds.stop(now) + self.recovery.begin(donor, reason, now, has_own)
 
     def _resume(self, now: float) -> list[Effect]:
-        """Nobody has a state to give: goes on with the own one."""
+        """Nobody has a state to give: goes on with the own one, or looks again for one to begin with."""
         self.recovery.give_up()
         if self.phase != "recovering":
             return []
+        if not self.greeting.begun:
+            self.phase = "gathering"
+            return [*self.gathering.again(now), *self._gather(now)]
         self.phase = "running"
         return [Report("kept_own_state", {"round": self.rounds.round_id}), *self.rounds.resume(now), *self.greeting.to_all()]
 
@@ -386,12 +389,9 @@ class Peer:
 
     def _on_change(self, change: Change, now: float) -> list[Effect]:
         self.ending.note(change, now)
-        fields: dict[str, Any] = {"subject": change.peer, "round": self.rounds.round_id}
-        if change.what in ("skip", "dead", "suspect", "left"):
-            fields |= {"reason": change.reason, "by": change.by}
         # Who has finished passes nobody over any more: the others' connections close one after the other, and that is no news.
         told = change.what != "skip" or self.phase != "draining"
-        effects: list[Effect] = [Report(change.what, fields)] if told else []
+        effects: list[Effect] = [Report(change.what, change.fields(self.rounds.round_id))] if told else []
         if change.what == "joined" and self.phase != "unprepared":
             effects.append(self.greeting.to(change.peer))
         if self.phase == "gathering":
@@ -405,7 +405,7 @@ class Peer:
     def _watch_quorum(self, now: float) -> list[Effect]:
         """Says when too few are left for a round, and gives up when none come back in time."""
         if self.phase not in ("running", "recovering"):
-            return []
+            return [self._again("watch", now + WATCH_INTERVAL_S)] if self.phase == "gathering" else []
         self.membership.stall_after_s = STALL_ROUNDS * self.rounds.deadline.round_timeout_s()
         reports, halt = self.quorum_watch.look(self.rounds.roster, self.rounds.quorum(), self.rounds.round_id, now)
         if halt is not None:

@@ -7,7 +7,41 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
+from .donating import NO_STATE, TAKES_OVER
 from .messages import DIGEST_BYTES, PeerId, Voucher
+
+SURE_TURNS = 2
+"""So often everybody has to say so: who takes over a state meanwhile has one the second time."""
+
+
+@dataclass(slots=True)
+class Emptiness:
+    """Has anybody a state? In each turn all who can be asked are."""
+
+    f: int
+    turns: int = 0  # one after the other in which nobody was found to have one
+    _said: dict[PeerId, str] = field(default_factory=dict)  # in this turn, why they give none
+
+    def clear(self) -> None:
+        self._said.clear()
+        self.turns = 0
+
+    def hear(self, peer: PeerId, reason: str) -> None:
+        """It gives none."""
+        self._said[peer] = reason
+
+    def turn_is_over(self, asked: Collection[PeerId], waited: bool) -> None:
+        """Who has not said that it has none may have one, and who takes one over will. But up to f of them may be liars, once we
+        have ``waited`` for longer than an honest peer needs."""
+        others = [peer for peer in asked if self._said.get(peer) != NO_STATE]
+        empty = len(others) <= (self.f if waited else 0) and TAKES_OVER not in self._said.values()
+        self.turns = self.turns + 1 if empty else 0
+        self._said.clear()
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether nobody has one."""
+        return self.turns >= SURE_TURNS
 
 
 @dataclass(slots=True)

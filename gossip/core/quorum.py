@@ -10,6 +10,7 @@ from .messages import PeerId
 from .settings import CoreSettings
 
 WATCH_INTERVAL_S = 1.0
+STALL_ROUNDS = 2.0  # round timeouts without progress after which a trainer counts as stalled
 
 
 def quorum_of(settings: CoreSettings, n: int) -> int:

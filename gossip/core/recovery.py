@@ -18,16 +18,15 @@ With f = 0, and in gossip rounds, where replicas differ, one donor after the oth
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Literal, Protocol, TypeAlias
 
-from .donating import AHEAD_MAX, NO_STATE, TAKES_OVER, CopyExpires, Donor, Source, parts_of, vouched_digest
+from .donating import AHEAD_MAX, NO_STATE, TAKES_OVER, CopyExpires, Donor, Source, core_of, parts_of, vouched_digest
 from .events import Effect, Payload, Received, Report, Restore, Restored, Send, Token
 from .messages import PeerId, StateOffer, StateRequest, Voucher
 from .pieces import Gathering, Outline
-from .polls import Poll
+from .polls import Emptiness, Poll
 from .record import record
 from .rests import Rests
 from .settings import CoreSettings
@@ -101,7 +100,9 @@ class Recovery:
         self._rests = Rests(settings.membership.probe_interval_s)
         self._offer: StateOffer | None = None
         self._rest: Payload | None = None  # of what is offered, all but the pieces
-        self._has_own = False  # a state that it can go on with as long as it has not begun to take another
+        self._untouched = True  # it has not begun to take another state
+        self._has_own = False  # of the rounds, which it can go on with so long
+        self._emptiness = Emptiness(need - 1)
         self._began_at = 0.0
         self._tries = 0
         self.poll = Poll(settings.seed)
@@ -115,7 +116,7 @@ class Recovery:
             case StateRequest() as request:
                 # Who may yet go back to its own state is not one that has none: else one liar would be all who have one, where
                 # all others have left their branches at once.
-                back = self.stage != "idle" and self._has_own
+                back = self.stage != "idle" and (self._has_own or self.pieces is not None or not self._untouched)
                 return self.giving.on_request(event.sender, request, "" if able else TAKES_OVER if back else NO_STATE, now)
             case Voucher() as voucher:
                 return self._on_voucher(event.sender, voucher, now)
@@ -132,6 +133,8 @@ class Recovery:
             return []
         self._asked.clear()
         self._has_own, self._began_at, self._tries, self.agreed, self.vouchers = has_own, now, 0, None, ()
+        self._untouched = True
+        self._emptiness.clear()
         self._liars.clear()
         self._rests.clear()
         return [Report("recovering", {"reason": reason, "from": first}), *self._again(first, now)]
@@ -175,6 +178,7 @@ class Recovery:
             first = fresh[0] if fresh else None
         if first is None:
             self._asked.clear()  # everybody was asked: begin again when the timer fires
+            self._emptiness.turn_is_over(donors, self._has_waited(now))
             return self._wait("asking", None, self.settings.membership.probe_interval_s, now)
         self._asked.add(first)
         return self._request_state(first, 0, now)
@@ -206,10 +210,13 @@ class Recovery:
     def in_vain(self, timer: RecoveryTimer) -> bool:
         """Whether everybody was asked, nobody had a state to give, and the own one is whole: it has to do, then.
 
-        Else peers that all leave their branches at once, each for another's, would wait for each other for ever.
+        Else peers that all leave their branches at once, each for another's, would wait for each other for ever; and so would
+        those that want to begin with the weights of one that has gone.
         """
-        if not self._has_own or self.donor is not None or not isinstance(timer, AskAnother) or timer.nonce != self._nonce:
+        if not self._untouched or self.donor is not None or not isinstance(timer, AskAnother) or timer.nonce != self._nonce:
             return False
+        if not self._has_own:
+            return self._emptiness.is_sure
         if self.stage != "polling":
             return self.stage == "asking"
         # Who has finished, or was asked about another round than its own, has a state all the same.
@@ -274,6 +281,8 @@ class Recovery:
         if outdated or sender not in self.poll.asked or sender in self.poll.votes:
             return []
         self.poll.votes[sender] = voucher
+        if not voucher.digest:
+            self._emptiness.hear(sender, voucher.reason)
         if voucher.digest or voucher.round_id:  # else it has not begun: its node answers for a trainer that is still to come
             self.swarm.heard_in(sender, voucher.round_id)
         return self._count(now) if voucher.digest else self._widen(now) + self._count(now)
@@ -306,6 +315,7 @@ class Recovery:
 
     def _pause(self, now: float) -> list[Effect]:
         self.poll.paused = True
+        self._emptiness.turn_is_over(self.swarm.donors(), self._has_waited(now))
         return self._wait("polling", None, self.settings.membership.probe_interval_s, now)
 
     def _enough(self, now: float) -> int:
@@ -316,9 +326,11 @@ class Recovery:
         here = [peer for peer in known if peer in self.poll.votes or not self.swarm.is_gone(peer)]
         may_have = [peer for peer in here if peer not in without]
         within_reach = [peer for peer in self.swarm.donors() if peer not in without]
-        waited = now - self._began_at > self.settings.rounds.round_timeout_s
-        few = len(may_have) < self.need or (waited and len(within_reach) < 2 * self.need - 1)
+        few = len(may_have) < self.need or (self._has_waited(now) and len(within_reach) < 2 * self.need - 1)
         return 1 if few else self.need
+
+    def _has_waited(self, now: float) -> bool:
+        return now - self._began_at > self.settings.rounds.round_timeout_s
 
     def _agree(self, group: list[PeerId], now: float) -> list[Effect]:
         """Has one of ``group`` send what they all vouch for."""
@@ -348,6 +360,7 @@ class Recovery:
         if sender != self.donor:
             return []
         if payload is None or not offer.digest:
+            self._emptiness.hear(sender, offer.reason)
             return [Report("no_state", {"from": sender, "reason": offer.reason}), *self._another(now)]
         outline = Outline.read(offer.outline) if offer.outline else None
         fits = payload.digest == offer.digest and not offer.piece and self._is_agreed(offer, payload)
@@ -362,7 +375,7 @@ class Recovery:
         return self._fetch(self.pieces, now)
 
     def _restore(self, offer: StateOffer, payload: Payload) -> list[Effect]:
-        self.stage, self._has_own = "restoring", False
+        self.stage, self._has_own, self._untouched = "restoring", False, False
         return [Restore(offer.round_id, payload, self.agreed is None or self._takes_settings)]
 
     def _fetch(self, pieces: Gathering, now: float) -> list[Effect]:
@@ -426,7 +439,7 @@ class Recovery:
         problem = event.error
         if not problem:
             try:
-                self.source.adopt(offer.round_id, offer.chain, _unpacked(offer.core))
+                self.source.adopt(offer.round_id, offer.chain, core_of(offer))
             except (ValueError, OverflowError) as error:
                 problem = str(error)
         if problem:
@@ -435,14 +448,3 @@ class Recovery:
         self.give_up()
         self.giving.restart()
         return [Report("restored", {"round": offer.round_id, "from": self.donor, "nbytes": nbytes})], True
-
-
-def _unpacked(core: bytes) -> tuple[Any, ...]:
-    """Raises ValueError (of which a JSON error is one) when it is not a snapshot."""
-    try:
-        snapshot = json.loads(core)
-    except RecursionError as error:
-        raise ValueError("the snapshot is nested too deep") from error
-    if not isinstance(snapshot, list):
-        raise ValueError("the snapshot is not a list")
-    return tuple(snapshot)

@@ -26,7 +26,7 @@ class Returning:
 
     def __init__(self, rounds: RollingRounds, timers: Timers[Any], greeting: Greeting, others: Others, ending: Ending) -> None:
         self.rounds, self.timers, self.greeting, self.others, self.ending = rounds, timers, greeting, others, ending
-        greeting.branch = rounds.astray.sides.told
+        greeting.branch, greeting.begin_branch = rounds.astray.sides.told, rounds.agreed.lineage.begin
         self._under_way = False
         self._turns = 0
 

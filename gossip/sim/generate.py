@@ -46,7 +46,7 @@ from gossip.world_faults import (
 )
 
 from .bearable import bearable_of
-from .late_starts import begun_late
+from .late_starts import begun_late, disturbed
 from .lots import Lots
 from .schedule import KINDS_MIN, PEERS_MAX, Schedule
 from .situations import situated, standing
@@ -170,7 +170,8 @@ def generate(
     chosen_by_all = (peers, topology, aggregator, world) != (None, None, None, None)
     if chosen_by_all:
         return made_up
-    for make in (situated, lambda drawn: begun_late(drawn, (RULES | JOINT)[drawn.aggregator]), standing):
+    need = (RULES | JOINT)[base.aggregator]
+    for make in (situated, lambda drawn: begun_late(drawn, need), standing, lambda drawn: disturbed(drawn, need)):
         if (other := make(made_up)) is not made_up:
             return _weighted(other)
     return _weighted(made_up)

@@ -1,17 +1,19 @@
-"""Starts at which not everybody is there: the others begin with ``--min-peers``. Someone comes later, or never does.
+"""Starts at which not everybody is there, or does not stay there.
 
-A machine boots late or never, a job waits in its queue, a trainer reads its data for longer than the others do.
+A machine boots late or never, a job waits in its queue, a trainer reads its data for longer than the others do: these begin with
+``--min-peers``. Or just the peer with whose weights all are to begin dies, hangs or is cut off before anybody has them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 
-from gossip.fault_kinds import Crash, Liar
+from gossip.fault_kinds import Crash, Hang, Liar, Restart
 from gossip.fault_tables import Fault
 from gossip.start_faults import LateStart, LateTrainer, NeverStarts, StartFault
-from gossip.world_faults import STATE_LIES, Leave, NodeLie
+from gossip.world_faults import STATE_LIES, KillTrainer, Leave, NodeLie, Partition
 
 from .bearable import bearable_of
 from .lots import Lots
@@ -25,6 +27,11 @@ ROBUST, MEDIAN_OF = 0.5, 3  # of those with a mean: a median, where it has updat
 WAYS = ("boots late", "prepares long", "prepares long", "never")
 PATIENCE_S = (0.2, 1.5)
 LATE_S = (1.0, 15.0)
+FIRST_SHARE = 0.06
+"""Of those in which nobody is late: something happens in the first moments."""
+FIRST_S = (0.03, 0.4)  # all have been heard of, and one is about to give its weights to the others
+LOWEST = 0.6  # the share of them in which it happens to peer 0, whose weights they are
+AWAY_S = (0.3, 4.0)
 BEGUN_S = 3.0
 """After the patience: whoever is there has begun by then, and who is gone before is one too many to be missing."""
 
@@ -54,10 +61,45 @@ def begun_late(drawn: Schedule, need: int) -> Schedule:
     kept = [fault for fault in drawn.faults if not _is_of(never, fault) and not (never and _goes_before(early_s, fault))]
     faults = bearable_of([*late, *kept], n)
     gone = sum(isinstance(fault, Crash | Leave | NeverStarts) for fault in faults)
-    told = any(isinstance(fault, Liar) or (isinstance(fault, NodeLie) and fault.lie in STATE_LIES) for fault in faults)
+    told = any(_is_told(fault) for fault in faults)
     if need + gone > n or len({type(fault) for fault in faults}) < KINDS_MIN:
         return drawn
     return replace(made, min_peers=n - count, patience_s=patience_s, apart=apart < APART and not told, faults=faults)
+
+
+def disturbed(drawn: Schedule, need: int) -> Schedule:
+    """The schedule with weights of its own for each peer, and one peer that dies, hangs or is cut off while they begin; or just
+    as it was drawn.
+
+    Args:
+        need: Updates that the rule needs against the liars there are.
+    """
+    lots = Lots(Random(f"schedule/{drawn.seed}/first moments"), drawn.peers, drawn.active_s)
+    lot, lowest, order = lots.random.random(), lots.random.random() < LOWEST, lots.peers()
+    at_s, for_s, way = lots.ms(*FIRST_S), lots.long(*AWAY_S), lots.random.choice(FIRST)
+    if lot >= FIRST_SHARE or any(_is_told(fault) for fault in drawn.faults):
+        return drawn
+    peer = 0 if lowest else order[0]
+    first = way(peer, tuple(other for other in range(drawn.peers) if other != peer), at_s, for_s)
+    faults = bearable_of([first, *drawn.faults], drawn.peers)
+    gone = sum(isinstance(fault, Crash | Leave) for fault in faults)
+    if first not in faults or need + gone > drawn.peers or len({type(fault) for fault in faults}) < KINDS_MIN:
+        return drawn
+    return replace(drawn, apart=True, faults=faults)
+
+
+FIRST: tuple[Callable[[int, tuple[int, ...], float, float], Fault], ...] = (
+    lambda peer, others, at_s, for_s: Crash(peer, at_s=at_s),
+    lambda peer, others, at_s, for_s: Restart(peer, None, for_s, at_s),
+    lambda peer, others, at_s, for_s: KillTrainer(peer, at_s, for_s),
+    lambda peer, others, at_s, for_s: Hang(peer, None, for_s, at_s),
+    lambda peer, others, at_s, for_s: Partition(((peer,), others), at_s, for_s),
+)
+
+
+def _is_told(fault: Fault) -> bool:
+    """Whether it is a lie that there need to be two honest peers against, who say the same."""
+    return isinstance(fault, Liar) or (isinstance(fault, NodeLie) and fault.lie in STATE_LIES)
 
 
 def _start(way: str, peer: int, at_s: float) -> StartFault:

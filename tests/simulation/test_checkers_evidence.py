@@ -131,7 +131,7 @@ def test_s6_who_was_disturbed_may_be_accused(disturbed: Callable[[Swarm[Peer]], 
     disturbed(swarm)
     swarm.run_for(0.1)
     at_a_timer(swarm, accuse_1)
-    swarm.run_for(0.05)
+    swarm.run_for(0.15)
     assert swarm.hosts[0].core.membership.standing == 0
     assert swarm.reports(0, "suspect")
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from random import Random
 
 import pytest
+from effort import effort
 from test_joining import SEEDS
 
 from gossip.core.messages import PeerId
 from gossip.core.peer import Peer
 from gossip.core.settings import CoreSettings, RoundSettings
-from gossip.fault_kinds import Crash, Restart
+from gossip.fault_kinds import Crash, Hang, Restart
 from gossip.faults import Fault, from_toml
 from gossip.sim.checkers import all_checkers
 from gossip.sim.driver import Swarm, address
@@ -21,6 +23,7 @@ from gossip.sim.schedule import Schedule
 from gossip.sim.toy_trainer import ToyTrainer
 from gossip.start_faults import LateStart, LateTrainer, NeverStarts
 from gossip.topologies import load
+from gossip.world_faults import KillTrainer, Loss, NodeLie, Partition
 
 LATE = 3
 PREPARES_S = 4.0
@@ -119,6 +122,72 @@ def test_whose_weights_all_await_may_die_before_it_gave_them_and_come_back_with_
     """The others await what nobody has: it is not taken for what most begin with."""
     again = Schedule(1, peers=peers, active_s=8.0, duration_s=14.0, apart=True, faults=(Restart(0, None, 1.0, at_s),))
     outcome = run(again.checked())
+    assert outcome.violation is None, outcome.violation
+    assert outcome.rounds > 8
+
+
+@pytest.mark.parametrize("at_s", effort([0.08, 0.14], [0.06, 0.08, 0.1, 0.115, 0.122, 0.127, 0.13, 0.14, 0.156]))
+@pytest.mark.parametrize(("peers", "f"), [(3, 0), (4, 0), (4, 1), (5, 1)])
+def test_whose_weights_all_await_may_die_for_good_before_it_gave_them(peers: int, f: int, at_s: float) -> None:
+    """Nobody has them: the others begin with those of the next."""
+    rule = "median" if f else "mean"
+    gone = Schedule(
+        1, peers=peers, f=f, aggregator=rule, active_s=8.0, duration_s=14.0, apart=True, faults=(Crash(0, at_s=at_s),)
+    )
+    outcome = run(gone.checked())
+    assert outcome.violation is None, outcome.violation
+    assert outcome.rounds > 8
+    assert outcome.reports["nobody_has_begun"] >= peers - 1
+
+
+@pytest.mark.parametrize("lie", ["kept_states", "broken_states", "swapped_states"])
+def test_a_liar_whose_weights_all_await_and_that_gives_none_is_passed_over(lie: str) -> None:
+    """It says that it has begun, and goes on saying so."""
+    lying = Schedule(
+        1, peers=5, f=1, aggregator="median", active_s=16.0, duration_s=22.0, apart=True, faults=(NodeLie(lie, (0,)),)
+    )
+    outcome = run(lying.checked())
+    assert outcome.violation is None, outcome.violation
+    assert outcome.struck == {f"lie_{lie}": 1}
+    assert outcome.rounds > 20
+
+
+def at_the_start(seed: int) -> Schedule:
+    """Each peer has weights of its own, and in the first moments one or two of them die, come back, hang or are cut off."""
+    lots = Random(f"lost start {seed}")
+    peers, at_s, for_s = lots.choice((3, 4, 5, 6)), round(lots.uniform(0.03, 0.4), 4), lots.choice((0.5, 1.0, 2.0, 3.0))
+    f, who = lots.choice((0, 1)) if peers > 3 else 0, lots.choice((0, 0, 0, 1, 2))
+    others, then_s = tuple(peer for peer in range(peers) if peer != who), round(at_s + lots.uniform(0.0, 2.0), 4)
+    next_one, cut_off = (who + 1) % peers, Partition(((who,), others), at_s, for_s)
+    faults: tuple[Fault, ...] = lots.choice(
+        (
+            (Crash(who, at_s=at_s),),
+            (Restart(who, None, for_s, at_s),),
+            (Hang(who, None, for_s, at_s),),
+            (cut_off,),
+            (KillTrainer(who, at_s, for_s),),
+            (Crash(who, at_s=at_s), Restart(next_one, None, for_s, then_s)),
+            (Loss(0.2, 0.02, 3.0), Crash(who, at_s=at_s)),
+            (cut_off, Crash(next_one, at_s=then_s)),
+        )
+    )
+    drawn = Schedule(seed, peers=peers, f=f, active_s=8.0, duration_s=14.0, apart=True, faults=faults)
+    return replace(drawn, aggregator="median" if f else "mean").checked()
+
+
+@pytest.mark.parametrize("seed", range(effort(40, 400)))
+def test_whatever_befalls_the_first_moments_all_begin_with_the_same(seed: int) -> None:
+    """L2 and L3: they do begin. S9 and L5: on one branch."""
+    outcome = run(at_the_start(seed))
+    assert outcome.violation is None, outcome.violation
+    assert outcome.rounds > 2
+
+
+def test_what_a_former_life_said_of_the_first_round_is_void_when_the_peer_comes_with_other_weights() -> None:
+    """Seed 298: an update of peer 0's first life was kept for the round, and named a branch that nobody is on: peer 1 wanted to
+    change to it for ever, and peer 0 to that of peer 1."""
+    faults = (Crash(2, at_s=0.0988), Restart(0, None, 2.0, 0.3981))
+    outcome = run(Schedule(298, peers=3, active_s=8.0, duration_s=14.0, apart=True, faults=faults).checked())
     assert outcome.violation is None, outcome.violation
     assert outcome.rounds > 8
 

@@ -112,6 +112,18 @@ def test_another_digest_is_a_fork_from_then_on() -> None:
     assert theirs.stance(2, ours.head) == "unknown"
 
 
+def test_who_begins_with_other_weights_is_on_another_branch_from_the_first_round_on() -> None:
+    ours, same, theirs = (Lineage(RUN, LINEAGE) for _ in range(3))
+    for lineage, weights in ((ours, b"weights"), (same, b"weights"), (theirs, b"others")):
+        lineage.begin(weights)
+    assert ours.stance(0, same.head) == "same"
+    assert ours.stance(0, theirs.head) == "fork"
+    assert ours.stance(0, genesis(RUN, LINEAGE)) == "fork"
+    ours.append([commit(0, parent=ours.head)])
+    with pytest.raises(AssertionError, match="round 0, not 1"):
+        ours.begin(b"others")
+
+
 def test_a_commit_that_does_not_follow_is_our_bug() -> None:
     ours = Lineage(RUN, LINEAGE)
     for wrong in (commit(1), commit(0, shard=1), commit(0, parent=b"x" * 16), commit(0, lineage=b"line-002")):

@@ -20,6 +20,7 @@ from gossip.core.events import (
     Go,
     Payload,
     Received,
+    Report,
     Restore,
     Restored,
     Row,
@@ -206,7 +207,7 @@ class TakesOverTheDonorsState(Checker):
 
     invariant = "S12"
     events = (SnapshotTaken,)
-    effects = (Restore, Committed, Update)
+    effects = (Restore, Committed, Update, Report)
     afters = (Restored,)
 
     def __init__(self, circumstances: Circumstances | None = None) -> None:
@@ -219,9 +220,6 @@ class TakesOverTheDonorsState(Checker):
     def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
         self._first.pop(peer, None)
         self._misled.forget(peer)
-        rounds = rolling_of(peer_core(swarm, peer))
-        if rounds is not None:
-            self._heads.setdefault(0, {})[rounds.chain] = None
 
     def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
         if isinstance(event, SnapshotTaken):
@@ -231,6 +229,9 @@ class TakesOverTheDonorsState(Checker):
         match effect:
             case Committed():
                 self._heads.setdefault(effect.commit.round_id + 1, {})[effect.chain] = None
+            case Report("ready"):
+                if (rounds := rolling_of(peer_core(swarm, peer))) is not None:
+                    self._heads.setdefault(0, {})[rounds.chain] = None
             case Restore():
                 self._on_restore(swarm, peer, effect)
             case Send(_, Update() as update):

@@ -69,9 +69,7 @@ class AppliedOnce(Checker):
 
     def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
         self._told.pop(peer, None)
-        rounds = rolling_of(peer_core(swarm, peer))
-        self._places[peer] = _Place(0, rounds.chain if rounds is not None else b"")
-        self._pending[peer] = []
+        self._places[peer], self._pending[peer] = _Place(0, b""), []
 
     def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
         if isinstance(event, Restored) and not event.error:
@@ -104,6 +102,8 @@ class AppliedOnce(Checker):
         elif isinstance(effect, Report):
             if effect.event == "restored":
                 self._settle(swarm, peer)
+            elif effect.event == "ready" and (rounds := rolling_of(peer_core(swarm, peer))) is not None:
+                self._places[peer].head = rounds.chain
         elif isinstance(effect, Apply):
             place, core = self._places[peer], peer_core(swarm, peer)
             rolling = rolling_of(core) is not None

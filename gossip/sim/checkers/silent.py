@@ -141,10 +141,6 @@ class SilencesFollowTheCommits(Checker):
 
     def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
         self._turns[peer], self._pending[peer], self._waited[peer] = [], [], {}
-        core = peer_core(swarm, peer)
-        rounds = rolling_of(core)
-        if core is not None and rounds is not None:
-            self._histories.setdefault(rounds.chain, Waits(core.settings.trust, core.settings.f))
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
         core = peer_core(swarm, peer)
@@ -155,6 +151,8 @@ class SilencesFollowTheCommits(Checker):
                 self._turns[peer].append((effect.fields["subject"], effect.event))
             elif effect.event == "attempt" and effect.fields["reason"].endswith("in time"):
                 self._on_wait(peer, core, effect)
+            elif effect.event == "ready" and (rounds := rolling_of(core)) is not None:
+                self._histories.setdefault(rounds.chain, Waits(core.settings.trust, core.settings.f))
         elif isinstance(effect, Send):
             if isinstance(effect.message, Commit) and effect.message.server == peer and type(swarm.handling) is Aggregated:
                 self._judge_charges(swarm, peer, core, effect.message)

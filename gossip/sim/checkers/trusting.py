@@ -38,15 +38,13 @@ class TrustFollowsTheCommits(Checker):
 
     def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
         self._changes[peer], self._pending[peer] = [], []
-        core = peer_core(swarm, peer)
-        rounds = rolling_of(core)
-        if core is not None and rounds is not None:
-            self._ledgers.setdefault(rounds.chain, Ledger(core.settings.trust, core.settings.f))
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
         if isinstance(effect, Report):
             if effect.event in TOLD:
                 self._changes[peer].append((effect.fields["subject"], effect.event))
+            elif effect.event == "ready" and (core := peer_core(swarm, peer)) is not None and (rounds := rolling_of(core)):
+                self._ledgers.setdefault(rounds.chain, Ledger(core.settings.trust, core.settings.f))
         elif isinstance(effect, Committed):
             self._pending[peer].append(effect)
         elif isinstance(effect, Aggregate):
