@@ -10,8 +10,8 @@ wrong one is not asked again, and what is here stays, whoever else fails. A piec
 else does but time (``rests``), so nobody is asked often who answers soon and gives nothing.
 
 Nobody can be asked for more than there is. When fewer than f + 1 others are left that can have a state (the rest is dead, or
-says that it has none), or no more than 2f are within reach and they do not agree in the time of a round, then what most of them
-say is taken, and reported as ``unvouched_state``.
+says that it has none), or those within reach do not agree in the time of a round and are no more than 2f, or are but f not before
+the first round, then what most of them say is taken, and reported as ``unvouched_state``.
 
 With f = 0, and in gossip rounds, where replicas differ, one donor after the other is asked until one delivers.
 """
@@ -37,9 +37,7 @@ STATE_TIMES = 7
 step: of Adam with AMSGrad three times the parameters, and twice that where these have 16 bits."""
 STATE_SLACK = 2**20  # and this much larger
 AHEAD_ROUNDS = 2  # how far ahead the first round is that is named; four times as far each time
-REMIND_S = (
-    1.0  # who has not answered is asked again: the question or the answer may be lost, and those who have finished do not wait
-)
+REMIND_S = 1.0  # who has not answered is asked again: question or answer may be lost, and who has finished does not wait
 HURRY_S = 0.25  # enough have answered, and do not agree, or all but f: the others have so long
 STRICT_TRIES = 2  # so often those who agree have to agree on what scripts set, too
 TRIES_MAX = 6  # of one that has a state of its own to go back to
@@ -326,8 +324,10 @@ class Recovery:
         here = [peer for peer in known if peer in self.poll.votes or not self.swarm.is_gone(peer)]
         may_have = [peer for peer in here if peer not in without]
         within_reach = [peer for peer in self.swarm.donors() if peer not in without]
-        few = len(may_have) < self.need or (self._has_waited(now) and len(within_reach) < 2 * self.need - 1)
-        return 1 if few else self.need
+        # And the weights that a run begins with are one peer's at first.
+        beyond = [peer for peer in within_reach if peer not in self.poll.votes or self.poll.votes[peer].round_id > 0]
+        scarce = len(within_reach) < 2 * self.need - 1 or len(beyond) < self.need
+        return 1 if len(may_have) < self.need or (scarce and self._has_waited(now)) else self.need
 
     def _has_waited(self, now: float) -> bool:
         return now - self._began_at > self.settings.rounds.round_timeout_s

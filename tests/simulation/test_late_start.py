@@ -10,11 +10,13 @@ import pytest
 from effort import effort
 from test_joining import SEEDS
 
-from gossip.core.messages import PeerId
+from gossip.core.events import Payload
+from gossip.core.messages import Envelope, Hello, PeerId
 from gossip.core.peer import Peer
 from gossip.core.settings import CoreSettings, RoundSettings
 from gossip.fault_kinds import Crash, Hang, Restart
 from gossip.faults import Fault, from_toml
+from gossip.lying import Letter
 from gossip.sim.checkers import all_checkers
 from gossip.sim.driver import Swarm, address
 from gossip.sim.nemesis import name_of
@@ -219,3 +221,31 @@ def test_a_fault_of_the_start_takes_place_when_a_round_has_ended_without_the_pee
     assert outcome.struck == {name_of(fault): 1}
     assert outcome.rounds > 14
     assert run(replace(schedule, min_peers=0, start_timeout_s=8.5, patience_s=1.0)).struck == {}
+
+
+LIAR = 0
+
+
+def flatters(swarm: Swarm[Peer]) -> None:
+    """The liar tells each of the others, before the first round, that it has just their weights."""
+    own = {peer: host.core.greeting for peer, host in swarm.hosts.items()}
+
+    def outgoing(sender: PeerId, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[Letter]:
+        message = envelope.message
+        if sender == LIAR and isinstance(message, Hello) and message.state and own[to].state:
+            envelope = replace(envelope, message=replace(message, state=own[to].state))
+        return [(to, envelope, payload)]
+
+    swarm.outgoing = outgoing
+
+
+@pytest.mark.parametrize("seed", effort((1, 2, 3), tuple(range(1, 21))))
+def test_those_who_were_made_to_begin_apart_come_together(seed: int) -> None:
+    swarm = swarm_of_four(seed, 0.05, apart=True, f=1)
+    flatters(swarm)
+    cores = [swarm.hosts[peer].core for peer in range(4) if peer != LIAR]
+    swarm.run_until(lambda: len({core.rounds.chain for core in cores if core.phase == "running"}) > 1, limit_s=8.0)
+    swarm.run_until(lambda: all(core.rounds.round_id >= 16 for core in cores), limit_s=30.0)
+    trainers = [swarm.trainer(core.local) for core in cores]
+    same = {(trainer.next_round, trainer.digest) for trainer in trainers if isinstance(trainer, ToyTrainer)}
+    assert len(same) == len({next_round for next_round, _ in same}) > 0
