@@ -83,7 +83,12 @@ def disturbed(drawn: Schedule, need: int) -> Schedule:
     first = way(peer, tuple(other for other in range(drawn.peers) if other != peer), at_s, for_s)
     faults = bearable_of([first, *drawn.faults], drawn.peers)
     gone = sum(isinstance(fault, Crash | Leave) for fault in faults)
-    if first not in faults or need + gone > drawn.peers or len({type(fault) for fault in faults}) < KINDS_MIN:
+    if (
+        type(first) in map(type, drawn.faults)
+        or first not in faults
+        or need + gone > drawn.peers
+        or len({type(fault) for fault in faults}) < KINDS_MIN
+    ):
         return drawn
     return replace(drawn, apart=True, faults=faults)
 

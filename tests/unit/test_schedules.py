@@ -16,6 +16,8 @@ from gossip.fault_kinds import Crash, Hang, Liar, Restart
 from gossip.faults import concerned
 from gossip.sim.campaign import Question
 from gossip.sim.generate import JOINT, KINDS, LIES, RULES, WEIGHTED, generate, needs_a_server
+from gossip.sim.late_starts import FIRST_S
+from gossip.sim.lots import BEGIN_S
 from gossip.sim.nemesis import name_of
 from gossip.sim.schedule import Schedule, without_peer
 from gossip.sim.situations import BRIEF_S, SHARE, SITUATIONS, STANDING, STAY_LEAST
@@ -134,7 +136,18 @@ def test_a_tenth_of_the_schedules_begin_without_somebody_and_those_who_are_there
         assert not never & {getattr(f, "peer", None) for f in schedule.faults if not isinstance(f, NeverStarts)}
         assert len(gone) < (schedule.peers - len(never)) / 2
     assert {schedule.apart for schedule, _ in begun} == {True, False}
-    assert not any(schedule.apart for schedule in MANY if not schedule.min_peers)
+
+
+def test_in_some_schedules_one_dies_hangs_or_is_cut_off_while_all_are_to_begin_with_its_weights() -> None:
+    made = [schedule for schedule in MANY if schedule.apart and not schedule.min_peers]
+    assert 0.01 < len(made) / len(MANY) < 0.04
+    first = [[fault for fault in schedule.faults if (getattr(fault, "at_s", None) or BEGIN_S) <= FIRST_S[1]] for schedule in made]
+    kinds = {type(fault) for (fault,) in first}
+    assert kinds <= {Crash, Restart, KillTrainer, Hang, Partition}
+    assert len(kinds) >= 3
+    lowest = [fault.sides[0] == (0,) if isinstance(fault, Partition) else getattr(fault, "peer", None) == 0 for (fault,) in first]
+    assert 0.4 < sum(lowest) / len(lowest) < 0.95
+    assert not any(isinstance(fault, Liar) for schedule in made for fault in schedule.faults)
 
 
 def test_in_some_schedules_those_who_are_left_are_no_majority_without_the_server_that_lies() -> None:
