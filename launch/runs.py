@@ -19,7 +19,7 @@ from gossip.tasks import write_settings
 from gossip.telemetry import write_json
 from gossip.transport.curve import KeyPair, new_pair
 
-from . import alone, feasible, launchers, summary
+from . import alone, feasible, launchers, missed, summary
 from .entrance import Entrance
 from .outcome import Outcome
 from .run_state import RUNS
@@ -96,7 +96,7 @@ def finish(folder: Path, outcome: Outcome, screen: Screen, as_json: bool) -> int
         print(json.dumps(summary))
     else:
         screen.say(f"{summary['status']} after {summary['rounds']} rounds, {outcome.wall_s:.1f} s: {folder / 'summary.json'}")
-    for line in alone.told(summary["alone"]):
+    for line in [*alone.told(summary["alone"]), *missed.told(summary["faults_missed"], summary["rounds"])]:
         screen.say(line)
     if summary["finished"] and not summary["rounds"]:
         screen.say("! no round was trained: each peer ran the script by itself, and nothing was exchanged")

@@ -14,6 +14,7 @@ from gossip.telemetry import JsonLines, read_json, read_lines, write_json
 
 from . import history
 from .alone import trained_alone
+from .missed import missed
 from .run_state import event_files
 from .view import RunView
 
@@ -113,6 +114,7 @@ def build(folder: Path, exit_code: int, wall_s: float) -> dict[str, Any]:
         "aggregator": config.aggregator,
         "f": config.f,
         "faults": list(config.faults),
+        "faults_missed": missed(plan, events, elsewhere),
         "liars": sorted(plan.liars),
         "rounds": last + 1 - len(lost),
         "accuracy": _accuracy(view, survivors, evaluation),

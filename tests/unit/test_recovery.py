@@ -9,7 +9,17 @@ import numpy as np
 import pytest
 
 from gossip.core.digests import digests_of
-from gossip.core.donating import AHEAD_MAX, COPIES_MAX, MOVED_ON, NO_STATE, TAKERS_MAX, TOO_EARLY, CopyExpires, vouched_digest
+from gossip.core.donating import (
+    AHEAD_MAX,
+    COPIES_MAX,
+    MOVED_ON,
+    NO_STATE,
+    TAKERS_MAX,
+    TAKES_OVER,
+    TOO_EARLY,
+    CopyExpires,
+    vouched_digest,
+)
 from gossip.core.events import (
     CancelTimer,
     Effect,
@@ -584,3 +594,48 @@ def test_a_donor_that_has_no_more_rounds_says_so_to_all_who_wait_for_one() -> No
     voucher = answers(bench)[2]
     assert isinstance(voucher, Voucher)
     assert (voucher.round_id, voucher.reason) == (7, ""), "what it holds it vouches for"
+
+
+def answer(bench: Bench) -> str:
+    """Why it has nothing to vouch for, while its trainer holds no state of the rounds."""
+    bench.hear(5, StateRequest(LINEAGE, 99, 0, "voucher"), able=False)
+    (said,) = [message for to, message in bench.said if to == 5 and isinstance(message, Voucher) and message.nonce == 99]
+    bench.said.clear()
+    return said.reason
+
+
+def test_who_takes_over_a_state_does_not_say_that_there_is_none_once_it_is_about_to_have_one() -> None:
+    bench = Bench(f=0)
+    bench.begin()
+    assert answer(bench) == NO_STATE  # who it has asked may have none, or be dead
+    bench.offer(1, 0)
+    assert bench.core.stage == "restoring"
+    assert answer(bench) == TAKES_OVER
+
+
+def test_when_all_have_said_twice_that_there_is_none_it_is_in_vain() -> None:
+    bench, vain = Bench(n=3, f=0), []
+
+    def turn() -> None:
+        for _ in range(2):
+            (asked,) = bench.asked("state")
+            bench.hear(asked, StateOffer(LINEAGE, bench.core._nonce, 0, b"", b"", 0, b"", NO_STATE, SIZES))
+        vain.append(bench.core.in_vain(AskAnother(bench.core._nonce)))
+        bench.wait(bench.settings.membership.probe_interval_s)
+
+    bench.begin()
+    turn()
+    turn()
+    assert vain == [False, True]
+
+
+def test_who_has_begun_to_load_a_state_has_none_of_its_own_to_begin_with() -> None:
+    bench = Bench(n=3, f=0)
+    bench.begin()
+    bench.offer(1, 0)
+    bench.do(bench.core.on_restored(Restored(0, "it does not fit"), bench.now)[0])
+    for _ in range(4):
+        for asked in bench.asked("state"):
+            bench.hear(asked, StateOffer(LINEAGE, bench.core._nonce, 0, b"", b"", 0, b"", NO_STATE, SIZES))
+        assert not bench.core.in_vain(AskAnother(bench.core._nonce))
+        bench.wait(bench.settings.membership.probe_interval_s)
