@@ -201,7 +201,7 @@ class Astray:
         When more peers are on that branch than on ours, we change over; of equals, to the lower hash.
         """
         ours = self.lineage.head
-        if peer == self.local:
+        if peer == self.local or self.lineage.unbegun in (ours, parent):
             return False
         if self.sides.may_differ:
             apart = not self.sides.heard(peer, self.lineage.next_round, parent)

@@ -316,3 +316,12 @@ def core_of(offer: StateOffer) -> tuple[Any, ...]:
     if not isinstance(snapshot, list):
         raise ValueError("the snapshot is not a list")
     return tuple(snapshot)
+
+
+def has_core(offer: StateOffer) -> bool:
+    """Whether it has a snapshot at all. To be asked before the state is loaded: the own one is lost then."""
+    try:
+        core_of(offer)
+    except ValueError:
+        return False
+    return True

@@ -95,7 +95,9 @@ class Lineage:
         self.run, self.id = run, lineage
         self.next_round = 0
         """The round whose commits come next."""
-        self.head = genesis(run, lineage)
+        self.unbegun = genesis(run, lineage)
+        """What ``head`` is as long as this peer has not begun: it is on no branch then."""
+        self.head = self.unbegun
         """H of the round before ``next_round``: the parent of the next commits."""
         self._history: OrderedDict[int, bytes] = OrderedDict({-1: self.head})
 
@@ -135,11 +137,12 @@ class Lineage:
         return self._history.get(round_id - 1, b"")
 
     def stance(self, round_id: int, parent: bytes) -> Stance:
-        """How somebody stands to us who names ``parent`` as H of the round before ``round_id``."""
+        """How somebody stands to us who names ``parent`` as H of the round before ``round_id``. Who has not begun, they or we,
+        may still come to any branch."""
         ours = self.at(round_id - 1)
-        if ours is None:
-            return "unknown"
-        return "same" if ours == parent else "fork"
+        if ours == parent:
+            return "same"
+        return "unknown" if ours is None or self.unbegun in (ours, parent) else "fork"
 
     def _remember(self, round_id: int, chain: bytes) -> None:
         self._history[round_id] = chain

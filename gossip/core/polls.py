@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from typing import Protocol
 
 from .donating import NO_STATE, TAKES_OVER
 from .messages import DIGEST_BYTES, PeerId, Voucher
@@ -14,11 +15,24 @@ SURE_TURNS = 2
 """So often everybody has to say so: who takes over a state meanwhile has one the second time."""
 
 
+class Whom(Protocol):
+    """The other peers, as far as it matters who of them may have a state."""
+
+    def donors(self) -> tuple[PeerId, ...]:
+        """Who can be asked now."""
+
+    def met(self) -> Iterable[PeerId]: ...
+
+    def round_of(self, peer: PeerId) -> int: ...
+
+
 @dataclass(slots=True)
 class Emptiness:
     """Has anybody a state? In each turn all who can be asked are."""
 
+    local: PeerId
     f: int
+    swarm: Whom
     turns: int = 0  # one after the other in which nobody was found to have one
     _said: dict[PeerId, str] = field(default_factory=dict)  # in this turn, why they give none
 
@@ -30,11 +44,17 @@ class Emptiness:
         """It gives none."""
         self._said[peer] = reason
 
-    def turn_is_over(self, asked: Collection[PeerId], waited: bool) -> None:
-        """Who has not said that it has none may have one, and who takes one over will. But up to f of them may be liars, once we
-        have ``waited`` for longer than an honest peer needs."""
-        others = [peer for peer in asked if self._said.get(peer) != NO_STATE]
-        empty = len(others) <= (self.f if waited else 0) and TAKES_OVER not in self._said.values()
+    def turn_is_over(self, waited: bool) -> None:
+        """Who was asked and has not said that it has none may have one, and who takes one over will. But up to f of them may be
+        liars, once we have ``waited`` for longer than an honest peer needs to give what a run begins with.
+
+        Whoever was in a later round has to say so itself, however long it is away: a run is not begun anew while one that has
+        its state may come back.
+        """
+        asked = [peer for peer in self.swarm.donors() if self._said.get(peer) != NO_STATE]
+        far = [peer for peer in self.swarm.met() if peer != self.local and self.swarm.round_of(peer) > 0]
+        may_have = len(asked) > self.f if waited else asked or TAKES_OVER in self._said.values()
+        empty = not may_have and all(self._said.get(peer) == NO_STATE for peer in far)
         self.turns = self.turns + 1 if empty else 0
         self._said.clear()
 

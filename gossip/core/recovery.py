@@ -22,7 +22,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Literal, Protocol, TypeAlias
 
-from .donating import AHEAD_MAX, NO_STATE, TAKES_OVER, CopyExpires, Donor, Source, core_of, parts_of, vouched_digest
+from .donating import AHEAD_MAX, NO_STATE, TAKES_OVER, CopyExpires, Donor, Source, core_of, has_core, parts_of, vouched_digest
 from .events import Effect, Payload, Received, Report, Restore, Restored, Send, Token
 from .messages import PeerId, StateOffer, StateRequest, Voucher
 from .pieces import Gathering, Outline
@@ -100,7 +100,7 @@ class Recovery:
         self._rest: Payload | None = None  # of what is offered, all but the pieces
         self._untouched = True  # it has not begun to take another state
         self._has_own = False  # of the rounds, which it can go on with so long
-        self._emptiness = Emptiness(need - 1)
+        self._emptiness = Emptiness(local, settings.f, swarm)
         self._began_at = 0.0
         self._tries = 0
         self.poll = Poll(settings.seed)
@@ -114,7 +114,7 @@ class Recovery:
             case StateRequest() as request:
                 # Who may yet go back to its own state is not one that has none: else one liar would be all who have one, where
                 # all others have left their branches at once.
-                back = self.stage != "idle" and (self._has_own or self.pieces is not None or not self._untouched)
+                back = self.stage != "idle" and (self._has_own or self.pieces is not None or self.stage == "restoring")
                 return self.giving.on_request(event.sender, request, "" if able else TAKES_OVER if back else NO_STATE, now)
             case Voucher() as voucher:
                 return self._on_voucher(event.sender, voucher, now)
@@ -176,7 +176,7 @@ class Recovery:
             first = fresh[0] if fresh else None
         if first is None:
             self._asked.clear()  # everybody was asked: begin again when the timer fires
-            self._emptiness.turn_is_over(donors, self._has_waited(now))
+            self._emptiness.turn_is_over(self._has_waited(now))
             return self._wait("asking", None, self.settings.membership.probe_interval_s, now)
         self._asked.add(first)
         return self._request_state(first, 0, now)
@@ -313,7 +313,7 @@ class Recovery:
 
     def _pause(self, now: float) -> list[Effect]:
         self.poll.paused = True
-        self._emptiness.turn_is_over(self.swarm.donors(), self._has_waited(now))
+        self._emptiness.turn_is_over(self._has_waited(now))
         return self._wait("polling", None, self.settings.membership.probe_interval_s, now)
 
     def _enough(self, now: float) -> int:
@@ -363,7 +363,7 @@ class Recovery:
             self._emptiness.hear(sender, offer.reason)
             return [Report("no_state", {"from": sender, "reason": offer.reason}), *self._another(now)]
         outline = Outline.read(offer.outline) if offer.outline else None
-        fits = payload.digest == offer.digest and not offer.piece and self._is_agreed(offer, payload)
+        fits = payload.digest == offer.digest and not offer.piece and has_core(offer) and self._is_agreed(offer, payload)
         if not fits or (offer.outline and (outline is None or outline.nbytes + payload.nbytes > self._state_bytes_max)):
             return [Report("bad_state", {"from": sender, "round": offer.round_id}), *self._another(now)]
         self._offer = offer

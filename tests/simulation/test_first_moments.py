@@ -1,0 +1,101 @@
+"""Runs whose peers have weights of their own begin in step under every quorum, and none that has begun begins anew."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import pytest
+from effort import effort
+
+from gossip.core.messages import PeerId
+from gossip.core.peer import Peer
+from gossip.core.settings import CoreSettings, RoundSettings
+from gossip.sim.checkers import all_checkers
+from gossip.sim.driver import Swarm, address
+from gossip.sim.toy_trainer import ToyTrainer
+from gossip.topologies import load
+
+Policy = tuple[Literal["majority", "available"], Literal["pause", "continue"]]
+POLICIES: list[Policy] = [("majority", "pause"), ("available", "pause"), ("majority", "continue")]
+
+
+def swarm_of(n: int, seed: int, f: int = 0, policy: Policy = POLICIES[0], apart: bool = True, **rounds: Any) -> Swarm[Peer]:
+    """``apart``: each life of each peer has weights of its own, as scripts without a seed have."""
+    quorum, on_minority = policy
+    wanted = RoundSettings(quorum=quorum, on_minority=on_minority, round_timeout_s=3.0, **rounds)
+    needed = {"f": f, "updates_for": (1, 3)} if f else {}
+    settings = CoreSettings(b"run-id!!", b"lineage!", seed=seed, peers=tuple(range(n)), rounds=wanted, **needed)
+    plan, folder = load("rolling"), {peer: address(peer, 0) for peer in range(n)}
+
+    def make_core(peer: PeerId, incarnation: int) -> Peer:
+        control, bulk = folder[peer] = address(peer, incarnation)
+        return Peer(peer, incarnation, settings, plan, control=control, bulk=bulk, seeds=dict(folder))
+
+    def make_trainer(peer: PeerId, incarnation: int) -> ToyTrainer:
+        initial = {"initial": peer + 64 * incarnation} if apart else {}
+        return ToyTrainer(peer, seed, incarnation=incarnation, compute_s=(0.1, 0.12), samples_total=997, **initial)
+
+    swarm = Swarm(make_core, n, seed, make_trainer=make_trainer)
+    if quorum == "majority":  # schedules are drawn with it alone, and the checkers know no round that one peer closes by itself
+        swarm.hooks.extend(all_checkers())
+    return swarm
+
+
+def rounds_of(swarm: Swarm[Peer]) -> list[int]:
+    return [host.core.rounds.round_id for host in swarm.hosts.values()]
+
+
+@pytest.mark.parametrize("seed", range(effort(3, 12)))
+@pytest.mark.parametrize(("n", "f"), [(2, 0), (3, 0), (4, 1), (5, 1), (7, 1)])
+@pytest.mark.parametrize("policy", POLICIES, ids="-".join)
+def test_where_nothing_goes_wrong_each_takes_one_state_and_nobody_sees_a_branch(
+    policy: Policy, n: int, f: int, seed: int
+) -> None:
+    """Who has not begun is on no branch: neither does anybody change over to it, nor does it take who has for another side."""
+    swarm = swarm_of(n, seed, f, policy)
+    swarm.run_until(lambda: min(rounds_of(swarm)) >= 12, limit_s=12.0)
+    recovered = [len(swarm.reports(peer, "recovering")) for peer in range(n)]
+    assert sorted(recovered) == [0, *[1] * (n - 1)]
+    assert not any(swarm.reports(peer, "nobody_has_begun") for peer in range(n))
+
+
+@pytest.mark.parametrize("at_s", effort([0.11, 0.14], [0.11, 0.12, 0.13, 0.14, 0.15, 0.16]))
+@pytest.mark.parametrize("seed", range(effort(2, 6)))
+def test_of_two_one_dies_while_they_begin_and_comes_back(seed: int, at_s: float) -> None:
+    swarm = swarm_of(2, seed)
+    swarm.run_for(at_s)
+    swarm.restart(0, 1.0)
+    swarm.run_until(lambda: min(rounds_of(swarm)) >= 8, limit_s=15.0)
+
+
+@pytest.mark.parametrize("cut_off", [False, True], ids=["it hangs", "it is cut off"])
+@pytest.mark.parametrize(("n", "f"), [(3, 0), (5, 1)])
+def test_a_run_goes_on_where_it_was_when_the_only_one_that_has_its_state_was_away(n: int, f: int, cut_off: bool) -> None:
+    """All others were started again. They have heard in which round it was; it is held for dead, and comes back."""
+    swarm = swarm_of(n, 1, f, apart=False)
+    swarm.run_for(6.0)
+    others = list(range(1, n))
+    at = rounds_of(swarm)[0]
+    assert at > 20
+    for peer in others:
+        swarm.restart(peer, 0.3)
+    swarm.run_until(lambda: all(swarm.hosts[peer].core.phase == "recovering" for peer in others), limit_s=3.0)
+    if cut_off:
+        swarm.network.partition([0], others)
+    else:
+        swarm.pause_for(0, 20.0)
+    swarm.run_for(20.0)
+    assert not any(swarm.reports(peer, "ready") for peer in others)
+    swarm.network.heal()
+    swarm.run_until(lambda: min(rounds_of(swarm)) >= at + 8, limit_s=30.0)
+
+
+def test_a_run_whose_peers_were_all_started_again_begins_anew() -> None:
+    """Without checkpoints its state is gone; each says so itself."""
+    swarm = swarm_of(3, 1, apart=False)
+    swarm.run_for(6.0)
+    for peer in range(3):
+        swarm.restart(peer, 0.3)
+        swarm.run_for(0.1)
+    swarm.run_for(3.0)
+    swarm.run_until(lambda: min(rounds_of(swarm)) >= 8, limit_s=20.0)
