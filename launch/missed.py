@@ -10,7 +10,7 @@ from gossip.faults import FaultPlan, concerned
 from gossip.world_faults import LinkFault, NodeLie
 
 STRIKES = Crash | Hang | Restart | LinkFault | NodeLie
-"""Those that have their moment, and are told by whom they strike. Who is slow, or lies about its updates, is and does so all along."""
+"""Those that have their moment, and are told by whom they strike. Who is slow, or lies about its updates, does so all along."""
 
 
 def missed(plan: FaultPlan, events: Iterable[Mapping[str, Any]], elsewhere: Collection[int]) -> list[str]:

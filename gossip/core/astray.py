@@ -201,8 +201,10 @@ class Astray:
         When more peers are on that branch than on ours, we change over; of equals, to the lower hash.
         """
         ours = self.lineage.head
-        if peer == self.local or self.lineage.unbegun in (ours, parent):
+        if peer == self.local:
             return False
+        if self.lineage.unbegun in (ours, parent):
+            return parent != ours  # one of us has not begun, or says so: nobody changes over for that
         if self.sides.may_differ:
             apart = not self.sides.heard(peer, self.lineage.next_round, parent)
             self._weigh()

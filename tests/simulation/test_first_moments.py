@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Literal
 
 import pytest
 from effort import effort
 
-from gossip.core.messages import PeerId
+from gossip.core.events import Payload
+from gossip.core.lineage import genesis
+from gossip.core.messages import Commit, Envelope, Message, PeerId, Update
 from gossip.core.peer import Peer
 from gossip.core.settings import CoreSettings, RoundSettings
+from gossip.lying import Letter
 from gossip.sim.checkers import all_checkers
 from gossip.sim.driver import Swarm, address
 from gossip.sim.toy_trainer import ToyTrainer
@@ -19,7 +23,9 @@ Policy = tuple[Literal["majority", "available"], Literal["pause", "continue"]]
 POLICIES: list[Policy] = [("majority", "pause"), ("available", "pause"), ("majority", "continue")]
 
 
-def swarm_of(n: int, seed: int, f: int = 0, policy: Policy = POLICIES[0], apart: bool = True, **rounds: Any) -> Swarm[Peer]:
+def swarm_of(
+    n: int, seed: int, f: int = 0, policy: Policy = POLICIES[0], apart: bool = True, judged: bool = True, **rounds: Any
+) -> Swarm[Peer]:
     """``apart``: each life of each peer has weights of its own, as scripts without a seed have."""
     quorum, on_minority = policy
     wanted = RoundSettings(quorum=quorum, on_minority=on_minority, round_timeout_s=3.0, **rounds)
@@ -36,7 +42,9 @@ def swarm_of(n: int, seed: int, f: int = 0, policy: Policy = POLICIES[0], apart:
         return ToyTrainer(peer, seed, incarnation=incarnation, compute_s=(0.1, 0.12), samples_total=997, **initial)
 
     swarm = Swarm(make_core, n, seed, make_trainer=make_trainer)
-    if quorum == "majority":  # schedules are drawn with it alone, and the checkers know no round that one peer closes by itself
+    if (
+        judged and quorum == "majority"
+    ):  # schedules are drawn with it alone, and the checkers know no round that one peer closes by itself
         swarm.hooks.extend(all_checkers())
     return swarm
 
@@ -99,3 +107,26 @@ def test_a_run_whose_peers_were_all_started_again_begins_anew() -> None:
         swarm.run_for(0.1)
     swarm.run_for(3.0)
     swarm.run_until(lambda: min(rounds_of(swarm)) >= 8, limit_s=20.0)
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids="-".join)
+@pytest.mark.parametrize("kind", [Commit, Update], ids=lambda kind: kind.__name__)
+def test_who_names_what_it_was_before_anybody_had_begun_is_not_followed(kind: type[Message], policy: Policy) -> None:
+    """A liar may name it in any round. Nothing of such a branch is applied, and nothing raises."""
+    # The checkers would see a fork: the liar holds what it has told nobody.
+    swarm, liar = swarm_of(5, 1, 0, policy, judged=False), 2
+    of_nobody = genesis(b"run-id!!", b"lineage!")
+
+    def outgoing(sender: PeerId, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[Letter]:
+        message = envelope.message
+        if sender == liar and isinstance(message, kind) and isinstance(message, Commit | Update) and message.round_id > 3:
+            told.append(to)
+            envelope = replace(envelope, message=replace(message, parent=of_nobody))
+        return [(to, envelope, payload)]
+
+    told: list[PeerId] = []
+    swarm.outgoing = outgoing
+    honest = [peer for peer in range(5) if peer != liar]
+    swarm.run_until(lambda: min(rounds_of(swarm)[peer] for peer in honest) >= 24, limit_s=60.0)
+    assert told
+    assert len({swarm.hosts[peer].core.rounds.agreed.lineage.at(20) for peer in honest}) == 1
