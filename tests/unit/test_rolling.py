@@ -91,6 +91,8 @@ class Table:
         self.views = [SkippedByHand() for _ in range(n)]
         self.timers = [Timers() for _ in range(n)]
         self.peers = [RollingRounds(i, settings, rolling, self.views[i], self.timers[i]) for i in range(n)]
+        for rounds in self.peers:
+            rounds.agreed.lineage.begin(b"weights")  # before, nobody is on a branch
         self.mail: deque[tuple[int, int, Message, Payload | None]] = deque()
         self.lose: Callable[[int, int, Message], bool] = lambda sender, to, message: False
         self.sent: list[tuple[int, int, Message]] = []
