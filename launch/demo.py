@@ -17,7 +17,7 @@ from gossip.errors import ConfigError
 from gossip.faults import FaultPlan, Liar
 from gossip.telemetry import read_json, write_json
 
-from . import runs
+from . import missed, runs
 from .outcome import Outcome
 from .peer_setup import script_command
 from .screens import LiveScreen, PlainScreen, Screen, is_terminal
@@ -157,6 +157,8 @@ class Demo:
     def _give_up(self, outcome: Outcome, summary: Mapping[str, Any], folder: Path) -> int:
         if self.as_json:
             print(json.dumps(summary))
+        for line in missed.told(summary["faults_missed"]):
+            self._tell(line)
         where = f"at round {outcome.view.round}" if outcome.view.round >= 0 else "before its first round"
         print(f"error: the demo {summary['status']} {where}: {folder}", file=sys.stderr)
         return outcome.exit_code or 1
@@ -235,6 +237,8 @@ def table(rows: Mapping[str, Mapping[str, Any]]) -> list[str]:
         lines.append(f"peer {death['peer']} died in round {death['round']}: {skip}, {dead}")
     for peer, why in first.get("suspicion", {}).items():
         lines.append(f"peer {peer} was suspected from round {why['round']}: {'; '.join(why['reasons'][:2])}")
+    for name, row in rows.items():
+        lines += [line if row is first else f"{name}: {line}" for line in missed.told(row.get("faults_missed", ()))]
     if first.get("replicas_identical") is not None:
         same = "are the same bit for bit" if first["replicas_identical"] else "differ"
         lines.append(f"rounds lost: {first['rounds_lost']}; the survivors' parameters {same}")

@@ -96,7 +96,7 @@ def finish(folder: Path, outcome: Outcome, screen: Screen, as_json: bool) -> int
         print(json.dumps(summary))
     else:
         screen.say(f"{summary['status']} after {summary['rounds']} rounds, {outcome.wall_s:.1f} s: {folder / 'summary.json'}")
-    for line in [*alone.told(summary["alone"]), *missed.told(summary["faults_missed"], summary["rounds"])]:
+    for line in [*alone.told(summary["alone"]), *missed.told(summary["faults_missed"])]:
         screen.say(line)
     if summary["finished"] and not summary["rounds"]:
         screen.say("! no round was trained: each peer ran the script by itself, and nothing was exchanged")

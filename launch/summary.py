@@ -114,7 +114,7 @@ def build(folder: Path, exit_code: int, wall_s: float) -> dict[str, Any]:
         "aggregator": config.aggregator,
         "f": config.f,
         "faults": list(config.faults),
-        "faults_missed": missed(plan, events, elsewhere),
+        "faults_missed": missed(plan, events, view, last, elsewhere),
         "liars": sorted(plan.liars),
         "rounds": last + 1 - len(lost),
         "accuracy": _accuracy(view, survivors, evaluation),

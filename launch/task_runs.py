@@ -14,7 +14,7 @@ from gossip.errors import ConfigError
 from gossip.tasks import Task, meet, slurm_task
 from gossip.telemetry import write_json
 
-from . import feasible, launchers, summary
+from . import feasible, launchers, missed, summary
 from .condor_job import condor_task
 from .outcome import Outcome, telling
 from .runs import COMMAND
@@ -75,6 +75,8 @@ def verdict(folder: Path, code: int) -> int:
     others = [peer for peer in range(found["peers"]) if peer not in finished]
     lost = f"; not: {', '.join(map(str, others))}" if others else ""
     print(f"{found['status']} after {found['rounds']} rounds; came to the end: {', '.join(map(str, finished)) or 'nobody'}{lost}")
+    for line in missed.told(found["faults_missed"]):
+        print(line)
     return int(found["exit_code"]) if finished else code or int(found["exit_code"])
 
 

@@ -79,7 +79,8 @@ def main() -> None:
     if mine == "raise":
         raise ValueError(f"Expected input batch_size (32) to match target batch_size (31) in {PEER}")
     if mine in ("crash", "restart", "late") and INCARNATION == 0:
-        tell("fault", kind="crash" if mine == "crash" else "restart", round=1, **({} if mine == "crash" else {"seconds": 0.1}))
+        again = {} if mine == "crash" else {"fault": f"restart:{PEER}@1+100ms", "seconds": 0.1}
+        tell("fault", kind="crash" if mine == "crash" else "restart", round=1, **again)
         os.killpg(os.getpgrp(), signal.SIGKILL)
     if mine == "killed":
         os.killpg(os.getpgrp(), signal.SIGKILL)

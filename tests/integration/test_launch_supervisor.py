@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from gossip.config import resolve
+from gossip.launch import runs
 from gossip.launch.outcome import Outcome
 from gossip.launch.peer_setup import script_command
 from gossip.launch.supervisor import Supervisor
@@ -20,6 +21,7 @@ from gossip.rendezvous import SeedFolder
 from gossip.telemetry import read_lines
 
 FAKE = Path(__file__).with_name("launch_fake_peer.py")
+ROUNDS = 5  # as that has
 
 
 class Heard:
@@ -139,6 +141,21 @@ async def test_a_peer_that_comes_back_when_all_others_are_done_is_sent_home(tmp_
     assert outcome.finished == [0, 2]
     assert outcome.unplanned == []
     assert any("peer 1 came back too late" in line for line in heard.said)
+
+
+@pytest.mark.parametrize("mode", ["restart@1", "late@1"])
+async def test_the_last_lines_say_which_planned_faults_never_took_place_or_only_by_half(tmp_path: Path, mode: str) -> None:
+    watched, heard = supervisor(tmp_path, mode, faults=["restart:1@1+100ms", "crash:server@50"])
+    begun = ("training", "done") if mode == "restart@1" else ("here",)
+    back = lambda view: view.rows[1].incarnation == 1 and view.rows[1].state in begun  # noqa: E731
+    heard.when.append((back, lambda: (tmp_path / "run" / "go").touch()))
+    outcome = await run(watched)
+    assert runs.finish(tmp_path / "run", outcome, heard, as_json=False) == 0
+    half = "restart:1@1+100ms (peer 1 was started again, but in no round before the end)"
+    assert [line for line in heard.said if line.startswith("! planned")] == [
+        f"! planned, and never took place: crash:server@50 (round {ROUNDS} was the last)",
+        *([f"! planned, and took place only by half: {half}"] if mode == "late@1" else []),
+    ]
 
 
 async def test_a_peer_that_hangs_by_plan_is_woken(tmp_path: Path) -> None:

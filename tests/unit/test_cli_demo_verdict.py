@@ -84,6 +84,13 @@ def test_the_table_says_what_died_and_how_fast_it_was_noticed() -> None:
     assert any("far out" in line for line in lines)
 
 
+def test_the_table_says_which_faults_never_took_place_in_which_run() -> None:
+    late = {"faults_missed": [{"fault": "hang:1@500+1s", "struck": False, "why": "round 399 was the last"}]}
+    lines = table({"suspicion": summary(**late), "mean": summary(**late), "alone": REFERENCE["fault_free"]})
+    line = "! planned, and never took place: hang:1@500+1s (round 399 was the last)"
+    assert [found for found in lines if "never took place" in found] == [line, f"mean: {line}"]
+
+
 def test_a_loss_that_is_not_a_number_has_a_place_in_the_table() -> None:
     lines = table({"mean": summary(loss=None, accuracy={"mean_model": 0.1, "worst_replica": None})})
     assert any("-" in line.split() for line in lines)

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from gossip.config import resolve
-from gossip.faults import parse
-from gossip.launch import history, missed, summary
+from gossip.launch import history, summary
 from gossip.telemetry import JsonLines, to_json, write_json
 
 
@@ -314,23 +313,8 @@ def test_rounds_that_somebody_whose_files_are_elsewhere_has_written_down_are_not
     assert made["samples"] == {"once": 10, "twice": 0, "never": 0}, "as the peers here tell it"
 
 
-PLAN = ["crash:server@50", "restart:1@2+1s", "hang:2@3+500ms", "wrong_results:3", "slow:0*2"]
-
-
-def struck(fault: str, peer: int) -> dict[str, Any]:
-    return {"peer": peer, "event": "fault", "kind": fault.split(":")[0], "round": 3, "fault": fault}
-
-
-def test_faults_that_never_took_place_are_named_and_those_that_go_on_all_along_are_not(tmp_path: Path) -> None:
-    events = [struck("restart:1@2+1s", 1), struck("hang:2@3+500ms", 2), halted(0)]
-    made = summary.build(folder(tmp_path, events, {0: [commit(0)]}, faults=PLAN), 0, 1.5)
-    assert made["faults_missed"] == ["crash:server@50", "wrong_results:3"]
-    (line,) = missed.told(made["faults_missed"], 24)
-    assert line == "! planned, and never took place in 24 rounds: crash:server@50, wrong_results:3"
-    assert missed.told([], 1) == []
-
-
-def test_what_befell_peers_of_another_host_is_not_known() -> None:
-    plan = parse(["crash:server@50", "crash:1@20", "crash:2@20"])
-    assert missed.missed(plan, [], elsewhere=[1]) == ["crash:2@20"]
-    assert missed.missed(plan, [struck("crash:2@20", 2)], elsewhere=[]) == ["crash:server@50", "crash:1@20"]
+def test_a_summary_names_the_faults_that_never_took_place(tmp_path: Path) -> None:
+    events = [{"peer": 1, "event": "ready"}, {"peer": 1, "event": "fault", "kind": "hang", "fault": "hang:1@0+1s"}, halted(1)]
+    plan = ["hang:1@0+1s", "crash:server@50", "slow:1*2"]
+    made = summary.write(folder(tmp_path, events, {0: [commit(0), commit(1)]}, faults=plan), 0, 1.5)
+    assert made["faults_missed"] == [{"fault": "crash:server@50", "struck": False, "why": "round 1 was the last"}]
