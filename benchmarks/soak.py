@@ -199,6 +199,7 @@ def main() -> int:
     if options.train:
         train()
         return 0
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # its run goes on as long as nobody ends it
     with whole_runs.folder(options.into) as into:
         numbers = soak(options, into)
     print(page(numbers))

@@ -258,6 +258,7 @@ def main() -> int:
     if options.side:
         train(options.side, options.rank, options.into)
         return 0
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what it has started would go on for ever
     draw = random.Random(options.seed)
     found: dict[str, list[dict[str, float]]] = {side: [] for side in options.sides}
     for turn in range(options.repetitions):

@@ -48,7 +48,7 @@ def missed(
     return found
 
 
-def told(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+def told(rows: Collection[Mapping[str, Any]]) -> list[str]:
     """Lines for the end of a run: one for all that are missing for the same reason, one for each that is missing by half."""
     never: dict[str, list[str]] = {}
     for row in rows:
