@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Protocol
 
-from .donating import NO_STATE, TAKES_OVER
+from .donating import NO_STATE
 from .messages import DIGEST_BYTES, PeerId, Voucher
 
 SURE_TURNS = 2
@@ -45,16 +45,15 @@ class Emptiness:
         self._said[peer] = reason
 
     def turn_is_over(self, waited: bool) -> None:
-        """Who was asked and has not said that it has none may have one, and who takes one over will. But up to f of them may be
-        liars, once we have ``waited`` for longer than an honest peer needs to give what a run begins with.
+        """Who was asked and has not said that it has none may have one, or be about to. But up to f of them may be liars, once we
+        have ``waited`` for longer than an honest peer needs to give what a run begins with.
 
         Whoever was in a later round has to say so itself, however long it is away: a run is not begun anew while one that has
         its state may come back.
         """
-        asked = [peer for peer in self.swarm.donors() if self._said.get(peer) != NO_STATE]
+        may_have = [peer for peer in self.swarm.donors() if self._said.get(peer) != NO_STATE]
         far = [peer for peer in self.swarm.met() if peer != self.local and self.swarm.round_of(peer) > 0]
-        may_have = len(asked) > self.f if waited else asked or TAKES_OVER in self._said.values()
-        empty = not may_have and all(self._said.get(peer) == NO_STATE for peer in far)
+        empty = len(may_have) <= (self.f if waited else 0) and all(self._said.get(peer) == NO_STATE for peer in far)
         self.turns = self.turns + 1 if empty else 0
         self._said.clear()
 

@@ -10,7 +10,7 @@ from effort import effort
 
 from gossip.core.events import Payload
 from gossip.core.lineage import genesis
-from gossip.core.messages import Commit, Envelope, Message, PeerId, Update
+from gossip.core.messages import Commit, Envelope, Hello, Message, PeerId, Update
 from gossip.core.peer import Peer
 from gossip.core.settings import CoreSettings, RoundSettings
 from gossip.lying import Letter
@@ -130,3 +130,17 @@ def test_who_names_what_it_was_before_anybody_had_begun_is_not_followed(kind: ty
     swarm.run_until(lambda: min(rounds_of(swarm)[peer] for peer in honest) >= 24, limit_s=60.0)
     assert told
     assert len({swarm.hosts[peer].core.rounds.agreed.lineage.at(20) for peer in honest}) == 1
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids="-".join)
+def test_only_who_has_begun_says_on_which_branch_it_is(policy: Policy) -> None:
+    swarm = swarm_of(4, 1, 0, policy)
+    said: list[Hello] = []
+
+    def outgoing(sender: PeerId, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[Letter]:
+        said.extend([envelope.message] if isinstance(envelope.message, Hello) else [])
+        return [(to, envelope, payload)]
+
+    swarm.outgoing = outgoing
+    swarm.run_until(lambda: min(rounds_of(swarm)) >= 4, limit_s=8.0)
+    assert {(hello.begun, bool(hello.chain)) for hello in said} == {(False, False), (True, True)}

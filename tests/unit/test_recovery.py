@@ -635,7 +635,21 @@ def test_who_has_begun_to_load_a_state_has_none_of_its_own_to_begin_with() -> No
     bench.offer(1, 0)
     bench.do(bench.core.on_restored(Restored(0, "it does not fit"), bench.now)[0])
     for _ in range(4):
-        for asked in bench.asked("state"):
-            bench.hear(asked, StateOffer(LINEAGE, bench.core._nonce, 0, b"", b"", 0, b"", NO_STATE, SIZES))
+        while asked := bench.asked("state"):
+            for peer in asked:
+                bench.hear(peer, StateOffer(LINEAGE, bench.core._nonce, 0, b"", b"", 0, b"", NO_STATE, SIZES))
+        assert bench.core.donor is None, "all have said that they have none"
         assert not bench.core.in_vain(AskAnother(bench.core._nonce))
         bench.wait(bench.settings.membership.probe_interval_s)
+
+
+@pytest.mark.parametrize("core", [b"", b"{}", b'"x"', b"\xff", b"[" * 100_000])
+def test_a_state_whose_snapshot_is_none_is_not_loaded(core: bytes) -> None:
+    """The own one would be lost."""
+    bench = Bench(n=3, f=0)
+    bench.begin()
+    bench.hear(1, StateOffer(LINEAGE, bench.core._nonce, 0, CHAIN, TRUE.digest, TRUE.nbytes, core, "", SIZES), TRUE)
+    assert not bench.restores
+    assert bench.told()[-1] == "bad_state"
+    bench.offer(2, 0)
+    assert len(bench.restores) == 1
