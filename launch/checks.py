@@ -18,6 +18,7 @@ from pathlib import Path
 
 from gossip.transport.addresses import is_loopback
 
+from . import gpus
 from .door_calls import source_towards
 from .findings import Finding, Level, bytes_word
 
@@ -230,6 +231,21 @@ def memory() -> list[Finding]:
     return [
         Finding(level, "memory", said, "" if level == "ok" else "end other programs", {"available_bytes": free, "peers": room})
     ]
+
+
+def on_gpus() -> list[Finding]:
+    """What is free on GPUs; whether torch can use them is told with torch."""
+    found = gpus.look()
+    if found.error:
+        return [Finding("warn", "gpus", found.error, "nvidia-smi shows all of it; without it they may still train")]
+    if not found.each:
+        hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
+        why = "none that nvidia-smi tells of" if hidden is None else f"none: CUDA_VISIBLE_DEVICES={hidden}"
+        return [Finding("skip", "gpus", why, "nothing, unless peers are to train on one")]
+    said = ", ".join(f"{gpu.name} ({bytes_word(gpu.free_bytes)} of {bytes_word(gpu.total_bytes)} free)" for gpu in found.each)
+    short = found.short_of(1)
+    said += f": {short}" if short else f": room for about {found.room} peers of small models"
+    return [Finding("warn" if short else "ok", "gpus", said, gpus.HINT if short else "", found.to_json())]
 
 
 def tools() -> list[Finding]:

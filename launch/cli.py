@@ -118,6 +118,7 @@ def run(
     screen.say(f"{settled.name}: {settled.peers} peers, {exchange}, in {folder}")
     if settled.room > settled.peers:
         screen.say(f"room for {settled.room - settled.peers} more: gossip join {folder}")
+    feasible.say_of_gpus(settled.peers, screen.say)
     entrance = Entrance(port=port) if port else None
     outcome = runs.train(settled, script_command(script, arguments or []), screen, entrance=entrance)
     raise typer.Exit(runs.finish(folder, outcome, screen, as_json))

@@ -87,6 +87,7 @@ def examine_machine(runs: Path) -> Iterator[Finding]:
         yield from checks.clock()
         yield from checks.disk(runs)
         yield from checks.memory()
+        yield from checks.on_gpus()
         yield from checks.tools()
         yield from check_speed.loopback()
         yield from threads.findings()

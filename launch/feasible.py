@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import socket
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 from gossip.errors import AddressInUse, ConfigError, OutOfMemory, RunExists
@@ -21,6 +22,15 @@ def check_memory(peers: int) -> None:
     have = psutil.virtual_memory().available
     if peers * PEER_BYTES > have:
         raise OutOfMemory(peers, peers * PEER_BYTES, have)
+
+
+def say_of_gpus(peers: int, say: Callable[[str], None]) -> None:
+    """Tells what so many peers would lack on this machine's GPUs. Nothing is refused: their script may use none."""
+    from . import gpus
+
+    if said := gpus.look().short_of(peers):
+        say(f"! {said}")
+        say(f"  try: {gpus.HINT}")
 
 
 def check_script(script: Path) -> None:

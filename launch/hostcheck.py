@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeAlias
 
 from gossip.transport.addresses import is_loopback
 
+from . import gpus
 from .feasible import PEER_BYTES
 from .hostlist import Host
 
@@ -85,9 +86,14 @@ def _told(host: Host, facts: Facts) -> str:
             f"torch {packages['torch'] or '-'}",
             f"gossip {packages['gossip-train'] or '-'}",
             f"clock {facts['clock_s']:+.3f} s",
-            f"{peers}, {facts['memory_bytes'] / 2**30:.1f} GiB free",
+            f"{peers}, {facts['memory_bytes'] / 2**30:.1f} GiB free{_on_gpus(facts)}",
         )
     )
+
+
+def _on_gpus(facts: Facts) -> str:
+    found = gpus.Gpus.from_json(facts["gpus"])
+    return f", {found.free_bytes / 2**30:.1f} GiB on {gpus.counted(len(found.each), 'GPU')}" if found.each else ""
 
 
 def _problems(host: Host, facts: Facts, reference: Facts, script: str, digest: str | None) -> Iterable[Line]:
@@ -128,6 +134,11 @@ def _problems(host: Host, facts: Facts, reference: Facts, script: str, digest: s
         fits, free = facts["memory_bytes"] // PEER_BYTES, f"{facts['memory_bytes'] / 2**30:.1f} GiB are free"
         need = f"{host.slots} peers need about {host.slots * PEER_BYTES / 2**30:.1f} GiB"
         yield fail(f"{need}, {free}", f"{name} slots={fits}" if fits else "another host")
+    on_gpus = gpus.Gpus.from_json(facts["gpus"])
+    if on_gpus.error:
+        yield warn(f"its GPUs are not known: {on_gpus.error}", "nvidia-smi there; without it they may still train")
+    if short := on_gpus.short_of(host.slots):
+        yield warn(short, gpus.HINT)
     if facts["cores"] < host.slots:
         yield warn(f"{host.slots} peers share {facts['cores']} cores", f"{name} slots={facts['cores']}")
     if facts["run_dir_error"]:

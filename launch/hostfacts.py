@@ -22,6 +22,8 @@ from gossip.errors import ConfigError
 from gossip.telemetry import read_json
 from gossip.transport.addresses import is_loopback
 
+from . import gpus
+
 PACKAGES = ("gossip-train", "torch", "pyzmq", "msgpack", "numpy")
 LOOPBACK = "127.0.0.1"
 _OURS = Path(__file__).resolve().parent.parent / "gossip"
@@ -42,6 +44,7 @@ def look(asked: Mapping[str, Any]) -> dict[str, Any]:
         "user": getpass.getuser(),
         "cores": len(os.sched_getaffinity(0)),
         "memory_bytes": psutil.virtual_memory().available,
+        "gpus": gpus.look().to_json(),
         "workdir": asked["workdir"],
         "workdir_error": "",
         "script": None,

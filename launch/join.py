@@ -48,13 +48,14 @@ def join(
             raise ConfigError(f"{run} is a folder, which needs no address or key", "or give HOST:PORT of one of its doors")
         _by_folder(run, script_path, own, count, screen, as_json)
         return
-    from . import arriving, runs
+    from . import arriving, feasible, runs
 
     insecure = insecure or os.environ.get("GOSSIP_INSECURE", "").lower() in ("1", "true", "yes", "on")
     ticket = arriving.Ticket((run, *(seed or ())), count, key, insecure, advertise, port, run_dir, timeout, tuple(code or ()))
     arrival = arriving.arrive(ticket, script_path, own, sys.argv, screen.say)
     screen.say(f"{arrival.config.name}: joining as {_named(arrival.newcomers)}, in {arrival.config.run_dir}")
     os.chdir(arrival.where)
+    feasible.say_of_gpus(count, screen.say)
     outcome = runs.train(arrival.config, arrival.command, screen, arrival.newcomers, arrival.entrance)
     raise typer.Exit(runs.finish(Path(arrival.config.run_dir), outcome, screen, as_json))
 
@@ -70,6 +71,7 @@ def _by_folder(run: str, script: Path | None, arguments: Sequence[str], count: i
         screen.say(difference)
     screen.say(f"{place.config.name}: joining as {_named(newcomers)}")
     os.chdir(program.folder)  # as the others, who may name their data by where it is from there
+    feasible.say_of_gpus(count, screen.say)
     outcome = runs.train(place.config, program.command, screen, newcomers)
     raise typer.Exit(runs.finish(place.folder, outcome, screen, as_json))
 

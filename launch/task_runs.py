@@ -53,6 +53,7 @@ def train(task: Task, resolved: Resolved, command: Sequence[str], screen: Screen
     where = f" at {meeting.listen}" if meeting.listen else ""
     life = f", incarnation {meeting.incarnation}" if meeting.incarnation else ""
     screen.say(f"{meeting.config.name}: peer {task.peer} of {task.peers}{life}{where}, in {meeting.folder}")
+    feasible.say_of_gpus(1, screen.say)
     if task.peer == 0:
         write_json(meeting.folder / COMMAND, {"command": list(command), "folder": os.getcwd()})
     environment = {**os.environ, **({"GOSSIP_LISTEN": meeting.listen} if meeting.listen else {})}

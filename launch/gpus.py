@@ -1,0 +1,118 @@
+"""What is free on the NVIDIA GPUs that trainers of this machine would see: asked of the driver's own tool, without torch.
+
+To ask torch would import it into the launcher and take the memory that is asked about.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+ASK_S = 10.0
+"""A driver that is not kept loaded takes seconds to wake up."""
+CONTEXT_BYTES = 512 * 2**20
+"""What a process takes on a GPU before it has a tensor there (context, kernels, workspaces): 300 to 600 MiB, by GPU and CUDA.
+Model, gradients and optimizer come on top."""
+_QUERY = ("index", "uuid", "name", "memory.free", "memory.total")
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    index: int
+    uuid: str
+    name: str
+    free_bytes: int
+    total_bytes: int
+
+    @property
+    def room(self) -> int:
+        """For how many peers' contexts."""
+        return self.free_bytes // CONTEXT_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Gpus:
+    """Those that a trainer may use, and what kept us from knowing them; "" also where there is no such tool."""
+
+    each: tuple[Gpu, ...] = ()
+    error: str = ""
+
+    @property
+    def room(self) -> int:
+        return sum(gpu.room for gpu in self.each)
+
+    @property
+    def free_bytes(self) -> int:
+        return sum(gpu.free_bytes for gpu in self.each)
+
+    def short_of(self, peers: int) -> str:
+        """What to say to so many peers on this machine; "" where they fit, or there is no GPU."""
+        if not self.each or self.room >= peers:
+            return ""
+        need, free = peers * CONTEXT_BYTES / 2**30, self.free_bytes / 2**30
+        where = f"{counted(peers, 'peer')} on {counted(len(self.each), 'GPU')}"
+        return f"{where} would need about {need:.1f} GiB there before any model, {free:.1f} GiB are free"
+
+    def to_json(self) -> dict[str, object]:
+        return {"each": [asdict(gpu) for gpu in self.each], "error": self.error}
+
+    @classmethod
+    def from_json(cls, said: Mapping[str, object]) -> Gpus:
+        """Raises KeyError, TypeError or ValueError for what ``to_json`` has not made."""
+        each = said["each"]
+        if not isinstance(each, list):
+            raise TypeError("no list of GPUs")
+        return cls(tuple(Gpu(**gpu) for gpu in each), str(said["error"]))
+
+
+HINT = "nvidia-smi shows who has it; CUDA_VISIBLE_DEVICES= lets them train on processors"
+
+
+def counted(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+def look(environment: Mapping[str, str] = os.environ) -> Gpus:
+    """What nvidia-smi says, as far as CUDA_VISIBLE_DEVICES lets trainers see it."""
+    tool = shutil.which("nvidia-smi", path=environment.get("PATH"))
+    if tool is None:
+        return Gpus()
+    asked = [tool, f"--query-gpu={','.join(_QUERY)}", "--format=csv,noheader,nounits"]
+    try:
+        done = subprocess.run(asked, capture_output=True, text=True, errors="replace", timeout=ASK_S, check=False)
+    except subprocess.TimeoutExpired:
+        return Gpus(error=f"nvidia-smi did not answer in {ASK_S:.0f} s")
+    except OSError as error:
+        return Gpus(error=f"nvidia-smi: {error.strerror}")
+    if done.returncode:
+        said = [*done.stderr.splitlines(), *done.stdout.splitlines(), f"exit code {done.returncode}"]
+        return Gpus(error=f"nvidia-smi: {next(line.strip() for line in said if line.strip())}")
+    try:
+        return Gpus(tuple(visible(read(done.stdout), environment.get("CUDA_VISIBLE_DEVICES"))))
+    except ValueError:
+        return Gpus(error=f"nvidia-smi said something else than asked: {done.stdout.strip()[:80]!r}")
+
+
+def read(answer: str) -> list[Gpu]:
+    """Raises ValueError for anything but a line of the asked fields for each GPU; sizes are in MiB."""
+    found = []
+    for line in filter(str.strip, answer.splitlines()):
+        index, uuid, *name, free, total = (part.strip() for part in line.split(","))
+        found.append(Gpu(int(index), uuid, ", ".join(name), int(free) * 2**20, int(total) * 2**20))
+    return found
+
+
+def visible(found: Sequence[Gpu], wanted: str | None) -> list[Gpu]:
+    """As CUDA reads CUDA_VISIBLE_DEVICES: numbers, or beginnings of UUIDs, up to the first that is none of them."""
+    if wanted is None:
+        return list(found)
+    chosen: list[Gpu] = []
+    for part in map(str.strip, wanted.split(",")):
+        match = [gpu for gpu in found if part == str(gpu.index) or (part.startswith("GPU-") and gpu.uuid.startswith(part))]
+        if len(match) != 1:
+            break
+        chosen += [gpu for gpu in match if gpu not in chosen]
+    return chosen

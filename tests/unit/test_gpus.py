@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from gossip.launch import checks, feasible, gpus
+from gossip.launch.gpus import CONTEXT_BYTES, Gpu, Gpus
+
+TWO = """\
+0, GPU-aaaa-1, NVIDIA H100 80GB HBM3, 80000, 81559
+1, GPU-aabb-2, NVIDIA H100 80GB HBM3, 700, 81559
+"""
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that is all of the PATH."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    return tmp_path
+
+
+def driver(machine: Path, does: str) -> None:
+    """What stands for the driver's tool; it must be asked for just the fields that are read."""
+    tool = machine / "nvidia-smi"
+    asked = "--query-gpu=index,uuid,name,memory.free,memory.total --format=csv,noheader,nounits"
+    tool.write_text(f"#!{sys.executable}\nimport sys, time\nassert ' '.join(sys.argv[1:]) == {asked!r}\n{does}\n")
+    tool.chmod(0o755)
+
+
+def test_what_the_driver_tells_is_read(machine: Path) -> None:
+    driver(machine, f"print({TWO!r}, end='')")
+    found = gpus.look()
+    assert found.each[0] == Gpu(0, "GPU-aaaa-1", "NVIDIA H100 80GB HBM3", 80000 * 2**20, 81559 * 2**20)
+    assert [gpu.room for gpu in found.each] == [156, 1]
+    assert Gpus.from_json(json.loads(json.dumps(found.to_json()))) == Gpus(found.each)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "indices"),
+    [
+        (None, [0, 1]),
+        ("1", [1]),
+        ("1,0", [1, 0]),
+        ("GPU-aab", [1]),
+        ("GPU-aa", []),  # of two: CUDA takes neither
+        ("0,7,1", [0]),
+        ("", []),
+        ("-1", []),
+        ("1,1", [1]),
+    ],
+)
+def test_only_those_that_trainers_see_count(machine: Path, wanted: str | None, indices: list[int]) -> None:
+    assert [gpu.index for gpu in gpus.visible(gpus.read(TWO), wanted)] == indices
+
+
+def test_a_machine_without_the_tool_has_none_and_that_is_no_error(machine: Path) -> None:
+    assert gpus.look() == Gpus()
+    (finding,) = checks.on_gpus()
+    assert (finding.level, finding.said) == ("skip", "none that nvidia-smi tells of")
+
+
+@pytest.mark.parametrize(
+    ("does", "error"),
+    [
+        ("sys.exit('\\nno driver is loaded\\nmore')", "nvidia-smi: no driver is loaded"),
+        ("print('NVIDIA-SMI has failed'); sys.exit(9)", "nvidia-smi: NVIDIA-SMI has failed"),
+        ("sys.exit(9)", "nvidia-smi: exit code 9"),
+        ("print('0, GPU-a, GB10, [N/A], [N/A]')", "nvidia-smi said something else than asked: '0, GPU-a, GB10, [N/A], [N/A]'"),
+        ("sys.stdout.buffer.write(bytes([255, 10]))", "nvidia-smi said something else than asked: '\ufffd'"),
+    ],
+)
+def test_what_keeps_us_from_knowing_is_told(machine: Path, does: str, error: str) -> None:
+    driver(machine, does)
+    found = gpus.look()
+    assert found == Gpus(error=error)
+    (finding,) = checks.on_gpus()
+    assert (finding.level, finding.said) == ("warn", error)
+    assert not found.short_of(100), "nothing is claimed about what is not known"
+
+
+def test_a_driver_that_does_not_answer_is_not_waited_for(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver(machine, "time.sleep(600)")
+    monkeypatch.setattr(gpus, "ASK_S", 0.1)
+    assert gpus.look().error == "nvidia-smi did not answer in 0 s"
+
+
+def test_more_peers_than_fit_are_told_what_they_lack_and_fewer_nothing() -> None:
+    one = Gpus((Gpu(0, "GPU-0", "T4", 3 * CONTEXT_BYTES + 5, 16 * 2**30),))
+    assert one.short_of(3) == ""
+    assert one.short_of(4) == "4 peers on 1 GPU would need about 2.0 GiB there before any model, 1.5 GiB are free"
+    halves = Gpus(tuple(Gpu(at, f"GPU-{at}", "T4", CONTEXT_BYTES - 1, 16 * 2**30) for at in range(4)))
+    assert halves.short_of(1), "four times nearly enough is not enough: a context lies on one GPU"
+
+
+def test_whoever_starts_peers_is_told_and_nothing_is_refused(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver(machine, f"print({TWO!r}, end='')")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    told: list[str] = []
+    feasible.say_of_gpus(1, told.append)
+    assert not told
+    feasible.say_of_gpus(2, told.append)
+    assert told == ["! 2 peers on 1 GPU would need about 1.0 GiB there before any model, 0.7 GiB are free", f"  try: {gpus.HINT}"]
+
+
+def test_doctor_tells_what_each_has_free_and_how_many_peers_find_room(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver(machine, f"print({TWO!r}, end='')")
+    (finding,) = checks.on_gpus()
+    assert finding.level == "ok"
+    assert finding.said.endswith("NVIDIA H100 80GB HBM3 (700 MiB of 79.6 GiB free): room for about 157 peers of small models")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    (finding,) = checks.on_gpus()
+    assert (finding.level, finding.said) == ("skip", "none: CUDA_VISIBLE_DEVICES=")
