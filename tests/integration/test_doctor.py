@@ -215,7 +215,7 @@ def test_this_machine_is_examined_and_the_exit_code_says_whether_anything_failed
     assert said["schema"] == "gossip.doctor/1"
     topics = [finding["topic"] for finding in said["findings"]]
     assert topics == [
-        *("versions", "keys", "addresses", "hostname", "ports", "shared memory", "open files", "clock", "disk", "memory"),
+        *("versions", "keys", "addresses", "hostname", "ports", "shared memory", "open files", "clock", "disk", "memory", "gpus"),
         *("ssh", "slurm", "ray", "condor", "kubernetes", "loopback", "torch", "threads"),
     ]
     assert done.returncode == int(any(finding["level"] == "fail" for finding in said["findings"])), done.stderr
