@@ -15,6 +15,7 @@ import time
 from typing import Any
 
 from .findings import Finding
+from .words import counted
 
 SENT_BYTES = 16 * 2**20
 CHUNK_BYTES = 256 * 1024
@@ -123,7 +124,7 @@ def judge(measured: dict[str, Any], wanted: str | None) -> list[Finding]:
     torch = Finding("ok", "torch", f"{measured['torch']}, {devices}", facts={"cuda": measured["cuda"]})
     threads, default, one = measured["threads"], measured["default"], measured["one"]
     facts = {key: measured[key] for key in ("threads", "cores", "default", "one")}
-    said = f"a small model makes {default:,.0f} steps/s with {threads} thread{'' if threads == 1 else 's'}"
+    said = f"a small model makes {default:,.0f} steps/s with {counted(threads, 'thread')}"
     if threads == 1:
         return [torch, Finding("ok", "threads", f"{said}, as many as gossip gives each peer", facts=facts)]
     said += f", {one:,.0f} with one"

@@ -20,7 +20,8 @@ from gossip.transport.addresses import is_loopback
 
 from . import gpus
 from .door_calls import source_towards
-from .findings import Finding, Level, bytes_word
+from .findings import Finding, Level
+from .words import bytes_word
 
 OURS = "gossip-train"
 SHOWN = ("torch", "pyzmq", "msgpack", "numpy")

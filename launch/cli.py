@@ -35,6 +35,7 @@ from .options import (
 )
 from .simulate import simulate
 from .slurm import slurm
+from .words import counted
 
 app = typer.Typer(
     name="gossip",
@@ -115,7 +116,7 @@ def run(
     screen = PlainScreen(sys.stderr if as_json else None, every_s=10.0, quiet=quiet)
     settled = resolved.config
     exchange = f"{settled.weighted_topology}, {settled.aggregator} (f={settled.f})"
-    screen.say(f"{settled.name}: {settled.peers} peers, {exchange}, in {folder}")
+    screen.say(f"{settled.name}: {counted(settled.peers, 'peer')}, {exchange}, in {folder}")
     if settled.room > settled.peers:
         screen.say(f"room for {settled.room - settled.peers} more: gossip join {folder}")
     feasible.say_of_gpus(settled.peers, screen.say)

@@ -50,7 +50,7 @@ def doctor(
         by = f" --ssh {shlex.quote(ssh)}" if ssh != "ssh" else ""
         about = f" --to {to}" if to is not None else f" --hosts {hosts}{by}" if hosts is not None else ""
         again = f"gossip doctor{about} --json > doctor.json"
-        print(f"{findings.counted(found)} in {time.monotonic() - began:.1f} s; for a bug report: {again}")
+        print(f"{findings.tally(found)} in {time.monotonic() - began:.1f} s; for a bug report: {again}")
     raise typer.Exit(1 if failed else 0)
 
 

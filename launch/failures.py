@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from .peer_process import Life
+from .words import counted
 
 LINES_MAX = 12
 FRAMES = 3
@@ -44,7 +45,7 @@ def explain(life: Life, going_on: int, finished: int, folder: Path) -> list[str]
         folder: The peer's folder, ``<run>/peer-<id>``.
     """
     if going_on or not finished:
-        left = f"{going_on} peer{'s' if going_on != 1 else ''} go{'es' if going_on == 1 else ''} on"
+        left = f"{counted(going_on, 'peer')} go{'es' if going_on == 1 else ''} on"
     else:
         left = f"{finished} peer{'s have' if finished != 1 else ' has'} finished"
     written = read_error(folder, life.incarnation)

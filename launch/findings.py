@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from .words import counted
+
 Level = Literal["ok", "warn", "fail", "skip"]
 """``fail``: runs do not work, or not as they should. ``skip``: not there, and only some need it; or it cannot be known."""
 
@@ -29,15 +31,7 @@ def lines(finding: Finding) -> list[str]:
     return [f"{finding.level:5} {finding.topic}: {finding.said}", *([f"      try: {finding.do}"] if finding.do else [])]
 
 
-def counted(findings: Iterable[Finding]) -> str:
+def tally(findings: Iterable[Finding]) -> str:
     """``0 errors, 2 warnings``"""
     levels = [finding.level for finding in findings]
-    fails, warnings = levels.count("fail"), levels.count("warn")
-    return f"{fails} error{'' if fails == 1 else 's'}, {warnings} warning{'' if warnings == 1 else 's'}"
-
-
-def bytes_word(count: float) -> str:
-    for unit, size in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20)):
-        if count >= size:
-            return f"{count / size:.1f} {unit}" if count < 100 * size else f"{count / size:.0f} {unit}"
-    return f"{count / 1024:.0f} KiB"
+    return f"{counted(levels.count('fail'), 'error')}, {counted(levels.count('warn'), 'warning')}"

@@ -11,6 +11,8 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
+from .words import counted
+
 ASK_S = 10.0
 """A driver that is not kept loaded takes seconds to wake up."""
 CONTEXT_BYTES = 512 * 2**20
@@ -69,10 +71,6 @@ class Gpus:
 
 
 HINT = "nvidia-smi shows who has it; CUDA_VISIBLE_DEVICES= lets them train on processors"
-
-
-def counted(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def look(environment: Mapping[str, str] = os.environ) -> Gpus:

@@ -11,6 +11,7 @@ from gossip.transport.addresses import is_loopback
 from . import gpus
 from .feasible import PEER_BYTES
 from .hostlist import Host
+from .words import counted
 
 CLOCK_S = 5.0
 DISK_BYTES = 2**30
@@ -79,7 +80,7 @@ def judge_hosts(report: Report, hosts: Sequence[Host], found: Mapping[str, Facts
 
 def _told(host: Host, facts: Facts) -> str:
     packages = facts["packages"]
-    peers = f"{host.slots} peer{'s' if host.slots != 1 else ''} on {facts['cores']} cores"
+    peers = f"{counted(host.slots, 'peer')} on {counted(facts['cores'], 'core')}"
     return "  ".join(
         (
             f"python {facts['python']}",
@@ -93,7 +94,7 @@ def _told(host: Host, facts: Facts) -> str:
 
 def _on_gpus(facts: Facts) -> str:
     found = gpus.Gpus.from_json(facts["gpus"])
-    return f", {found.free_bytes / 2**30:.1f} GiB on {gpus.counted(len(found.each), 'GPU')}" if found.each else ""
+    return f", {found.free_bytes / 2**30:.1f} GiB on {counted(len(found.each), 'GPU')}" if found.each else ""
 
 
 def _problems(host: Host, facts: Facts, reference: Facts, script: str, digest: str | None) -> Iterable[Line]:
@@ -140,7 +141,7 @@ def _problems(host: Host, facts: Facts, reference: Facts, script: str, digest: s
     if short := on_gpus.short_of(host.slots):
         yield warn(short, gpus.HINT)
     if facts["cores"] < host.slots:
-        yield warn(f"{host.slots} peers share {facts['cores']} cores", f"{name} slots={facts['cores']}")
+        yield warn(f"{host.slots} peers share {counted(facts['cores'], 'core')}", f"{name} slots={facts['cores']}")
     if facts["run_dir_error"]:
         yield fail(f"the run folder {facts['run_dir']}: {facts['run_dir_error']}", "another --name or --run-dir")
     elif facts["disk_bytes"] < DISK_BYTES:

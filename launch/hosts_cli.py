@@ -27,6 +27,7 @@ from .options import (
     ShowConfig,
     SwarmKey,
 )
+from .words import counted
 
 if TYPE_CHECKING:
     from gossip.config import Resolved, RunConfig
@@ -127,9 +128,8 @@ async def _hosts(resolved: Resolved, program: Program, pair: KeyPair | None, che
             runs.begin(resolved, without_values(sys.argv, program.script), Path(program.workdir), pair),
             resolved.config,
         )
-        screen.say(
-            f"{config.name}: {config.peers} peers, {config.weighted_topology}, {config.aggregator} (f={config.f}), in {folder}"
-        )
+        exchange = f"{config.weighted_topology}, {config.aggregator} (f={config.f})"
+        screen.say(f"{config.name}: {counted(config.peers, 'peer')}, {exchange}, in {folder}")
         screen.say("start   " + " ".join(launch.peer_name(peer) for peer in range(config.peers)))
         with launchers.present(folder, range(config.peers)):
             outcome = await launch.run(folder, config)
@@ -191,7 +191,7 @@ def plan(config: RunConfig, program: Program) -> list[str]:
     from .survey import Wanted
 
     wanted = Wanted(program.script, program.workdir, config.run_dir, config.run)
-    lines = [f"run     {config.name}: {config.peers} peers, {config.topology}, {config.aggregator} (f={config.f})"]
+    lines = [f"run     {config.name}: {counted(config.peers, 'peer')}, {config.topology}, {config.aggregator} (f={config.f})"]
     lines += [f"serve   {config.server_weights}, others 1"] if config.server_weights else []
     for host in program.hosts:
         peers = place(program.hosts)[host.name]

@@ -25,6 +25,7 @@ from .outcome import Outcome
 from .run_state import RUNS
 from .screens import Screen
 from .supervisor import Supervisor
+from .words import counted
 
 COMMAND = "command.json"
 
@@ -95,7 +96,9 @@ def finish(folder: Path, outcome: Outcome, screen: Screen, as_json: bool) -> int
     if as_json:
         print(json.dumps(summary))
     else:
-        screen.say(f"{summary['status']} after {summary['rounds']} rounds, {outcome.wall_s:.1f} s: {folder / 'summary.json'}")
+        screen.say(
+            f"{summary['status']} after {counted(summary['rounds'], 'round')}, {outcome.wall_s:.1f} s: {folder / 'summary.json'}"
+        )
     for line in [*alone.told(summary["alone"]), *missed.told(summary["faults_missed"])]:
         screen.say(line)
     if summary["finished"] and not summary["rounds"]:

@@ -20,6 +20,7 @@ from .outcome import Outcome, telling
 from .runs import COMMAND
 from .screens import Screen
 from .supervisor import Supervisor
+from .words import counted
 
 
 def look(given: str | None, resolved: Resolved) -> Task | None:
@@ -75,7 +76,8 @@ def verdict(folder: Path, code: int) -> int:
     finished = found["finished"]
     others = [peer for peer in range(found["peers"]) if peer not in finished]
     lost = f"; not: {', '.join(map(str, others))}" if others else ""
-    print(f"{found['status']} after {found['rounds']} rounds; came to the end: {', '.join(map(str, finished)) or 'nobody'}{lost}")
+    came = ", ".join(map(str, finished)) or "nobody"
+    print(f"{found['status']} after {counted(found['rounds'], 'round')}; came to the end: {came}{lost}")
     for line in missed.told(found["faults_missed"]):
         print(line)
     return int(found["exit_code"]) if finished else code or int(found["exit_code"])

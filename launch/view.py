@@ -13,6 +13,7 @@ from gossip.fault_words import LINK_KINDS
 from gossip.faults import FaultPlan
 
 from .happenings import SLACK_S, Arrival, Blow, Outage
+from .words import counted
 
 State = Literal["starting", "here", "training", "stopped", "gone", "done", "elsewhere"]
 """``elsewhere``: another launcher's peer, of which this one only hears."""
@@ -267,7 +268,7 @@ class RunView:
             return []
         self._batch_told = at, n
         each = (
-            f"{n} peer{'s' if n != 1 else ''} x {local} samples"
+            f"{counted(n, 'peer')} x {local} samples"
             if samples == n * (local or 0)
             else f"{n} peers, at most {local} samples each"
         )

@@ -31,7 +31,7 @@ def test_each_line_says_how_it_is_and_what_to_do() -> None:
     finding = Finding("warn", "disk", "full", "make room")
     assert findings.lines(finding) == ["warn  disk: full", "      try: make room"]
     assert findings.lines(Finding("ok", "disk", "empty")) == ["ok    disk: empty"]
-    assert findings.counted([finding, Finding("fail", "a", "b", "c"), finding]) == "1 error, 2 warnings"
+    assert findings.tally([finding, Finding("fail", "a", "b", "c"), finding]) == "1 error, 2 warnings"
     assert json.loads(json.dumps(doctor.report([finding])))["findings"][0]["do"] == "make room"
 
 

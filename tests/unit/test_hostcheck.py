@@ -105,7 +105,7 @@ def test_what_is_free_on_gpus_stands_behind_the_memory() -> None:
             {"gpus": Gpus(error="nvidia-smi: no driver").to_json()},
             ["warn  its GPUs are not known: nvidia-smi: no driver", "try: nvidia-smi there; without it they may still train"],
         ),
-        ({"cores": 1}, ["warn  2 peers share 1 cores", "try: b slots=1"]),
+        ({"cores": 1}, ["warn  2 peers share 1 core", "try: b slots=1"]),
         (
             {"run_dir_error": "it is there already"},
             ["fail  the run folder /srv/runs/x/hosts/a: it is there already", "try: another --name or --run-dir"],
