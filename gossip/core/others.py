@@ -40,6 +40,12 @@ class Others:
         """Whether it has shown to be on another branch of history."""
         return isinstance(self.rounds, RollingRounds) and self.rounds.astray.sides.is_elsewhere(peer)
 
+    def may_be_elsewhere(self, peer: PeerId, hello: Hello) -> bool:
+        """Whether it is on another branch, or ahead of us and perhaps on one: only it can tell, and what it said when it heard
+        our hello is lost if that came before there was a way back."""
+        parted = isinstance(self.rounds, RollingRounds) and self.rounds.astray.sides.parted(peer)
+        return self.is_elsewhere(peer) or (parted and hello.round_id > self.rounds.round_id)
+
     def _wanted(self, peer: PeerId) -> bool:
         """Not of the side that we are about to leave, if there is another."""
         return not isinstance(self.rounds, RollingRounds) or self.rounds.astray.sides.prefers(peer)

@@ -347,7 +347,7 @@ class Peer:
         if self.phase == "gathering":
             return effects + ([self.greeting.to(sender)] if new else []) + self._decide(now)
         effects += self.rounds.on_hello(sender, hello, now) + self.confirming.hear(sender, incarnation, hello, now)
-        if hello.round_id == 0 or hello.layout != self.greeting.layout or self.others.is_elsewhere(sender):
+        if hello.round_id == 0 or hello.layout != self.greeting.layout or self.others.may_be_elsewhere(sender, hello):
             effects += self.greeting.answer(sender, incarnation, now)  # it has just come, or from afar: tell it where we are
         return effects
 

@@ -139,3 +139,22 @@ def test_what_one_of_us_says_of_its_progress_is_looked_into_before_its_state_is_
     (asked,) = rounds.on_progress(1, rounds.round_id + 1000, swarm.now)
     assert rounds.astray.lost_track is None
     assert isinstance(asked, SetTimer)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("fast", [FIVE, THREE], ids=["the heavier ahead", "the lighter nearly as far"])
+def test_whoever_is_on_the_lighter_side_learns_it_as_soon_as_the_links_stand(seed: int, fast: tuple[PeerId, ...]) -> None:
+    """What a peer that is behind is told in answer to its hello is lost where the way back stands later than the way there; then
+    it had only requests for commits to learn it by, one each half a second."""
+    swift, slow = (0.02, 0.03), (0.025, 0.035)
+    compute_s = {peer: swift if peer in fast else slow for peer in range(8)}
+    swarm = rolling_swarm(8, seed, rounds=CONTINUE, compute_s=compute_s)
+    swarm.run_for(2.0)
+    swarm.network.partition(FIVE, THREE)
+    swarm.run_for(4.0)
+    assert rounds_of(swarm)[7] < rounds_of(swarm)[0], "the lighter side is behind, and cannot tell by a hello alone"
+    assert not any(report.event == "recovering" for peer in THREE for _, report in swarm.hosts[peer].reports)
+    swarm.network.heal()
+    swarm.run_for(2 * swarm.network.reconnect_s)
+    for peer in THREE:
+        assert "recovering" in {report.event for _, report in swarm.hosts[peer].reports}, f"peer {peer} goes on by itself"
