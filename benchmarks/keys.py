@@ -29,7 +29,7 @@ from ddp import HERE, TRAIN, Failed, ask_to_end, environment, last_words, run_al
 
 from gossip.core.events import LinkUp, Payload, Received
 from gossip.core.messages import Ping, Update
-from gossip.transport.curve import KeyPair, new_pair
+from gossip.transport.curve import KeyPair, Keys, new_pair
 from gossip.transport.zeromq import ZeroMQTransport
 
 WAYS = ("unix", "tcp", "keys")
@@ -55,6 +55,12 @@ class Two:
     def peer_of(self, key: str) -> int | None:
         return 1 - self._local if key == self._other else None
 
+    def not_allowed(self, key: str) -> tuple[str, str] | None:
+        return None
+
+    def outside(self) -> dict[int, str]:
+        return {}
+
     def look(self) -> None:
         pass
 
@@ -63,7 +69,8 @@ def transports(local: int, size: int, pair: KeyPair, other: str) -> dict[str, Ze
     def make(**options: Any) -> ZeroMQTransport:
         return ZeroMQTransport(RUN, local, 0, lambda sender, message: size, **options)
 
-    return {"unix": make(same_host=True), "tcp": make(), "keys": make(keys=Two(pair, other, local))}
+    keys: Keys = Two(pair, other, local)
+    return {"unix": make(same_host=True), "tcp": make(), "keys": make(keys=keys)}
 
 
 def link(ways: Mapping[str, ZeroMQTransport], peer: int, addresses: Mapping[str, tuple[str, str]], pipe: Connection) -> None:

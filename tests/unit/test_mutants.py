@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 import importlib.util
 import sys
+import time
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -54,3 +55,20 @@ def test_the_hunter_kills_a_mutant_and_lets_a_harmless_change_live() -> None:
     assert (lived.invariant, lived.seed) == ("", 2)
     assert died.invariant.startswith("S")
     assert died.seed < 2
+
+
+def test_a_schedule_that_computes_for_ever_kills_and_one_that_only_takes_long_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    def computes(schedule: object) -> SimpleNamespace:
+        while True:
+            pass
+
+    def waits(schedule: object) -> SimpleNamespace:
+        time.sleep(0.1)  # as one whose process is stopped
+        return SimpleNamespace(violation=None)
+
+    monkeypatch.setattr(hunt, "SEED_S", 0.05)
+    monkeypatch.setattr("gossip.sim.driver.DELIVERIES_MAX", 0)  # put back afterwards
+    monkeypatch.setattr("gossip.sim.play.run", computes)
+    assert hunt.work(3, 5) == {"seed": 3, "invariant": "endless", "text": "the run was not over after 0 s of the processor"}
+    monkeypatch.setattr("gossip.sim.play.run", waits)
+    assert hunt.work(3, 5) == {"seed": 5, "invariant": "", "text": ""}
