@@ -34,9 +34,9 @@ def start_node(stubborn: bool) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, pass_fds=(STATUS.fileno(),))
 
 
-def wait_for_go() -> None:
-    """Until the test makes a file in the run folder."""
-    while not os.path.exists(os.path.join(os.environ["GOSSIP_RUN_DIR"], "go")):
+def wait_for(name: str) -> None:
+    """Until the test makes such a file in the run folder."""
+    while not os.path.exists(os.path.join(os.environ["GOSSIP_RUN_DIR"], name)):
         time.sleep(0.01)
 
 
@@ -78,7 +78,9 @@ def main() -> None:
     tell("round", round=1, loss=2.0, server=0, attempt=0, alive=4, contributors=4, trust={"0": 1.0})
     if mine == "raise":
         raise ValueError(f"Expected input batch_size (32) to match target batch_size (31) in {PEER}")
-    if mine in ("crash", "restart", "late") and INCARNATION == 0:
+    if mine == "restart-when-told" and INCARNATION == 0:
+        wait_for("strike")
+    if mine in ("crash", "restart", "restart-when-told", "late") and INCARNATION == 0:
         again = {} if mine == "crash" else {"fault": f"restart:{PEER}@1+100ms", "seconds": 0.1}
         tell("fault", kind="crash" if mine == "crash" else "restart", round=1, **again)
         os.killpg(os.getpgrp(), signal.SIGKILL)
@@ -117,8 +119,8 @@ def main() -> None:
         if mine == "stopped":
             os.killpg(os.getpgrp(), signal.SIGSTOP)
         time.sleep(3600)
-    if mode.startswith(("late@", "restart@")) and mine == "finish":
-        wait_for_go()
+    if mode.startswith(("late@", "restart@", "restart-when-told@")) and mine == "finish":
+        wait_for("go")
     tell("halted", reason="finished", exit_code=0, round=ROUNDS, traffic={"sent_bytes": 100, "received_bytes": 1})
 
 
