@@ -4,8 +4,9 @@
     python tests/mutants/hunt.py --only quorum-of-half --seeds 50
     python tests/mutants/hunt.py --json mutants.json --jobs 4
 
-A mutant is killed by the first seed whose schedule breaks an invariant with it and breaks none without it. Exit 1 when fewer than
-95 % are killed. Ctrl-C and SIGTERM end the hunt, its processes and its copies of the package.
+A mutant is killed by the first seed whose schedule breaks an invariant with it and breaks none without it. Schedules in which it
+would compute nothing else than the package does are not played with it: `reach.py` finds them. Exit 1 when fewer than 95 % are
+killed. Ctrl-C and SIGTERM end the hunt, its processes and its copies of the package.
 """
 
 from __future__ import annotations
@@ -13,23 +14,30 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import reach
 from catalogue import ROOT, Mutant, load, plant
 
 SEEDS = 2000
 SHARE_TO_KILL = 0.95
+BLOCK = 100
+"""Seeds after which the mutants that live are told, and only they are played on."""
+SHARE = 10
+"""Of them, seeds that one process looks at."""
 EVENTS_MAX = 100_000
 """In one schedule: five times what the busiest has. A mutant that answers itself for ever is killed by it."""
 SEED_S = 300.0
@@ -48,25 +56,42 @@ def _time_is_up(number: int, frame: FrameType | None) -> None:
     raise _Endless
 
 
-def work(first: int, last: int) -> dict[str, Any]:
-    """Plays the schedules of the seeds from ``first`` up to ``last``, until one breaks an invariant."""
+def work(seeds: Iterable[int]) -> dict[str, Any]:
+    """Plays the schedules of ``seeds`` until one breaks an invariant. The seed is -1 when none does."""
+    for seed in seeds:
+        if (broken := _play(seed)) is not None:
+            return {"seed": seed, "invariant": broken[0], "text": broken[1]}
+    return {"seed": -1, "invariant": "", "text": ""}
+
+
+def look(seeds: Iterable[int]) -> dict[str, Any]:
+    """Plays them all in a copy with probes: the mutants that differ in each, by number, and the invariant that it breaks."""
+    from gossip import mutant_probes  # type: ignore[attr-defined]  # in the copies of reach.py only
+
+    looked = {}
+    for seed in seeds:
+        mutant_probes.differing.clear()
+        broken = _play(seed)
+        looked[str(seed)] = [sorted(mutant_probes.differing.union(mutant_probes.always)), broken[0] if broken else ""]
+    return {"looked": looked}
+
+
+def _play(seed: int) -> tuple[str, str] | None:
+    """The invariant that the schedule of ``seed`` breaks, and how."""
     from gossip.sim import driver
     from gossip.sim.generate import generate
     from gossip.sim.play import run
 
     driver.DELIVERIES_MAX = EVENTS_MAX
     signal.signal(signal.SIGPROF, _time_is_up)
-    for seed in range(first, last):
-        signal.setitimer(signal.ITIMER_PROF, SEED_S)
-        try:
-            violation = run(generate(seed)).violation
-        except _Endless:
-            return {"seed": seed, "invariant": "endless", "text": f"the run was not over after {SEED_S:.0f} s of the processor"}
-        finally:
-            signal.setitimer(signal.ITIMER_PROF, 0)
-        if violation is not None:
-            return {"seed": seed, "invariant": violation.invariant, "text": str(violation)}
-    return {"seed": last, "invariant": "", "text": ""}
+    signal.setitimer(signal.ITIMER_PROF, SEED_S)
+    try:
+        violation = run(generate(seed)).violation
+    except _Endless:
+        return "endless", f"the run was not over after {SEED_S:.0f} s of the processor"
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+    return None if violation is None else (violation.invariant, str(violation))
 
 
 # --- the hunter -----------------------------------------------------------------------------------------------------------
@@ -81,9 +106,18 @@ class Fate:
     invariant: str
     seed: int
     text: str
-    wall_s: float
-    passed_over: list[int] = field(default_factory=list)
-    """Seeds that break an invariant without any mutant: they prove nothing."""
+    differs_in: int
+    """Schedules up to there in which it makes a difference: only those were played with it."""
+
+
+@dataclass(slots=True)
+class Hunted:
+    """A mutant that lives."""
+
+    number: int
+    mutant: Mutant
+    where: Path
+    differs_in: int = 0
 
 
 class GivenUp(Exception):
@@ -121,68 +155,90 @@ class Workers:
 
 
 class Hunt:
-    """Args: ``folder`` takes the copies of the package; ``last`` is the seed before which the hunt is given up."""
+    """Args: ``folder`` takes the copies of the package."""
 
-    def __init__(self, folder: Path, first: int, last: int) -> None:
-        self.folder, self.first, self.last = folder, first, last
+    def __init__(self, folder: Path, mutants: Sequence[Mutant], pool: ThreadPoolExecutor) -> None:
         self.workers = Workers()
-        self._sound = plant(None, folder / "sound")
-        self._lock = threading.Lock()
-        self._known: dict[int, str] = {}  # seed -> invariant that it breaks without a mutant
+        self._pool = pool
+        self._probed = reach.plant_probes(mutants, folder / "probed")
+        self._living = [Hunted(number, mutant, plant(mutant, folder / mutant.name)) for number, mutant in enumerate(mutants)]
+        self.broken: dict[int, str] = {}  # seed -> invariant that it breaks without a mutant: such a seed proves nothing
 
-    def fate_of(self, mutant: Mutant) -> Fate:
-        began = time.monotonic()
-        where = plant(mutant, self.folder / mutant.name)
-        seed, passed_over = self.first, []
-        while True:
-            found = self._play(where, seed, self.last)
-            if not found["invariant"] or not self._breaks_by_itself(found["seed"]):
-                wall_s = round(time.monotonic() - began, 1)
-                return Fate(mutant.name, mutant.why, found["invariant"], found["seed"], found["text"], wall_s, passed_over)
-            passed_over.append(found["seed"])
-            seed = found["seed"] + 1
+    def fates(self, first: int, last: int) -> Iterator[Fate]:
+        """One by one, as they are known, of all mutants with the seeds from ``first`` up to ``last``."""
+        while first < last and self._living:
+            print(f"{len(self._living)} live; seed {first} of {last}", file=sys.stderr, flush=True)
+            end = min(last, first + BLOCK)
+            differing = self._differing(first, end)
+            chases = {self._pool.submit(self._chase, hunted, differing[hunted.number]): hunted for hunted in self._living}
+            for chase in as_completed(chases):
+                if (fate := chase.result()) is not None:
+                    self._living.remove(chases[chase])
+                    shutil.rmtree(chases[chase].where)
+                    yield fate
+            first = end
+        for hunted in self._living:
+            yield Fate(hunted.mutant.name, hunted.mutant.why, "", last, "", hunted.differs_in)
 
-    def _breaks_by_itself(self, seed: int) -> bool:
-        with self._lock:
-            if seed not in self._known:
-                self._known[seed] = self._play(self._sound, seed, seed + 1)["invariant"]
-            return bool(self._known[seed])
+    def _differing(self, first: int, end: int) -> dict[int, list[int]]:
+        """Number of a mutant -> the seeds in which it makes a difference, and which break nothing without it."""
+        shares = [list(range(start, min(end, start + SHARE))) for start in range(first, end, SHARE)]
+        found: dict[int, list[int]] = defaultdict(list)
+        for said in self._pool.map(lambda share: self._told(self._probed, ["--look", *map(str, share)]), shares):
+            for seed, (numbers, invariant) in said["looked"].items():
+                if invariant:
+                    self.broken[int(seed)] = invariant
+                for number in () if invariant else numbers:
+                    found[number].append(int(seed))
+        return found
 
-    def _play(self, where: Path, first: int, last: int) -> dict[str, Any]:
+    def _chase(self, hunted: Hunted, seeds: list[int]) -> Fate | None:
+        """None: it lives on."""
+        found = self._told(hunted.where, ["--work", *map(str, seeds)]) if seeds else {"invariant": ""}
+        if not found["invariant"]:
+            hunted.differs_in += len(seeds)
+            return None
+        differs_in = hunted.differs_in + seeds.index(found["seed"]) + 1
+        return Fate(hunted.mutant.name, hunted.mutant.why, found["invariant"], found["seed"], found["text"], differs_in)
+
+    def _told(self, where: Path, order: list[str]) -> dict[str, Any]:
         environment = {**os.environ, "PYTHONPATH": str(where), "PYTHONDONTWRITEBYTECODE": "1"}
-        done = self.workers.run([sys.executable, __file__, "--work", str(first), str(last)], environment)
+        done = self.workers.run([sys.executable, __file__, *order], environment)
         if done.returncode:
-            if "SyntaxError" in done.stderr or "Error" not in done.stderr:
+            if order[0] == "--look" or "SyntaxError" in done.stderr or "Error" not in done.stderr:
                 raise RuntimeError(f"{where.name} cannot be played:\n{done.stderr[-3000:]}")
             # Not even a schedule could be drawn or a swarm be made: nobody would miss that.
-            return {"seed": first, "invariant": "import", "text": done.stderr.strip().splitlines()[-1]}
+            return {"seed": int(order[1]), "invariant": "import", "text": done.stderr.strip().splitlines()[-1]}
         said: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
         if not Path(said.pop("package")).is_relative_to(where):
             raise RuntimeError(f"the worker did not import gossip from {where}")
         return said
 
 
-def hunt(mutants: Sequence[Mutant], first: int, last: int, jobs: int, quiet: bool = False) -> list[Fate]:
-    """The fate of each, in their order. Raises: ValueError: one of them does not fit the source."""
+def hunt(mutants: Sequence[Mutant], first: int, last: int, jobs: int, quiet: bool = False) -> tuple[list[Fate], dict[int, str]]:
+    """The fate of each, as they became known, and which seeds break an invariant without any mutant.
+
+    Raises: ValueError: one of them does not fit the source.
+    """
     for mutant in mutants:
         mutant.texts(ROOT / "gossip")
+    fates = []
     with tempfile.TemporaryDirectory(prefix="gossip-mutants-") as folder, ThreadPoolExecutor(jobs) as pool:
-        chase = Hunt(Path(folder), first, last)
-        fates = []
+        chase = Hunt(Path(folder), mutants, pool)
         try:
-            for fate in pool.map(chase.fate_of, mutants):
+            for fate in chase.fates(first, last):
                 fates.append(fate)
                 if not quiet:
                     print(line_of(fate), flush=True)
         finally:
             chase.workers.end()  # or the pool would wait for them
-        return fates
+    return fates, chase.broken
 
 
 def line_of(fate: Fate) -> str:
     if not fate.invariant:
-        return f"{'SURVIVED':10} {fate.name:36} {fate.seed} schedules, {fate.wall_s:.0f} s: {fate.why}"
-    return f"{fate.invariant:10} {fate.name:36} seed {fate.seed}, {fate.wall_s:.0f} s: {fate.text}"[:230]
+        return f"{'SURVIVED':10} {fate.name:36} up to seed {fate.seed}, makes a difference in {fate.differs_in}: {fate.why}"
+    return f"{fate.invariant:10} {fate.name:36} seed {fate.seed}, the {fate.differs_in}. with a difference: {fate.text}"[:230]
 
 
 def _ended(number: int, frame: FrameType | None) -> None:
@@ -197,12 +253,14 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--only", nargs="+", metavar="NAME", help="these mutants")
     parser.add_argument("--json", type=Path, help="file for the fates")
-    parser.add_argument("--work", type=int, nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--work", type=int, nargs="+", help=argparse.SUPPRESS)
+    parser.add_argument("--look", type=int, nargs="+", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.work:
+    if options.work or options.look:
         import gossip
 
-        print(json.dumps({**work(*options.work), "package": gossip.__file__}))
+        said = work(options.work) if options.work else look(options.look)
+        print(json.dumps({**said, "package": gossip.__file__}))
         return 0
     known = {mutant.name: mutant for mutant in load()}
     unknown = [name for name in options.only or () if name not in known]
@@ -211,13 +269,13 @@ def main() -> int:
     chosen = [known[name] for name in options.only or known]
     signal.signal(signal.SIGTERM, _ended)
     began = time.monotonic()
-    fates = hunt(chosen, options.first, options.first + options.seeds, options.jobs)
+    fates, broken = hunt(chosen, options.first, options.first + options.seeds, options.jobs)
     killed = [fate for fate in fates if fate.invariant]
     share = len(killed) / len(fates)
     print(f"{len(killed)} of {len(fates)} mutants killed ({share:.1%}) in {time.monotonic() - began:.0f} s")
-    wild = sorted({seed for fate in fates for seed in fate.passed_over})
-    if wild:
-        print(f"seeds that break an invariant without any mutant, and were passed over: {', '.join(map(str, wild))}")
+    if broken:
+        seeds = ", ".join(f"{seed} ({broken[seed]})" for seed in sorted(broken))
+        print(f"seeds that break an invariant without any mutant, and were passed over: {seeds}")
     if options.json is not None:
         options.json.write_text(json.dumps([asdict(fate) for fate in fates], indent=1) + "\n", "utf-8")
     return int(share < SHARE_TO_KILL)

@@ -24,6 +24,7 @@ def _module(name: str) -> ModuleType:
 
 
 catalogue = _module("catalogue")
+reach = _module("reach")
 hunt = _module("hunt")
 ALL = catalogue.load()
 
@@ -51,10 +52,14 @@ def test_the_hunter_kills_a_mutant_and_lets_a_harmless_change_live() -> None:
         "harmless", "It says the same.", (catalogue.Edit("core/timers.py", "self._next += 1", "self._next += 2"),)
     )
     deadly = next(mutant for mutant in ALL if mutant.name == "reuses-timer-tokens")
-    lived, died = hunt.hunt([harmless, deadly], 0, 2, jobs=1, quiet=True)
-    assert (lived.invariant, lived.seed) == ("", 2)
+    edit = catalogue.Edit("core/timers.py", "None if pending is None else", "None if not pending else")
+    unseen = catalogue.Mutant("unseen", "What is pending is never empty.", (edit,))
+    (died, lived, made_no_difference), broken = hunt.hunt([harmless, deadly, unseen], 0, 2, jobs=1, quiet=True)
+    assert (lived.name, lived.invariant, lived.seed, lived.differs_in) == ("harmless", "", 2, 2)
     assert died.invariant.startswith("S")
     assert died.seed < 2
+    assert (made_no_difference.invariant, made_no_difference.differs_in) == ("", 0)
+    assert not broken
 
 
 def test_a_schedule_that_computes_for_ever_kills_and_one_that_only_takes_long_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,6 +74,6 @@ def test_a_schedule_that_computes_for_ever_kills_and_one_that_only_takes_long_do
     monkeypatch.setattr(hunt, "SEED_S", 0.05)
     monkeypatch.setattr("gossip.sim.driver.DELIVERIES_MAX", 0)  # put back afterwards
     monkeypatch.setattr("gossip.sim.play.run", computes)
-    assert hunt.work(3, 5) == {"seed": 3, "invariant": "endless", "text": "the run was not over after 0 s of the processor"}
+    assert hunt.work([3, 4]) == {"seed": 3, "invariant": "endless", "text": "the run was not over after 0 s of the processor"}
     monkeypatch.setattr("gossip.sim.play.run", waits)
-    assert hunt.work(3, 5) == {"seed": 5, "invariant": "", "text": ""}
+    assert hunt.work([3, 4]) == {"seed": -1, "invariant": "", "text": ""}
