@@ -11,7 +11,7 @@ A turn is of one life, one shard, one attempt and one history: an honest server 
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Container, Sequence
 from hashlib import blake2b
 from struct import pack
@@ -54,6 +54,8 @@ class Receipts:
 
     def is_disputed(self, charge: Charge) -> bool:
         """Whether somebody states another content of that turn."""
+        if not self._stated:
+            return False  # as in most rounds, where this is asked of everything that was handed over
         turn = charge.round_id, charge.turn
         said = [known.get(turn) for (server, _), known in self._stated.items() if server == charge.peer]
         return any(content is not None and content != charge.content for content in said)
@@ -159,13 +161,14 @@ class Witness:
     def statements(self, round_id: int, forked: Container[int] = ()) -> list[Charge]:
         """What is disputed of it, and not yet stated, in that round: the latest last. ``forked``: rounds after which others were
         seen with another history, though nobody here may have seen the result that they have."""
-        oldest = round_id - self.receipts.window
-        handed = [item for known in self._handed.values() for item in known.items()]
-        told = [(place, c) for place, c in handed if c.round_id >= oldest and self.receipts.wants(self.local, c)]
-        contents = {said for heard in self._heard.values() for said in heard}
-        apart = {place for place, number in Counter([place for place, _ in contents]).items() if number > 1}
-        disputed = [c for place, c in told if place in apart or place[1] in forked or self.receipts.is_disputed(c)]
-        return sorted(disputed, key=lambda charge: charge.round_id)
+        oldest, apart, first = round_id - self.receipts.window, set[Place](), dict[Place, bytes]()
+        for heard in self._heard.values():
+            for place, content in heard:
+                if first.setdefault(place, content) != content:
+                    apart.add(place)
+        handed = [item for known in self._handed.values() for item in known.items() if item[1].round_id >= oldest]
+        disputed = [c for place, c in handed if place in apart or place[1] in forked or self.receipts.is_disputed(c)]
+        return sorted([c for c in disputed if self.receipts.wants(self.local, c)], key=lambda charge: charge.round_id)
 
 
 def _hash(content: bytes) -> bytes:
