@@ -31,6 +31,7 @@ SAID_MAX = 8
 
 PROVEN_MAX = 16
 MOST_ROWS = 2**16
+NONE: frozenset[bytes] = frozenset()
 HEX = frozenset("0123456789abcdef")
 
 Place: TypeAlias = tuple[PeerId, int, int, int, bytes]  # server, round, shard, attempt, H of the round before
@@ -52,13 +53,13 @@ class Receipts:
         late = late or (len(said := self._said(by)) >= SAID_MAX and (*turn, charge.peer) < min(said))
         return turn not in known and not late and (charge.peer, turn) not in self._proven
 
-    def is_disputed(self, charge: Charge) -> bool:
-        """Whether somebody states another content of that turn."""
-        if not self._stated:
-            return False  # as in most rounds, where this is asked of everything that was handed over
-        turn = charge.round_id, charge.turn
-        said = [known.get(turn) for (server, _), known in self._stated.items() if server == charge.peer]
-        return any(content is not None and content != charge.content for content in said)
+    def contents(self) -> dict[tuple[PeerId, Turn], set[bytes]]:
+        """Of each turn of which anything is stated, all that is."""
+        found: dict[tuple[PeerId, Turn], set[bytes]] = {}
+        for (server, _), known in self._stated.items():
+            for turn, content in known.items():
+                found.setdefault((server, turn), set()).add(content)
+        return found
 
     def observe_round(self, commits: Sequence[Commit]) -> list[PeerId]:
         """Learns from the commits of one round. Returns who is proven to have said two things in one turn, once for each."""
@@ -167,7 +168,12 @@ class Witness:
                 if first.setdefault(place, content) != content:
                     apart.add(place)
         handed = [item for known in self._handed.values() for item in known.items() if item[1].round_id >= oldest]
-        disputed = [c for place, c in handed if place in apart or place[1] in forked or self.receipts.is_disputed(c)]
+        stated = self.receipts.contents()
+        disputed = [
+            c
+            for place, c in handed
+            if place in apart or place[1] in forked or stated.get((c.peer, (c.round_id, c.turn)), NONE) - {c.content}
+        ]
         return sorted([c for c in disputed if self.receipts.wants(self.local, c)], key=lambda charge: charge.round_id)
 
 
