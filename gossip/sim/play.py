@@ -56,7 +56,7 @@ from .observer import Observer
 from .schedule import PEERS_MAX, Schedule
 from .toy_trainer import PREPARE_S, Judged, Reducer, Refused, Step, ToyTrainer, Values, payload_of_values, weighted_mean
 
-LONGER = 4 / 3  # times its duration is the most that a schedule is played for the sake of its rounds
+LONGER = 2.0  # times its duration is the most that a schedule is played for the sake of its rounds
 SLICE_S = 0.25
 RATES = (1.0,)  # of every trainer's steps
 SAMPLES = 997  # in an epoch: a prime, so that the last round of one is uneven

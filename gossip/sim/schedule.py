@@ -30,7 +30,7 @@ class Schedule:
         seed: Of everything random that is left: delays, losses, who probes whom, who serves.
         active_s: Seconds in which faults happen. Then they end, who was killed is started again, and calm must return.
         duration_s: All of it, at least; longer when the calm phase has to wait for a deadline.
-        rounds_min: So far half of the peers must come before it ends, unless that takes a third longer than ``duration_s``.
+        rounds_min: So far half of the peers must come before it ends, unless that takes twice ``duration_s``.
         f: Byzantine peers that are said to be tolerated, at least: a mean bears none of them.
         compute_s: Bounds of the time that a trainer takes for a round.
         rule_s: Time that a server's rule takes.
