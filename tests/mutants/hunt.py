@@ -35,7 +35,8 @@ from catalogue import ROOT, Mutant, load, plant
 SEEDS = 2000
 SHARE_TO_KILL = 0.95
 BLOCK = 100
-"""Seeds after which the mutants that live are told, and only they are played on."""
+"""Seeds of the first block, ``GROWTH`` times as many up to the end of each next: after a block only the mutants that live are played on."""
+GROWTH = 5
 SHARE = 10
 """Of them, seeds that one process looks at."""
 EVENTS_MAX = 100_000
@@ -166,17 +167,20 @@ class Hunt:
 
     def fates(self, first: int, last: int) -> Iterator[Fate]:
         """One by one, as they are known, of all mutants with the seeds from ``first`` up to ``last``."""
+        begun, size = first, BLOCK
         while first < last and self._living:
             print(f"{len(self._living)} live; seed {first} of {last}", file=sys.stderr, flush=True)
-            end = min(last, first + BLOCK)
+            end = min(last, begun + size)
             differing = self._differing(first, end)
-            chases = {self._pool.submit(self._chase, hunted, differing[hunted.number]): hunted for hunted in self._living}
+            # Those that are quickly played come first: a hunt that is not waited for has told of most.
+            order = sorted(self._living, key=lambda hunted: len(differing[hunted.number]))
+            chases = {self._pool.submit(self._chase, hunted, differing[hunted.number]): hunted for hunted in order}
             for chase in as_completed(chases):
                 if (fate := chase.result()) is not None:
                     self._living.remove(chases[chase])
                     shutil.rmtree(chases[chase].where)
                     yield fate
-            first = end
+            first, size = end, GROWTH * size
         for hunted in self._living:
             yield Fate(hunted.mutant.name, hunted.mutant.why, "", last, "", hunted.differs_in)
 
