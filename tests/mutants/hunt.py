@@ -35,7 +35,7 @@ from catalogue import ROOT, Mutant, load, plant
 SEEDS = 2000
 SHARE_TO_KILL = 0.95
 BLOCK = 100
-"""Seeds of the first block, ``GROWTH`` times as many up to the end of each next: after a block only the mutants that live are played on."""
+"""Seeds of the first block; the end of the next is ``GROWTH`` times as far. After a block only those that live go on."""
 GROWTH = 5
 SHARE = 10
 """Of them, seeds that one process looks at."""
