@@ -72,37 +72,21 @@ def truth(others, ours):
             differing.add(mutant)
     return ours
 '''
-BUILTINS = {
-    "all",
-    "any",
-    "bool",
-    "dict",
-    "float",
-    "frozenset",
-    "int",
-    "len",
-    "list",
-    "max",
-    "min",
-    "set",
-    "sorted",
-    "sum",
-    "tuple",
-}
-LOOKS = BUILTINS | {
-    "difference",
-    "digest_of",
-    "get",
-    "intersection",
-    "isinstance",
-    "items",
-    "keys",
-    "lacks",
-    "length",
-    "log10",
+GOES_THROUGH = {"all", "any", "dict", "frozenset", "list", "max", "min", "next", "reversed", "set", "sorted", "sum", "tuple"}
+BUILTINS = GOES_THROUGH | {"bool", "float", "int", "isinstance", "len"}
+LOOKS = BUILTINS | {"at", "difference", "digest_of", "get", "intersection", "items", "keys", "lacks", "length", "log10"}
+LOOKS |= {
     "needed_by_rule",
+    "said_so",
+    "skip_reason",
+    "speaks_on",
+    "statements",
+    "unheard",
+    "union",
+    "values",
+    "_majority",
+    "_measured",
 }
-LOOKS |= {"said_so", "skip_reason", "speaks_on", "unheard", "union", "values", "_majority", "_measured"}
 LOOKS_BEGIN = ("is_", "_is_", "has_", "_has_", "may_", "_may_", "can_", "_can_")
 """Functions and methods that leave everything as it is."""
 WHOLE = (ast.BoolOp, ast.Compare, ast.UnaryOp, ast.BinOp, ast.IfExp, ast.ListComp, ast.SetComp, ast.DictComp, ast.Tuple, ast.List)
@@ -316,5 +300,5 @@ def _consumed(tree: ast.AST) -> Iterator[ast.expr]:
     for node in ast.walk(tree):
         if isinstance(node, ast.comprehension):
             yield node.iter
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in BUILTINS - {"len", "bool", "int"}:
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in GOES_THROUGH:
             yield from node.args
