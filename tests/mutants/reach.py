@@ -4,8 +4,9 @@ A mutant that leaves every value that is computed as it was cannot be caught, an
 an expression, the copy computes both and takes its own; where it changes statements, coming there counts. One run of this copy
 speaks for all mutants at once.
 
-What it says may be too much, never too little: where a call could change something (all but those named below), coming there
-counts.
+It says too much rather than too little: where a call could change something (all but those named below), coming there counts.
+What it takes for granted: that looking something up in a table, or whether it is in one, changes nothing there, and that nothing
+of a run is computed at import.
 """
 
 from __future__ import annotations
@@ -21,60 +22,77 @@ from catalogue import ROOT, Mutant, plant
 PROBES = '''"""Which mutants made a difference since this was emptied, by number."""
 
 from collections.abc import Hashable
+from math import copysign
 
 differing: set[int] = set()
-_asking = False
+_asked = None  # the mutant whose value is being computed: only what else it changes on the way is looked at
 
 
 def reached(*mutants):
     """They do something else from here on."""
-    if not _asking:
-        differing.update(mutants)
+    differing.update(mutants if _asked is None else {_asked}.intersection(mutants))
 
 
 def asked(*others):
     """What the mutants would have here: (number, value) of each that is not known to differ yet, (number,) of one that fails."""
-    global _asking
-    if _asking:
-        return ()
-    found, _asking = [], True
+    global _asked
+    found, before = [], _asked
     for mutant, compute in others:
-        if mutant not in differing:
+        if mutant not in differing and before in (None, mutant):
+            _asked = mutant
             try:
                 found.append((mutant, compute()))
             except Exception:
                 found.append((mutant,))
-    _asking = False
+    _asked = before
     return found
 
 
-def value(others, ours):
+def _compared(others, compute, same):
+    try:
+        ours = compute()
+    except BaseException:
+        differing.update(mutant for mutant, *_ in others)
+        raise
     for mutant, *theirs in others:
         try:
-            same = bool(theirs) and type(theirs[0]) is type(ours) and bool(theirs[0] == ours)
+            if not theirs or not same(theirs[0], ours):
+                differing.add(mutant)
         except Exception:
-            same = False
-        if not same:
             differing.add(mutant)
     return ours
 
 
-def thing(others, ours):
-    for mutant, *theirs in others:
-        if not theirs or (theirs[0] is not ours and not isinstance(ours, Hashable)):
-            differing.add(mutant)
-    return value(others, ours)
+def _same_value(one, other):
+    """What is in them may be changed later: there, two that are equal now are not the same."""
+    kind = type(other)
+    if type(one) is not kind:
+        return False
+    if kind in (tuple, list):
+        return len(one) == len(other) and all(map(_same_thing, one, other))
+    if kind is dict:
+        return _same_value([*one.items()], [*other.items()])
+    return bool(one == other) and (kind is not float or copysign(1.0, one) == copysign(1.0, other))
 
 
-def truth(others, ours):
-    for mutant, *theirs in others:
-        if not theirs or bool(theirs[0]) is not bool(ours):
-            differing.add(mutant)
-    return ours
+def _same_thing(one, other):
+    return one is other or (isinstance(other, Hashable) and _same_value(one, other))
+
+
+def value(others, compute):
+    return _compared(others, compute, _same_value)
+
+
+def thing(others, compute):
+    return _compared(others, compute, _same_thing)
+
+
+def truth(others, compute):
+    return _compared(others, compute, lambda one, other: bool(one) is bool(other))
 '''
 GOES_THROUGH = {"all", "any", "dict", "frozenset", "list", "max", "min", "next", "reversed", "set", "sorted", "sum", "tuple"}
 BUILTINS = GOES_THROUGH | {"bool", "float", "int", "isinstance", "len"}
-LOOKS = BUILTINS | {"at", "difference", "digest_of", "get", "intersection", "items", "keys", "lacks", "length", "log10"}
+LOOKS = {"at", "difference", "digest_of", "get", "intersection", "items", "keys", "length", "log10"}
 LOOKS |= {
     "needed_by_rule",
     "said_so",
@@ -88,7 +106,9 @@ LOOKS |= {
     "_measured",
 }
 LOOKS_BEGIN = ("is_", "_is_", "has_", "_has_", "may_", "_may_", "can_", "_can_")
-"""Functions and methods that leave everything as it is."""
+"""Functions and methods that leave everything as it is,"""
+CHANGE = {"_is_crowded", "_is_patience_over", "is_back", "is_elsewhere", "is_first", "is_off_branch"}
+"""but for these."""
 WHOLE = (ast.BoolOp, ast.Compare, ast.UnaryOp, ast.BinOp, ast.IfExp, ast.ListComp, ast.SetComp, ast.DictComp, ast.Tuple, ast.List)
 """What differs within one of these differs for the rest of the program by the value of the whole only."""
 
@@ -106,7 +126,7 @@ class Value:
         if self.is_truth:
             return "truth"
         # What is only referred to may be changed later: two that are equal now are not the same.
-        return "thing" if isinstance(self.theirs, ast.Name | ast.Attribute | ast.Subscript) else "value"
+        return "value" if _is_new(self.ours) and _is_new(self.theirs) else "thing"
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +197,10 @@ def _call(name: str, arguments: list[ast.expr]) -> ast.Call:
     return ast.Call(ast.Attribute(ast.Name("_probes", ast.Load()), name, ast.Load()), arguments, [])
 
 
+def _lambda(computed: ast.expr) -> ast.Lambda:
+    return ast.Lambda(ast.arguments([], [], None, [], [], None, []), computed)
+
+
 class _Probing(ast.NodeTransformer):
     def __init__(self, values: dict[ast.expr, list[tuple[int, Value]]]) -> None:
         self._values = values
@@ -188,11 +212,10 @@ class _Probing(ast.NodeTransformer):
             asked: list[ast.expr] = []
             for number, place in found:
                 if place.asked_by == name:
-                    nothing = ast.arguments([], [], None, [], [], None, [])
-                    asked.append(ast.Tuple([ast.Constant(number), ast.Lambda(nothing, place.theirs)], ast.Load()))
+                    asked.append(ast.Tuple([ast.Constant(number), _lambda(place.theirs)], ast.Load()))
             if asked:
                 assert isinstance(visited, ast.expr)
-                visited = _call(name, [_call("asked", asked), visited])
+                visited = _call(name, [_call("asked", asked), _lambda(visited)])
         return visited
 
 
@@ -216,7 +239,7 @@ def _in_body(ours: list[ast.stmt], theirs: list[ast.stmt]) -> list[Place]:
     if len(ours) == len(theirs) + 1 and all(map(_same, ours[at + 1 :], theirs[at:])):
         gone = ours[at]  # a guard that is left out makes a difference where it holds
         if isinstance(gone, ast.If) and not gone.orelse and _only_looks(gone.test) and not _names(gone.test):
-            return [Point(gone.body, 0)]
+            return [Value(gone.test, ast.Constant(False), is_truth=True)]
     return [Point(ours, at)]
 
 
@@ -250,7 +273,7 @@ def _below(ours: ast.AST, theirs: ast.AST, is_truth: bool) -> list[Place] | None
         decides = decides or (is_truth and isinstance(ours, ast.BoolOp))
         for mine, its in zip(ones, others, strict=True):
             if not isinstance(mine, ast.AST) or not isinstance(its, ast.AST):
-                within: list[Place] | None = [] if mine == its else None
+                within: list[Place] | None = [] if (type(mine), mine) == (type(its), its) else None
             else:
                 within = _within(mine, its, decides)
             if within is None:
@@ -282,6 +305,13 @@ def _may_be_asked(ours: ast.AST, theirs: ast.AST, is_truth: bool) -> bool:
     return _only_looks(ours) and _only_looks(theirs)
 
 
+def _is_new(tree: ast.expr) -> bool:
+    """Whether it makes what it gives, which nobody else has then."""
+    if isinstance(tree, ast.Call):
+        return isinstance(tree.func, ast.Name) and tree.func.id in {"dict", "list", "set", "sorted"}
+    return isinstance(tree, ast.List | ast.Dict | ast.Set | ast.ListComp | ast.SetComp | ast.DictComp)
+
+
 def _names(tree: ast.AST) -> bool:
     return any(isinstance(node, ast.NamedExpr) for node in ast.walk(tree))
 
@@ -291,8 +321,10 @@ def _only_looks(tree: ast.AST) -> bool:
 
 
 def _is_look(function: ast.expr) -> bool:
-    name = function.id if isinstance(function, ast.Name) else function.attr if isinstance(function, ast.Attribute) else ""
-    return name in LOOKS or name.startswith(LOOKS_BEGIN)
+    if isinstance(function, ast.Name) and function.id in BUILTINS:
+        return True
+    name = getattr(function, "attr", getattr(function, "id", ""))
+    return name in LOOKS or (name.startswith(LOOKS_BEGIN) and name not in CHANGE)
 
 
 def _consumed(tree: ast.AST) -> Iterator[ast.expr]:
@@ -300,5 +332,7 @@ def _consumed(tree: ast.AST) -> Iterator[ast.expr]:
     for node in ast.walk(tree):
         if isinstance(node, ast.comprehension):
             yield node.iter
+        elif isinstance(node, ast.Starred):
+            yield node.value
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in GOES_THROUGH:
             yield from node.args

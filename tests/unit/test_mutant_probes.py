@@ -16,7 +16,10 @@ import pytest
 from gossip.sim.generate import generate
 from gossip.sim.play import run
 
-MUTANTS = Path(__file__).resolve().parents[1] / "mutants"
+ROOT = Path(__file__).resolve().parents[2]
+MUTANTS = ROOT / "tests/mutants"
+CHANGING = {"add", "append", "appendleft", "clear", "discard", "extend", "insert", "pop", "popitem", "popleft", "remove"}
+CHANGING |= {"setdefault", "update"}
 PLAYS = """
 import json
 from gossip import mutant_probes
@@ -49,6 +52,13 @@ def _differs(reach: ModuleType, ours: str, theirs: str, call: str) -> tuple[bool
 
 
 GUARD = "def f(x):\n    if x > 9:\n        return 'far'\n    return 'near'\n"
+RAISES = "def f(d, k):\n    try:\n        return d[k]\n    except KeyError:\n        return 'none'\n"
+GUARD_FAILS = (
+    "def g(d, k):\n    if d[k] > 3:\n        return 1\n    return 2\n"
+    "def f(d, k):\n    try:\n        return g(d, k)\n    except KeyError:\n        return 3\n"
+)
+SETS = "class X:\n    n = 0\n    def set(self):\n        self.n += 1\ndef f(x):\n    x.set()\n    return x.n\n"
+TWO = "def is_g(x):\n    return x > 0\ndef f(x):\n    return x == x\n"
 
 
 @pytest.mark.parametrize(
@@ -96,6 +106,20 @@ GUARD = "def f(x):\n    if x > 9:\n        return 'far'\n    return 'near'\n"
             id="equal_but_not_the_same",
         ),
         pytest.param(
+            "def f(x):\n    y, z = [], []\n    for w in [y]:\n        w.append(x)\n    return y, z",
+            "def f(x):\n    y, z = [], []\n    for w in [z]:\n        w.append(x)\n    return y, z",
+            "f(1)",
+            True,
+            id="equal_within_and_not_the_same",
+        ),
+        pytest.param(RAISES, RAISES.replace("d[k]", "d.get(k)"), "f({}, 1)", True, id="ours_fails"),
+        pytest.param(
+            GUARD_FAILS, GUARD_FAILS.replace("    if d[k] > 3:\n        return 1\n", ""), "f({}, 1)", True, id="guard_fails"
+        ),
+        pytest.param("def f():\n    return 1", "def f():\n    return True", "f()", True, id="other_constant"),
+        pytest.param(SETS, SETS.replace("x.set()", "None"), "f(X())", True, id="method_with_the_name_of_a_builtin"),
+        pytest.param(TWO, TWO.replace("x > 0", "x > 5").replace("x == x", "is_g(x)"), "f(3)", True, id="by_another_edit"),
+        pytest.param(
             "def f(x):\n    if (y := x[0]) > 0:\n        return y",
             "def f(x):\n    if (y := x[1]) > 0:\n        return y",
             "f([1, 2])",
@@ -115,6 +139,29 @@ def test_a_mutant_counts_where_it_computes_anything_else(
 def test_what_can_be_gone_through_once_is_left_for_ours(reach: ModuleType) -> None:
     ours, theirs = "def f(x):\n    return tuple(sorted(x))", "def f(x):\n    return tuple(x)"
     assert _differs(reach, ours, theirs, "f(n for n in (2, 1))") == (True, (1, 2))
+
+
+def test_what_is_taken_to_change_nothing_changes_nothing(reach: ModuleType) -> None:
+    changing = set()
+    for path in [*(ROOT / "gossip/core").glob("*.py"), *(ROOT / "topologies").glob("*.py")]:
+        for function in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(function, ast.FunctionDef) and _changes_itself(function):
+                changing.add(function.name)
+    assert {name for name in changing if name in reach.LOOKS or name.startswith(reach.LOOKS_BEGIN)} == reach.CHANGE
+
+
+def _changes_itself(function: ast.FunctionDef) -> bool:
+    """Whether it stores something in what ``self`` is or has."""
+    for node in ast.walk(function):
+        if isinstance(node, ast.Attribute | ast.Subscript) and not isinstance(node.ctx, ast.Load):
+            changed = ast.unparse(node)
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in CHANGING:
+            changed = ast.unparse(node.func)
+        else:
+            continue
+        if changed.startswith("self."):
+            return True
+    return False
 
 
 def test_the_copy_with_all_probes_plays_what_the_package_plays(reach: ModuleType, tmp_path: Path) -> None:
