@@ -198,8 +198,8 @@ class Hunt:
 
     def _chase(self, hunted: Hunted, seeds: list[int]) -> Fate | None:
         """None: it lives on."""
-        found = self._told(hunted.where, ["--work", *map(str, seeds)]) if seeds else {"invariant": ""}
-        if not found["invariant"]:
+        found = self._told(hunted.where, ["--work", *map(str, seeds)]) if seeds else None
+        if found is None or not found["invariant"]:
             hunted.differs_in += len(seeds)
             return None
         differs_in = hunted.differs_in + seeds.index(found["seed"]) + 1

@@ -173,6 +173,7 @@ def _probed(ours: ast.Module, texts: Iterable[tuple[int, str]], always: set[int]
         body, at = found[0][1].body, found[0][1].at
         body.insert(at, ast.Expr(_call("reached", [ast.Constant(number) for number, _ in found])))
     tree = _Probing(values).visit(ours)
+    assert isinstance(tree, ast.Module)
     start = next(at for at, node in enumerate(tree.body) if not _comes_first(node))
     tree.body.insert(start, ast.ImportFrom("gossip", [ast.alias("mutant_probes", "_probes")], 0))
     return ast.unparse(ast.fix_missing_locations(tree))
