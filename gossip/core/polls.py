@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Protocol
@@ -11,6 +11,7 @@ from typing import Protocol
 from .donating import NO_STATE
 from .messages import DIGEST_BYTES, PeerId, Voucher
 
+NONE: Mapping[PeerId, int] = {}
 SURE_TURNS = 2
 """So often everybody has to say so: who takes over a state meanwhile has one the second time."""
 
@@ -83,14 +84,23 @@ class Poll:
     def unanswered(self, donors: Collection[PeerId]) -> list[PeerId]:
         return [peer for peer in self.asked if peer not in self.votes and peer in donors]
 
-    def largest(self, strict: bool) -> list[PeerId]:
-        """Most of those who say the same; of equally many, those whom a lot drawn from the run's seed prefers: the same for every
-        taker, and nothing that a liar could choose. ``strict``: the same of what scripts set, too."""
+    def largest(self, strict: bool, failures: Mapping[PeerId, int] = NONE) -> list[PeerId]:
+        """Most of those who say the same; of equally many, those with the fewest ``failures``, and then those whom a lot drawn
+        from the run's seed prefers: the same for every taker, and nothing that a liar could choose.
+
+        Args:
+            strict: The same of what scripts set, too.
+            failures: Of each peer, how often it was asked for its state in vain. The lot may prefer a liar that vouches and gives
+                nothing; it would in every poll.
+        """
         groups: dict[tuple[bytes, bytes, int, bytes], list[PeerId]] = defaultdict(list)
         for peer, voucher in self.votes.items():
             if voucher.digest:
                 groups[voucher.chain, voucher.digest, voucher.round_id, voucher.settings if strict else b""].append(peer)
-        return min(groups.values(), key=lambda peers: (-len(peers), min(map(self._lot, peers))), default=[])
+        return min(groups.values(), key=lambda group: self._rank(group, failures), default=[])
+
+    def _rank(self, group: list[PeerId], failures: Mapping[PeerId, int]) -> tuple[int, int, bytes]:
+        return -len(group), min(failures.get(peer, 0) for peer in group), min(map(self._lot, group))
 
     def _lot(self, peer: PeerId) -> bytes:
         return blake2b(f"{self.seed}/{peer}".encode(), digest_size=DIGEST_BYTES).digest()

@@ -303,7 +303,7 @@ class Recovery:
 
     def _conclude(self, now: float) -> list[Effect]:
         """All have answered, or had their time, and too few say the same."""
-        group = self.poll.largest(strict=self._tries <= STRICT_TRIES)
+        group = self.poll.largest(strict=self._tries <= STRICT_TRIES, failures=self._rests.failures)
         if group and len(group) >= self._enough(now):
             where = {"round": self.poll.votes[group[0]].round_id, "vouchers": group, "need": self.need}
             return [Report("unvouched_state", where), *self._agree(group, now)]
