@@ -5,8 +5,8 @@ an expression, the copy computes both and takes its own; where it changes statem
 speaks for all mutants at once.
 
 It says too much rather than too little: where a call could change something (all but those named below), coming there counts.
-What it takes for granted: that looking something up in a table, or whether it is in one, changes nothing there, and that nothing
-of a run is computed at import.
+What it takes for granted: that looking something up in a table, or whether it is in one, changes nothing there, that attributes
+are no iterators, that of two equal numbers, texts or records either will do, and that nothing of a run is computed at import.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from catalogue import ROOT, Mutant, plant
 
 PROBES = '''"""Which mutants made a difference since this was emptied, by number."""
 
-from collections.abc import Hashable
 from math import copysign
 
 differing: set[int] = set()
@@ -44,7 +43,8 @@ def asked(*others):
                 found.append((mutant, compute()))
             except Exception:
                 found.append((mutant,))
-    _asked = before
+            finally:
+                _asked = before
     return found
 
 
@@ -76,7 +76,7 @@ def _same_value(one, other):
 
 
 def _same_thing(one, other):
-    return one is other or (isinstance(other, Hashable) and _same_value(one, other))
+    return one is other or (hash(other) is not None and _same_value(one, other))  # what may be changed has no hash
 
 
 def value(others, compute):
@@ -109,6 +109,7 @@ LOOKS_BEGIN = ("is_", "_is_", "has_", "_has_", "may_", "_may_", "can_", "_can_")
 """Functions and methods that leave everything as it is,"""
 CHANGE = {"_is_crowded", "_is_patience_over", "is_back", "is_elsewhere", "is_first", "is_off_branch"}
 """but for these."""
+FRESH = (ast.Call, ast.GeneratorExp)
 WHOLE = (ast.BoolOp, ast.Compare, ast.UnaryOp, ast.BinOp, ast.IfExp, ast.ListComp, ast.SetComp, ast.DictComp, ast.Tuple, ast.List)
 """What differs within one of these differs for the rest of the program by the value of the whole only."""
 
@@ -156,7 +157,7 @@ def plant_probes(mutants: Sequence[Mutant], folder: Path) -> Path:
 
 
 def _probed(ours: ast.Module, texts: Iterable[tuple[int, str]], always: set[int]) -> str:
-    """The text of a module with probes. ``always`` takes those whose difference is not one of each run: in a default, or kept."""
+    """The text of a module with probes. ``always`` takes those that differ at import: in a default, say."""
     in_runs = _computed_in_runs(ours)
     values: dict[ast.expr, list[tuple[int, Value]]] = defaultdict(list)
     points: dict[tuple[int, int], list[tuple[int, Point]]] = defaultdict(list)
@@ -180,12 +181,11 @@ def _probed(ours: ast.Module, texts: Iterable[tuple[int, str]], always: set[int]
 
 
 def _computed_in_runs(module: ast.Module) -> set[ast.AST]:
-    """What is computed each time that a function is called: not what is computed at import, nor what is kept from run to run."""
+    """What is computed when a function is called, and not at import."""
     found: set[ast.AST] = set()
     for function in ast.walk(module):
         if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
-            is_kept = any("cache" in ast.unparse(decorator) for decorator in function.decorator_list)
-            found.update([] if is_kept else [node for statement in function.body for node in ast.walk(statement)])
+            found.update(node for statement in function.body for node in ast.walk(statement))
     return found
 
 
@@ -300,8 +300,8 @@ def _may_be_asked(ours: ast.AST, theirs: ast.AST, is_truth: bool) -> bool:
             return False
         if _names(each):
             return False  # what it names differs, too
-    if any(isinstance(node, ast.Name) for node in _consumed(theirs)):
-        return False  # it may be an iterator, of which nothing would be left
+    if any(True for _ in _consumed(theirs)) or _goes_on(ours) or _goes_on(theirs):
+        return False  # what has only a name may be an iterator, of which nothing would be left
     # Of a call that changes something the value is not all: whether it is made matters, and it cannot be made to see.
     return _only_looks(ours) and _only_looks(theirs)
 
@@ -329,11 +329,30 @@ def _is_look(function: ast.expr) -> bool:
 
 
 def _consumed(tree: ast.AST) -> Iterator[ast.expr]:
-    """What it goes through, one by one."""
+    """What it goes through, one by one, and has not made itself."""
     for node in ast.walk(tree):
         if isinstance(node, ast.comprehension):
-            yield node.iter
+            yield from _given(node.iter)
         elif isinstance(node, ast.Starred):
-            yield node.value
+            yield from _given(node.value)
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in GOES_THROUGH:
-            yield from node.args
+            for argument in node.args:
+                yield from _given(argument)
+
+
+def _given(tree: ast.expr) -> Iterator[ast.expr]:
+    if isinstance(tree, ast.BoolOp):
+        for value in tree.values:
+            yield from _given(value)
+    elif isinstance(tree, ast.IfExp):
+        yield from (*_given(tree.body), *_given(tree.orelse))
+    elif isinstance(tree, ast.Name):
+        yield tree
+
+
+def _goes_on(tree: ast.AST) -> bool:
+    """Whether it takes the next of what is gone through elsewhere."""
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    return any(
+        isinstance(call.func, ast.Name) and call.func.id == "next" and not isinstance(call.args[0], FRESH) for call in calls
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import json
 import os
 import subprocess
@@ -29,14 +30,17 @@ print(json.dumps([run(generate(seed)).trace_hash for seed in (5, 11)]))
 """
 
 
-@pytest.fixture(scope="module")
-def reach() -> ModuleType:
+def _module(name: str) -> ModuleType:
     sys.path.insert(0, str(MUTANTS))
     try:
-        import reach
+        return importlib.import_module(name)
     finally:
         sys.path.remove(str(MUTANTS))
-    return reach
+
+
+@pytest.fixture(scope="module")
+def reach() -> ModuleType:
+    return _module("reach")
 
 
 def _differs(reach: ModuleType, ours: str, theirs: str, call: str) -> tuple[bool, object]:
@@ -58,6 +62,15 @@ GUARD_FAILS = (
     "def f(d, k):\n    try:\n        return g(d, k)\n    except KeyError:\n        return 3\n"
 )
 SETS = "class X:\n    n = 0\n    def set(self):\n        self.n += 1\ndef f(x):\n    x.set()\n    return x.n\n"
+NEXT = (
+    "class T:\n    def __init__(self):\n        self.ids = iter([0, 1])\n"
+    "def f(t):\n    big = next(t.ids) > 100\n    return big, next(t.ids)\n"
+)
+LISTS = (
+    "class D:\n    def __init__(self, l):\n        self.l = l\n    def __eq__(self, other):\n        return self.l == other.l\n"
+    "    def __hash__(self):\n        return hash((self.l,))\n"
+    "def f(x, y):\n    z = x\n    z.l.append(1)\n    return x.l, y.l\n"
+)
 TWO = "def is_g(x):\n    return x > 0\ndef f(x):\n    return x == x\n"
 
 
@@ -119,6 +132,8 @@ TWO = "def is_g(x):\n    return x > 0\ndef f(x):\n    return x == x\n"
         pytest.param("def f():\n    return 1", "def f():\n    return True", "f()", True, id="other_constant"),
         pytest.param(SETS, SETS.replace("x.set()", "None"), "f(X())", True, id="method_with_the_name_of_a_builtin"),
         pytest.param(TWO, TWO.replace("x > 0", "x > 5").replace("x == x", "is_g(x)"), "f(3)", True, id="by_another_edit"),
+        pytest.param(NEXT, NEXT.replace("next(t.ids) > 100", "False"), "f(T())", True, id="goes_on"),
+        pytest.param(LISTS, LISTS.replace("z = x", "z = y"), "f(D([]), D([]))", True, id="lists_of_equal_things"),
         pytest.param(
             "def f(x):\n    if (y := x[0]) > 0:\n        return y",
             "def f(x):\n    if (y := x[1]) > 0:\n        return y",
@@ -136,9 +151,21 @@ def test_a_mutant_counts_where_it_computes_anything_else(
     assert _differs(reach, ours, theirs, call) == (differs, eval(call, plain))
 
 
-def test_what_can_be_gone_through_once_is_left_for_ours(reach: ModuleType) -> None:
-    ours, theirs = "def f(x):\n    return tuple(sorted(x))", "def f(x):\n    return tuple(x)"
+@pytest.mark.parametrize("given", ["x", "x or ()", "x if x else ()"])
+def test_what_can_be_gone_through_once_is_left_for_ours(reach: ModuleType, given: str) -> None:
+    ours, theirs = f"def f(x):\n    return tuple(sorted({given}))", f"def f(x):\n    return tuple({given})"
     assert _differs(reach, ours, theirs, "f(n for n in (2, 1))") == (True, (1, 2))
+
+
+def test_what_a_function_keeps_is_computed_in_each_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
+    from gossip.topologies import weights
+
+    hunt, computed, within_bounds = _module("hunt"), [], weights.within_bounds
+    monkeypatch.setattr(weights, "within_bounds", lambda given: computed.append(given) or within_bounds(given))
+    for _ in range(2):
+        hunt._forget()
+        assert weights.lots("0:2,1:2,4:10", (0, 1, 4)) == weights.lots("0:2,1:2,4:10", (0, 1, 4))
+    assert computed == [[2, 2, 10]] * 2
 
 
 def test_what_is_taken_to_change_nothing_changes_nothing(reach: ModuleType) -> None:
@@ -165,8 +192,7 @@ def _changes_itself(function: ast.FunctionDef) -> bool:
 
 
 def test_the_copy_with_all_probes_plays_what_the_package_plays(reach: ModuleType, tmp_path: Path) -> None:
-    catalogue = sys.modules["catalogue"]
-    where = reach.plant_probes(catalogue.load(), tmp_path)
+    where = reach.plant_probes(_module("catalogue").load(), tmp_path)
     environment = {**os.environ, "PYTHONPATH": str(where)}
     plays = [sys.executable, "-c", PLAYS]
     done = subprocess.run(plays, env=environment, cwd=tmp_path, capture_output=True, text=True, check=True)
