@@ -237,8 +237,9 @@ def memory() -> list[Finding]:
 def on_gpus() -> list[Finding]:
     """What is free on GPUs; whether torch can use them is told with torch."""
     found = gpus.look()
-    if found.error:
-        return [Finding("warn", "gpus", found.error, "nvidia-smi shows all of it; without it they may still train")]
+    unknown = [Finding("warn", "gpus", found.error, "nvidia-smi shows all of it; without it they may still train")]
+    if found.error and not found.each:
+        return unknown
     if not found.each:
         hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
         why = "none that nvidia-smi tells of" if hidden is None else f"none: CUDA_VISIBLE_DEVICES={hidden}"
@@ -246,7 +247,8 @@ def on_gpus() -> list[Finding]:
     said = ", ".join(f"{gpu.name} ({bytes_word(gpu.free_bytes)} of {bytes_word(gpu.total_bytes)} free)" for gpu in found.each)
     short = found.short_of(1)
     said += f": {short}" if short else f": room for about {found.room} peers of small models"
-    return [Finding("warn" if short else "ok", "gpus", said, gpus.HINT if short else "", found.to_json())]
+    told = Finding("warn" if short else "ok", "gpus", said, gpus.HINT if short else "", found.to_json())
+    return [told, *unknown] if found.error else [told]
 
 
 def tools() -> list[Finding]:

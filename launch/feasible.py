@@ -28,7 +28,10 @@ def say_of_gpus(peers: int, say: Callable[[str], None]) -> None:
     """Tells what so many peers would lack on this machine's GPUs. Nothing is refused: their script may use none."""
     from . import gpus
 
-    if said := gpus.look().short_of(peers):
+    found = gpus.look()
+    if found.error:
+        say(f"! what is free on GPUs is not known: {found.error}")
+    if said := found.short_of(peers):
         say(f"! {said}")
         say(f"  try: {gpus.HINT}")
 

@@ -11,13 +11,14 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-from .words import counted
+from .words import bytes_word, counted
 
 ASK_S = 10.0
 """A driver that is not kept loaded takes seconds to wake up."""
 CONTEXT_BYTES = 512 * 2**20
 """What a process takes on a GPU before it has a tensor there (context, kernels, workspaces): 300 to 600 MiB, by GPU and CUDA.
 Model, gradients and optimizer come on top."""
+GPUS_NAMED = 8
 _QUERY = ("index", "uuid", "name", "memory.free", "memory.total")
 
 
@@ -37,7 +38,7 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Gpus:
-    """Those that a trainer may use, and what kept us from knowing them; "" also where there is no such tool."""
+    """Those that a trainer may use, and what kept us from knowing them, or some of them; "" also where there is no such tool."""
 
     each: tuple[Gpu, ...] = ()
     error: str = ""
@@ -46,17 +47,15 @@ class Gpus:
     def room(self) -> int:
         return sum(gpu.room for gpu in self.each)
 
-    @property
-    def free_bytes(self) -> int:
-        return sum(gpu.free_bytes for gpu in self.each)
-
     def short_of(self, peers: int) -> str:
         """What to say to so many peers on this machine; "" where they fit, or there is no GPU."""
         if not self.each or self.room >= peers:
             return ""
-        need, free = peers * CONTEXT_BYTES / 2**30, self.free_bytes / 2**30
+        free = " and ".join([bytes_word(gpu.free_bytes) for gpu in self.each[:GPUS_NAMED]])
+        more = ", ..." if len(self.each) > GPUS_NAMED else ""
+        fits = f"room for {self.room}" if self.room else "no room for any"
         where = f"{counted(peers, 'peer')} on {counted(len(self.each), 'GPU')}"
-        return f"{where} would need about {need:.1f} GiB there before any model, {free:.1f} GiB are free"
+        return f"{where} would need about {bytes_word(CONTEXT_BYTES)} each before any model; free: {free}{more}, {fits}"
 
     def to_json(self) -> dict[str, object]:
         return {"each": [asdict(gpu) for gpu in self.each], "error": self.error}
@@ -85,26 +84,36 @@ def look(environment: Mapping[str, str] = os.environ) -> Gpus:
         return Gpus(error=f"nvidia-smi did not answer in {ASK_S:.0f} s")
     except OSError as error:
         return Gpus(error=f"nvidia-smi: {error.strerror}")
+    if any("No devices were found" in said for said in (done.stdout, done.stderr)):
+        return Gpus()
     if done.returncode:
         said = [*done.stderr.splitlines(), *done.stdout.splitlines(), f"exit code {done.returncode}"]
         return Gpus(error=f"nvidia-smi: {next(line.strip() for line in said if line.strip())}")
-    try:
-        return Gpus(tuple(visible(read(done.stdout), environment.get("CUDA_VISIBLE_DEVICES"))))
-    except ValueError:
-        return Gpus(error=f"nvidia-smi said something else than asked: {done.stdout.strip()[:80]!r}")
+    wanted = environment.get("CUDA_VISIBLE_DEVICES")
+    if wanted is not None and "MIG-" in wanted:
+        return Gpus(error=f"CUDA_VISIBLE_DEVICES={wanted}: what is free on a part of a GPU is not known")
+    found, other = read(done.stdout)
+    unread = f"nvidia-smi said something else than asked: {other[0][:80]!r}" if other else ""
+    return Gpus(tuple(visible(found, wanted)), unread)
 
 
-def read(answer: str) -> list[Gpu]:
-    """Raises ValueError for anything but a line of the asked fields for each GPU; sizes are in MiB."""
-    found = []
-    for line in filter(str.strip, answer.splitlines()):
-        index, uuid, *name, free, total = (part.strip() for part in line.split(","))
-        found.append(Gpu(int(index), uuid, ", ".join(name), int(free) * 2**20, int(total) * 2**20))
-    return found
+def read(answer: str) -> tuple[list[Gpu], list[str]]:
+    """Lines of the asked fields, sizes in MiB; and lines of anything else: some GPUs do not tell what memory they have."""
+    found, other = [], []
+    for line in map(str.strip, filter(str.strip, answer.splitlines())):
+        try:
+            index, uuid, *name, free, total = (part.strip() for part in line.split(","))
+            found.append(Gpu(int(index), uuid, ", ".join(name), int(free) * 2**20, int(total) * 2**20))
+        except ValueError:
+            other.append(line)
+    return found, other
 
 
 def visible(found: Sequence[Gpu], wanted: str | None) -> list[Gpu]:
-    """As CUDA reads CUDA_VISIBLE_DEVICES: numbers, or beginnings of UUIDs, up to the first that is none of them."""
+    """As CUDA reads CUDA_VISIBLE_DEVICES: numbers, or beginnings of UUIDs, up to the first that is none of them.
+
+    Numbers are those of nvidia-smi. Where GPUs differ, CUDA counts the fastest first, unless CUDA_DEVICE_ORDER=PCI_BUS_ID.
+    """
     if wanted is None:
         return list(found)
     chosen: list[Gpu] = []

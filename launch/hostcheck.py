@@ -94,7 +94,8 @@ def _told(host: Host, facts: Facts) -> str:
 
 def _on_gpus(facts: Facts) -> str:
     found = gpus.Gpus.from_json(facts["gpus"])
-    return f", {found.free_bytes / 2**30:.1f} GiB on {counted(len(found.each), 'GPU')}" if found.each else ""
+    free = sum(gpu.free_bytes for gpu in found.each)
+    return f", {free / 2**30:.1f} GiB on {counted(len(found.each), 'GPU')}" if found.each else ""
 
 
 def _problems(host: Host, facts: Facts, reference: Facts, script: str, digest: str | None) -> Iterable[Line]:

@@ -54,7 +54,7 @@ def test_what_the_driver_tells_is_read(machine: Path) -> None:
     ],
 )
 def test_only_those_that_trainers_see_count(machine: Path, wanted: str | None, indices: list[int]) -> None:
-    assert [gpu.index for gpu in gpus.visible(gpus.read(TWO), wanted)] == indices
+    assert [gpu.index for gpu in gpus.visible(gpus.read(TWO)[0], wanted)] == indices
 
 
 def test_a_machine_without_the_tool_has_none_and_that_is_no_error(machine: Path) -> None:
@@ -91,9 +91,11 @@ def test_a_driver_that_does_not_answer_is_not_waited_for(machine: Path, monkeypa
 def test_more_peers_than_fit_are_told_what_they_lack_and_fewer_nothing() -> None:
     one = Gpus((Gpu(0, "GPU-0", "T4", 3 * CONTEXT_BYTES + 5, 16 * 2**30),))
     assert one.short_of(3) == ""
-    assert one.short_of(4) == "4 peers on 1 GPU would need about 2.0 GiB there before any model, 1.5 GiB are free"
+    said = "4 peers on 1 GPU would need about 512 MiB each before any model; free: 1.5 GiB, room for 3"
+    assert one.short_of(4) == said
     halves = Gpus(tuple(Gpu(at, f"GPU-{at}", "T4", CONTEXT_BYTES - 1, 16 * 2**30) for at in range(4)))
-    assert halves.short_of(1), "four times nearly enough is not enough: a context lies on one GPU"
+    assert halves.short_of(1).endswith("; free: 512 MiB and 512 MiB and 512 MiB and 512 MiB, no room for any")
+    assert Gpus(halves.each * 3).short_of(1).endswith(" and 512 MiB, ..., no room for any")
 
 
 def test_whoever_starts_peers_is_told_and_nothing_is_refused(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,7 +105,32 @@ def test_whoever_starts_peers_is_told_and_nothing_is_refused(machine: Path, monk
     feasible.say_of_gpus(1, told.append)
     assert not told
     feasible.say_of_gpus(2, told.append)
-    assert told == ["! 2 peers on 1 GPU would need about 1.0 GiB there before any model, 0.7 GiB are free", f"  try: {gpus.HINT}"]
+    said = "! 2 peers on 1 GPU would need about 512 MiB each before any model; free: 700 MiB, room for 1"
+    assert told == [said, f"  try: {gpus.HINT}"]
+    told.clear()
+    driver(machine, "sys.exit('no driver is loaded')")
+    feasible.say_of_gpus(1, told.append)
+    assert told == ["! what is free on GPUs is not known: nvidia-smi: no driver is loaded"]
+
+
+@pytest.mark.parametrize("code", [0, 6])
+def test_a_driver_that_finds_no_gpu_is_no_error(machine: Path, code: int) -> None:
+    driver(machine, f"print('No devices were found'); sys.exit({code})")
+    assert gpus.look() == Gpus()
+
+
+def test_one_gpu_that_does_not_tell_hides_no_other(machine: Path) -> None:
+    driver(machine, f"print({TWO!r} + '2, GPU-bb, NVIDIA GB10, [N/A], [N/A]')")
+    found = gpus.look()
+    assert [gpu.index for gpu in found.each] == [0, 1]
+    assert "NVIDIA GB10, [N/A], [N/A]" in found.error
+    assert [finding.level for finding in checks.on_gpus()] == ["ok", "warn"]
+
+
+def test_parts_of_gpus_are_not_known(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver(machine, f"print({TWO!r}, end='')")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-1-2")
+    assert gpus.look() == Gpus(error="CUDA_VISIBLE_DEVICES=MIG-1-2: what is free on a part of a GPU is not known")
 
 
 def test_doctor_tells_what_each_has_free_and_how_many_peers_find_room(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:

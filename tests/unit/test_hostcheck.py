@@ -99,7 +99,10 @@ def test_what_is_free_on_gpus_stands_behind_the_memory() -> None:
         ({"memory_bytes": PEER_BYTES + 1}, ["fail  2 peers need about 0.9 GiB, 0.4 GiB are free", "try: b slots=1"]),
         (
             {"gpus": Gpus((gpu(0, 300),)).to_json()},
-            ["warn  2 peers on 1 GPU would need about 1.0 GiB there before any model, 0.3 GiB are free", f"try: {HINT}"],
+            [
+                "warn  2 peers on 1 GPU would need about 512 MiB each before any model; free: 300 MiB, no room for any",
+                f"try: {HINT}",
+            ],
         ),
         (
             {"gpus": Gpus(error="nvidia-smi: no driver").to_json()},
