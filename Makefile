@@ -93,7 +93,7 @@ format: $(INSTALLED)  ## let ruff format and fix
 	$(BIN)/ruff format $(SOURCES)
 	$(BIN)/ruff check --fix $(SOURCES)
 
-types: $(INSTALLED)  ## mypy --strict
+types: $(INSTALLED)  ## mypy --strict, of gossip, benchmarks and the mutant hunt
 	$(BIN)/mypy
 
 pyright: $(INSTALLED)  ## pyright (needs node; not part of `make test`, because without one it downloads one)

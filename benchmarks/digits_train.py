@@ -57,7 +57,7 @@ def slices(data: TensorDataset, rank: int, world: int, batch: int, seed: int) ->
     x, y = data.tensors
     for epoch in itertools.count():
         order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed + epoch))
-        for indices in order[rank::world].split(batch):
+        for indices in torch.split(order[rank::world], batch):
             yield x[indices], y[indices]
 
 

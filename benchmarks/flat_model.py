@@ -23,7 +23,7 @@ class FlatModel:
         return torch.cat([parameter.detach().reshape(-1) for parameter in self.module.parameters()])
 
     def answers(self, parameters: Tensor, images: Tensor) -> Tensor:
-        parts = zip(self.names, parameters.split(self.sizes), self.shapes, strict=True)
+        parts = zip(self.names, torch.split(parameters, self.sizes), self.shapes, strict=True)
         answers: Tensor = functional_call(self.module, {name: part.view(shape) for name, part, shape in parts}, (images,))
         return answers
 
@@ -39,6 +39,6 @@ class FlatModel:
     def accuracy(self, parameters: Tensor, images: Tensor, labels: Tensor, batch: int = 2500) -> float:
         """In per cent."""
         with torch.no_grad():
-            parts = zip(images.split(batch), labels.split(batch), strict=True)
+            parts = zip(torch.split(images, batch), torch.split(labels, batch), strict=True)
             hits = sum(int((self.answers(parameters, some).argmax(dim=1) == truth).sum()) for some, truth in parts)
         return 100 * hits / len(labels)

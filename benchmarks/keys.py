@@ -150,7 +150,8 @@ def lanes(size: int, turns: int) -> list[dict[str, Any]]:
 
 
 def ratio(rows: Sequence[Mapping[str, Any]], over: str, under: str) -> float:
-    return statistics.median(row[over] / row[under] for row in rows)
+    ratios: list[float] = [row[over] / row[under] for row in rows]
+    return statistics.median(ratios)
 
 
 def steps_per_s(options: argparse.Namespace, keys: str) -> float:

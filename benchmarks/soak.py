@@ -60,8 +60,12 @@ def train() -> None:
     model: Any = nn.Sequential(nn.Linear(64, MODEL), nn.ReLU(), nn.Linear(MODEL, MODEL), nn.ReLU(), nn.Linear(MODEL, 10))
     model, optimizer = peer.prepare(model, torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9))
     loader = peer.shard(torch.utils.data.DataLoader(data, batch_size=8, shuffle=True))
-    until = peer.run_dir / "until"  # type: ignore[operator]
-    over = lambda: until.exists() and peer.round >= int(until.read_text())  # noqa: E731
+    assert peer.run_dir is not None
+    until = peer.run_dir / "until"
+
+    def over() -> bool:
+        return until.exists() and peer.round >= int(until.read_text())
+
     while not over():
         for x, y in loader:
             optimizer.zero_grad()
@@ -145,7 +149,8 @@ def _name(process: psutil.Process) -> str:
 def _lives(pid: int, began: float) -> bool:
     try:
         process = psutil.Process(pid)
-        return process.create_time() == began and process.status() != psutil.STATUS_ZOMBIE
+        lives: bool = process.create_time() == began and process.status() != psutil.STATUS_ZOMBIE
+        return lives
     except psutil.Error:
         return False
 

@@ -124,7 +124,7 @@ def under_torchft(model: Any, optimizer: Any, rank: int, quick: bool) -> tuple[A
         gradients = [parameter.grad for parameter in model.parameters()]
         flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
         manager.allreduce(flat).wait()
-        for gradient, part in zip(gradients, flat.split([gradient.numel() for gradient in gradients]), strict=True):
+        for gradient, part in zip(gradients, torch.split(flat, [gradient.numel() for gradient in gradients]), strict=True):
             gradient.copy_(part.view_as(gradient))
 
     return Optimizer(manager, optimizer), lambda: manager.current_step(), average

@@ -126,7 +126,7 @@ def main() -> None:
         for x, y in loader:
             optimizer.zero_grad()
             loss = cross_entropy(model(x), y)
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             due = peer.round % options.log_every == 0
             if due:
                 peer.log(loss=loss.item())

@@ -80,7 +80,7 @@ def alone(folder: Path, rounds: int, batch: int, seed: int) -> dict[str, Any]:
                 break
             optimizer.zero_grad()
             loss = cross_entropy(model(x), y)
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             optimizer.step()
             done += 1
             if done % LOG_EVERY == 0:
