@@ -79,7 +79,7 @@ test-hosts: $(INSTALLED)  ## tests over real ssh, Slurm and Ray between network 
 
 campaign: lint types test-long simulate mutants  ## what a night is for: test-long, 2,000 schedules, every mutant (hours)
 
-mutants: $(INSTALLED)  ## plant protocol faults and let the simulator find them, up to 2,000 schedules each (an hour or two)
+mutants: $(INSTALLED)  ## plant protocol faults and let the simulator find them, up to 2,000 schedules each (hours)
 	$(BIN)/python tests/mutants/hunt.py --jobs $(JOBS) $(ARGS)
 
 simulate: $(INSTALLED)  ## 2,000 fault schedules on a virtual clock; ARGS='--seeds 100' for fewer
