@@ -18,7 +18,7 @@ import signal
 import sys
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -160,9 +160,11 @@ class Agent:
         self._tasks: set[asyncio.Task[None]] = set()
         self._folder: Path | None = None
         self._heard_at = time.monotonic()
+        self._reader: asyncio.StreamReader | None = None
 
     async def run(self, reader: asyncio.StreamReader) -> int:
         """Until it is dismissed, or nothing is left of its peers. Returns the exit code."""
+        self._reader = reader
         self._outbox.send("hello", version=VERSION, pid=os.getpid())
         decoder = frames.Decoder()
         code = 0
@@ -201,7 +203,7 @@ class Agent:
             case "ping":
                 self._outbox.send("pong", n=frame["n"], **hostfacts.clock())
             case "check":
-                self._outbox.send("facts", facts=hostfacts.look(frame))
+                self._do(self._look(frame)).add_done_callback(self._end_if_failed)
             case "listen":
                 self._do(self._listen(frame["word"], frame["addresses"]))
             case "probe":
@@ -230,12 +232,22 @@ class Agent:
             case "fetch" if self._folder is not None:
                 self._do(self._send_files(self._folder))
 
-    def _do(self, work: Any) -> None:
+    def _do(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     # --- before the start -------------------------------------------------------------------------------------------------
+
+    async def _look(self, asked: Frame) -> None:
+        """In a thread: a driver or a disk may take longer than an agent may be silent, and slow pongs tell a wrong clock."""
+        self._outbox.send("facts", facts=await asyncio.to_thread(hostfacts.look, asked))
+
+    def _end_if_failed(self, looking: asyncio.Task[None]) -> None:
+        """Who waits for the facts is told at once that there will be none: the reading of frames ends with what went wrong."""
+        if not looking.cancelled() and isinstance(error := looking.exception(), Exception) and self._reader is not None:
+            self._reader.set_exception(error)
 
     async def _listen(self, word: str, addresses: Sequence[str]) -> None:
         self._listener = pairs.Listener(word)

@@ -5,6 +5,7 @@ To ask torch would import it into the launcher and take the memory that is asked
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -14,7 +15,8 @@ from dataclasses import asdict, dataclass
 from .words import bytes_word, counted
 
 ASK_S = 10.0
-"""A driver that is not kept loaded takes seconds to wake up."""
+"""A driver that is not kept loaded takes seconds to wake up. Longer than a heartbeat may: who has one asks in a thread."""
+KILLED_S = 1.0
 CONTEXT_BYTES = 512 * 2**20
 """What a process takes on a GPU before it has a tensor there (context, kernels, workspaces): 300 to 600 MiB, by GPU and CUDA.
 Model, gradients and optimizer come on top."""
@@ -79,20 +81,25 @@ def look(environment: Mapping[str, str] = os.environ) -> Gpus:
         return Gpus()
     asked = [tool, f"--query-gpu={','.join(_QUERY)}", "--format=csv,noheader,nounits"]
     try:
-        done = subprocess.run(asked, capture_output=True, text=True, errors="replace", timeout=ASK_S, check=False)
-    except subprocess.TimeoutExpired:
-        return Gpus(error=f"nvidia-smi did not answer in {ASK_S:.0f} s")
+        asking = subprocess.Popen(asked, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace")
     except OSError as error:
         return Gpus(error=f"nvidia-smi: {error.strerror}")
-    if any("No devices were found" in said for said in (done.stdout, done.stderr)):
+    try:
+        out, err = asking.communicate(timeout=ASK_S)
+    except subprocess.TimeoutExpired:
+        asking.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            asking.communicate(timeout=KILLED_S)  # and no longer: what hangs within the driver cannot even be killed
+        return Gpus(error=f"nvidia-smi did not answer in {ASK_S:.0f} s")
+    if "No devices were found" in out + err:
         return Gpus()
-    if done.returncode:
-        said = [*done.stderr.splitlines(), *done.stdout.splitlines(), f"exit code {done.returncode}"]
+    if asking.returncode:
+        said = [*err.splitlines(), *out.splitlines(), f"exit code {asking.returncode}"]
         return Gpus(error=f"nvidia-smi: {next(line.strip() for line in said if line.strip())}")
     wanted = environment.get("CUDA_VISIBLE_DEVICES")
     if wanted is not None and "MIG-" in wanted:
         return Gpus(error=f"CUDA_VISIBLE_DEVICES={wanted}: what is free on a part of a GPU is not known")
-    found, other = read(done.stdout)
+    found, other = read(out)
     unread = f"nvidia-smi said something else than asked: {other[0][:80]!r}" if other else ""
     return Gpus(tuple(visible(found, wanted)), unread)
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -86,6 +87,21 @@ def test_a_driver_that_does_not_answer_is_not_waited_for(machine: Path, monkeypa
     driver(machine, "time.sleep(600)")
     monkeypatch.setattr(gpus, "ASK_S", 0.1)
     assert gpus.look().error == "nvidia-smi did not answer in 0 s"
+
+
+def test_one_that_hangs_within_the_driver_and_cannot_be_killed_is_not_waited_for_either(
+    machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver(machine, "time.sleep(5)")
+    monkeypatch.setattr(gpus, "ASK_S", 0.1)
+    monkeypatch.setattr(gpus, "KILLED_S", 0.1)
+    kill, stuck = subprocess.Popen.kill, list[subprocess.Popen[str]]()
+    monkeypatch.setattr(subprocess.Popen, "kill", lambda process: stuck.append(process))
+    assert gpus.look().error == "nvidia-smi did not answer in 0 s"
+    (process,) = stuck
+    assert process.poll() is None
+    kill(process)
+    process.communicate()
 
 
 def test_more_peers_than_fit_are_told_what_they_lack_and_fewer_nothing() -> None:

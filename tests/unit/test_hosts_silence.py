@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from gossip.launch import hosts
+from gossip.launch import frames, gpus, hostfacts, hosts
 from gossip.launch.agent import Agent, Outbox
+from gossip.launch.gpus import Gpus
 from gossip.launch.hostlist import Host
 from gossip.launch.hosts import LOST_S, Launch, Place
 from gossip.launch.remote import Remote
@@ -78,6 +80,47 @@ async def test_a_host_that_stays_silent_is_given_up_once() -> None:
         "61 s; its peers 0, 1 go on without us if they can",
         f"{hosts.LOST_S:.0f} s: it is given up, or connected to anew",
     ]
+
+
+def look_order(folder: Path) -> bytes:
+    asked = {"workdir": str(folder), "script": "train.py", "run_dir": str(folder / "run"), "run": "aa", "address": ""}
+    return frames.encode({"kind": "check", **asked})
+
+
+async def test_an_agent_whose_driver_hangs_is_heard_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    answer = threading.Event()
+
+    def hangs() -> Gpus:
+        return Gpus(error="" if answer.wait(10.0) else "nobody was heard while the driver was asked")
+
+    monkeypatch.setattr(gpus, "look", hangs)
+    agent, orders = Agent(outbox := Outbox()), asyncio.StreamReader()
+    orders.feed_data(look_order(tmp_path) + frames.encode({"kind": "ping", "n": 7}))
+    run = asyncio.create_task(agent.run(orders))
+    async with asyncio.timeout(60):
+        while len(outbox._frames) < 2:
+            await asyncio.sleep(0.01)
+        answer.set()
+        while len(outbox._frames) < 3:
+            await asyncio.sleep(0.01)
+        orders.feed_data(frames.encode({"kind": "bye"}))
+        assert await run == 0
+    assert [frame["kind"] for frame in outbox._frames] == ["hello", "pong", "facts"]
+    assert outbox._frames[-1]["facts"]["gpus"] == {"each": [], "error": ""}
+
+
+async def test_an_agent_that_cannot_look_ends_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(asked: object) -> None:
+        raise PermissionError(13, "Permission denied", "train.py")
+
+    monkeypatch.setattr(hostfacts, "look", fails)
+    orders = asyncio.StreamReader()
+    orders.feed_data(look_order(tmp_path))
+    assert await asyncio.wait_for(Agent(Outbox()).run(orders), 60) == 1
+    assert capsys.readouterr().err == "gossip agent: [Errno 13] Permission denied: 'train.py'\n"
 
 
 def test_the_end_of_a_lost_hosts_peer_is_not_said_of_the_newcomer_that_has_its_id_since(tmp_path: Path) -> None:
