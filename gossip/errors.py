@@ -131,7 +131,8 @@ class OutOfMemory(LocalError):
 
     def __str__(self) -> str:
         return (
-            f"{self.peers} peers need about {self.need_bytes / 2**30:.1f} GiB of memory, "
+            f"{self.peers} {'peer needs' if self.peers == 1 else 'peers need'} "
+            f"about {self.need_bytes / 2**30:.1f} GiB of memory, "
             f"{self.have_bytes / 2**30:.1f} GiB are available"
         )
 

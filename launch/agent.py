@@ -37,6 +37,7 @@ from .outcome import Outcome
 from .peer_setup import script_command
 from .supervisor import Supervisor
 from .view import RunView
+from .words import counted
 
 VERSION = 1
 LOST_S = 10.0  # a launcher that was silent for so long before stdin ended was cut off, and has not died
@@ -105,7 +106,8 @@ class Outbox:
         found = [self._frames.popleft() for _ in range(min(len(self._frames), 16))]
         found += self._new_rows()
         if self._dropped:
-            found.append({"kind": "say", "text": f"! {self._dropped} lines of its peers are in their logs only"})
+            lines = f"{counted(self._dropped, 'line')} of its peers {'is' if self._dropped == 1 else 'are'}"
+            found.append({"kind": "say", "text": f"! {lines} in their logs only"})
             self._dropped = 0
         found += [self._outputs.popleft() for _ in range(min(len(self._outputs), ROWS_AT_ONCE))]
         return found

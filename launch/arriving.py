@@ -35,6 +35,7 @@ from .invitation import names_code
 from .peer_setup import script_command
 from .run_state import RUNS
 from .runs import COMMAND
+from .words import counted
 
 ASK_S = 5.0
 AGAIN_S = 0.5
@@ -238,9 +239,12 @@ class _Newcomer:
 
     def _check(self, welcome: says.Welcome, config: RunConfig) -> None:
         """Raises: ConfigError: Somebody at an address would have more started here than was asked for, or other code."""
-        ids = dict(welcome.ids)
-        if len(ids) != self._ticket.count or not all(0 <= peer < config.peers_max for peer in ids):
-            raise ConfigError(f"the door gave {len(ids)} ids where {self._ticket.count} were asked for", "knock at another")
+        ids, asked = dict(welcome.ids), self._ticket.count
+        if len(ids) != asked or not all(0 <= peer < config.peers_max for peer in ids):
+            raise ConfigError(
+                f"the door gave {counted(len(ids), 'id')} where {asked} {'was' if asked == 1 else 'were'} asked for",
+                "knock at another",
+            )
         if config.run_id != welcome.run or config.f is None:
             raise ConfigError("the door gave settings of another run, or of none that has begun", "knock at another")
         named = [name for name in (config.aggregator, config.topology, config.sender) if names_code(name)]

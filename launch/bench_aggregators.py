@@ -17,6 +17,8 @@ import typer
 
 from gossip.errors import ConfigError, GossipError
 
+from .words import counted
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -75,7 +77,7 @@ def aggregators(
     from gossip.aggregators import load
 
     if len(n) != len(d):
-        raise ConfigError(f"{len(n)} numbers of updates and {len(d)} of coordinates", "give as many --n as --d")
+        raise ConfigError(f"{counted(len(n), 'number')} of updates and {len(d)} of coordinates", "give as many --n as --d")
     specs = [word for text in rules for word in text.split()] if rules else list(RULES)
     for spec in specs:
         rule = load(spec)
@@ -93,7 +95,7 @@ def aggregators(
             tables.append(measure(count, length, count // 5 if f is None else f, specs, repetitions, byzfl, explain))
             print_table(tables[-1], out)
     except KeyboardInterrupt:
-        print(f"interrupted; {len(tables)} of {len(n)} tables are complete", file=sys.stderr)
+        print(f"interrupted; complete: {len(tables)} of {counted(len(n), 'table')}", file=sys.stderr)
         if as_json:
             print(_json(tables))
         raise typer.Exit(130) from None
@@ -237,7 +239,7 @@ def environment() -> str:
 
     return (
         f"torch {torch.__version__}, numpy {np.__version__}, Python {platform.python_version()}, {_processor()}, "
-        f"{torch.get_num_threads()} threads, kernels: {kernels.backend()}"
+        f"{counted(torch.get_num_threads(), 'thread')}, kernels: {kernels.backend()}"
     )
 
 

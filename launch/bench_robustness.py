@@ -15,6 +15,8 @@ import typer
 
 from gossip.errors import ConfigError
 
+from .words import counted
+
 if TYPE_CHECKING:
     from gossip.testing.robustness import Outcome, Trial
 
@@ -62,7 +64,9 @@ def robustness(
     from gossip.aggregators import registry, senders
 
     if len(n) != len(f):
-        raise ConfigError(f"{len(n)} numbers of workers and {len(f)} numbers of liars", "give as many --n as --f")
+        raise ConfigError(
+            f"{counted(len(n), 'number')} of workers and {counted(len(f), 'number')} of liars", "give as many --n as --f"
+        )
     chosen_rules = _words(rules) or [*registry.names(), *COMPOSED]
     for rule in chosen_rules:
         registry.check(rule)
@@ -90,7 +94,8 @@ def robustness(
     for table in tables:
         if not any(trial in found for trial in table.without_liars()):
             raise ConfigError(
-                f"nothing was run of {table.f} liars of {table.n} with these settings in {into}", "leave out --show to run it"
+                f"nothing was run of {counted(table.f, 'liar')} of {table.n} with these settings in {into}",
+                "leave out --show to run it",
             )
     if out is not None:
         robustness_page.write(out, tables, found, data, plot, command)

@@ -18,6 +18,7 @@ from gossip.transport.curve import KeyPair
 from . import door_messages as says
 from .door_calls import Unanswered, ask, join, source_towards, split
 from .findings import Finding
+from .words import counted
 
 CONNECT_S = 2.0
 GREETING_S = 0.5
@@ -139,7 +140,7 @@ def _ask_door(where: str, key: KeyPair | None) -> says.Said | str:
 
 
 def _door(here: says.Here) -> list[Finding]:
-    peers = f"{len(here.peers)} peers" if here.peers else "no peers yet"
+    peers = counted(len(here.peers), "peer") if here.peers else "no peers yet"
     facts = {"run": here.run.hex(), "name": here.name, "state": here.state, "free": here.free, "seen": here.seen}
     said = f"a door of the run {here.name} ({here.state}, {peers}, room for {here.free} more); it sees us as {here.seen}"
     found = [Finding("ok", "protocol", said, facts=facts)]

@@ -21,7 +21,7 @@ from gossip.transport.addresses import is_loopback
 from . import gpus
 from .door_calls import source_towards
 from .findings import Finding, Level
-from .words import bytes_word
+from .words import bytes_word, counted
 
 OURS = "gossip-train"
 SHOWN = ("torch", "pyzmq", "msgpack", "numpy")
@@ -228,7 +228,7 @@ def memory() -> list[Finding]:
     free = psutil.virtual_memory().available
     room = free // PEER_BYTES
     level: Level = "fail" if room < 1 else "warn" if room < 2 else "ok"
-    said = f"{bytes_word(free)} available: room for about {room} peers of small models"
+    said = f"{bytes_word(free)} available: room for about {counted(room, 'peer')} of small models"
     return [
         Finding(level, "memory", said, "" if level == "ok" else "end other programs", {"available_bytes": free, "peers": room})
     ]
@@ -246,7 +246,7 @@ def on_gpus() -> list[Finding]:
         return [Finding("skip", "gpus", why, "nothing, unless peers are to train on one")]
     said = ", ".join(f"{gpu.name} ({bytes_word(gpu.free_bytes)} of {bytes_word(gpu.total_bytes)} free)" for gpu in found.each)
     short = found.short_of(1)
-    said += f": {short}" if short else f": room for about {found.room} peers of small models"
+    said += f": {short}" if short else f": room for about {counted(found.room, 'peer')} of small models"
     told = Finding("warn" if short else "ok", "gpus", said, gpus.HINT if short else "", found.to_json())
     return [told, *unknown] if found.error else [told]
 

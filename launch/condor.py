@@ -15,6 +15,7 @@ import typer
 from gossip.errors import ConfigError, RunExists
 
 from .task_words import check, environment_of, parsed, patient, refuse, resolved_for
+from .words import counted
 
 if TYPE_CHECKING:
     from gossip.config import Resolved
@@ -108,7 +109,7 @@ def condor(
     make_folder(folder, None if shared else resolved)
     for file, text in texts.items():
         (folder / file).write_text(text, "utf-8")
-    print(f"{peers} jobs, a peer each: {folder}")
+    print(f"{counted(peers, 'job')}, a peer each: {folder}")
     if submit:
         send(folder / DAG)
     else:

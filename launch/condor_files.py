@@ -12,6 +12,7 @@ from gossip.keys import SWARM_KEY
 
 from .condor_job import PEER, PEERS
 from .task_words import NO_USE
+from .words import counted
 
 PEER_SUB, MORE_SUB, VERDICT_SUB, DAG, CONTACT = "peer.sub", "more.sub", "verdict.sub", "swarm.dag", "contact"
 CONFIG = "config.json"
@@ -102,8 +103,9 @@ class Submission:
 
     def _dag(self) -> str:
         """A node for each peer: of a node with several jobs HTCondor removes all others when one fails."""
+        peers = counted(self.peers, "peer")
         rows = [
-            f"# {self.peers} peers, a node each, so that no one's end is that of another. HTCondor starts a job that is evicted",
+            f"# {peers}, a node each, so that no one's end is that of another. HTCondor starts a job that is evicted",
             "# or fails again, as another life of its peer. The last node says how it went; when nobody came to the end the",
             "# DAG has failed, and condor_submit_dag begins it anew, as another run.",
         ]

@@ -21,6 +21,7 @@ from . import missed, runs
 from .outcome import Outcome
 from .peer_setup import script_command
 from .screens import LiveScreen, PlainScreen, Screen, is_terminal
+from .words import counted
 
 PEERS = 8
 ROUNDS = 400
@@ -84,9 +85,8 @@ class Demo:
         self.resolved = runs.settle(self.resolved, "demo")
         config = self.resolved.config
         folder = runs.begin(self.resolved, sys.argv, Path(__file__).resolve().parent)
-        self._tell(
-            f"{config.name}: the digits, {config.peers} peers, {config.topology}, {config.aggregator} (f={config.f}), in {folder}"
-        )
+        exchange = f"{config.topology}, {config.aggregator} (f={config.f})"
+        self._tell(f"{config.name}: the digits, {counted(config.peers, 'peer')}, {exchange}, in {folder}")
         self._tell(f"faults: {' '.join(config.faults) or 'none'}")
         outcome, summary = self._train(self.resolved, folder, config.aggregator)
         if outcome.stopped or not outcome.finished:
@@ -126,7 +126,7 @@ class Demo:
         config = resolved.config
         script = Path(__file__).with_name("digits.py")
         command = script_command(script, ["--rounds", str(config.rounds), "--batch", str(BATCH)])
-        outcome = runs.train(resolved.config, command, self._screen(f"{title}: {config.peers} peers", config.rounds))
+        outcome = runs.train(resolved.config, command, self._screen(f"{title}: {counted(config.peers, 'peer')}", config.rounds))
         liars = config.plan.liars
         honest = [str(peer) for peer in outcome.finished if peer not in liars]
         if honest and not outcome.stopped:
@@ -196,11 +196,11 @@ def what_went_wrong(outcome: Outcome, summary: Mapping[str, Any], comparison: Ma
         wrong.append("the replicas of honest peers differ after rolling rounds")
     plain = comparison.get("plain")
     if plain is not None and plain["status"] != "finished":
-        wrong.append(f"plain averaging did not get to its end: {plain['status']} after {plain['rounds']} rounds")
+        wrong.append(f"plain averaging did not get to its end: {plain['status']} after {counted(plain['rounds'], 'round')}")
     dead = {death["peer"] for death in summary["deaths"]}
     expected = _kills(config.plan)
     if len(dead) < expected:
-        wrong.append(f"the fault plan kills {expected} peers, {len(dead)} died")
+        wrong.append(f"the fault plan kills {counted(expected, 'peer')}, {len(dead)} died")
     if standard:
         liars, suspected = set(config.plan.liars), set(summary["suspected"])
         if suspected - liars:

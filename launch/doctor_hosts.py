@@ -18,6 +18,7 @@ from .hostlist import Host
 from .hosts import Launch, Program
 from .remote import Remote
 from .view import RunView
+from .words import counted
 
 EXAMINED_S = 120.0
 """What imports torch takes longest; hosts may be busy."""
@@ -59,7 +60,9 @@ def examine_hosts(where: str, command: str, folded: bool) -> Iterator[Finding]:
                 yield replace(finding, topic=f"{name}, {finding.topic}")
         if folded and fine:
             skipped = sum(finding.level == "skip" for finding in fine)
-            yield Finding("ok", name, f"{len(fine) - skipped} more checks are ok there, and {skipped} are for those who need it")
+            well = len(fine) - skipped
+            there = f"{counted(well, 'more check')} {'is' if well == 1 else 'are'} ok there"
+            yield Finding("ok", name, f"{there}, and {skipped} {'is' if skipped == 1 else 'are'} for those who need it")
 
 
 async def _examine(hosts: Sequence[Host], words: tuple[str, ...]) -> tuple[Report, dict[str, list[Finding]]]:

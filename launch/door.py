@@ -32,6 +32,7 @@ from .door_rates import Allowance
 from .doorkeeper import CLAIMED, DOOR_ID_BYTES, DoorEntry, Doorkeeper, Entry
 from .entrance import Entrance
 from .neighbours import Neighbours
+from .words import counted
 
 LOOK_S = 0.2
 ASK_S = 2.0
@@ -261,12 +262,13 @@ class Door:
             return says.TurnedAway("wait", "there is a door of that number", "knock again: another number is drawn")
         if len(knock.door) != DOOR_ID_BYTES or not 1 <= knock.count <= config.peers_max:
             return says.TurnedAway(
-                "full", f"{knock.count} newcomers at once", f"the run {config.name} has room for {config.peers_max}"
+                "full", f"{counted(knock.count, 'newcomer')} at once", f"the run {config.name} has room for {config.peers_max}"
             )
         ids = await self.claim(knock.door, knock.count)
         if ids is None:
             free = len(keeper.free(time.monotonic()))
-            message = f"the run {config.name} has room for {config.peers_max} peers at a time: {knock.count} were to join, "
+            knocked = f"{knock.count} {'was' if knock.count == 1 else 'were'} to join"
+            message = f"the run {config.name} has room for {counted(config.peers_max, 'peer')} at a time: {knocked}, "
             hint = "who leaves or is killed makes room; whose launcher was killed does not"
             return says.TurnedAway("full", f"{message}and there is room for {free}", hint)
         # Where this launcher's peers listen decides about keys when nobody has; theirs listen elsewhere.

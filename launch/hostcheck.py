@@ -134,7 +134,8 @@ def _problems(host: Host, facts: Facts, reference: Facts, script: str, digest: s
         yield warn(f"its {script} is another one than here", f"scp {script} {host.target}:{facts['workdir']}/")
     if facts["memory_bytes"] < host.slots * PEER_BYTES:
         fits, free = facts["memory_bytes"] // PEER_BYTES, f"{facts['memory_bytes'] / 2**30:.1f} GiB are free"
-        need = f"{host.slots} peers need about {host.slots * PEER_BYTES / 2**30:.1f} GiB"
+        need_gib = host.slots * PEER_BYTES / 2**30
+        need = f"{counted(host.slots, 'peer')} need{'s' if host.slots == 1 else ''} about {need_gib:.1f} GiB"
         yield fail(f"{need}, {free}", f"{name} slots={fits}" if fits else "another host")
     on_gpus = gpus.Gpus.from_json(facts["gpus"])
     if on_gpus.error:
@@ -203,7 +204,8 @@ def judge_pairs(
         for a, b in fine:
             report.add("ok", f"{a} <-> {b}", f"{chosen[a]} <-> {chosen[b]}  {_figures([(a, b)], chosen, probed, measured)}")
     elif fine:
-        report.add("ok", f"{len(fine)} pairs", f"of {len(pairs)} reach each other  {_figures(fine, chosen, probed, measured)}")
+        figures = _figures(fine, chosen, probed, measured)
+        report.add("ok", counted(len(fine), "pair"), f"of {len(pairs)} reach each other  {figures}")
 
 
 def _closed(chosen: Mapping[str, str], source: str, target: str, error: str) -> tuple[str, str]:

@@ -17,7 +17,7 @@ from gossip.keys import SWARM_KEY, read_pair
 from gossip.telemetry import JsonLines, Logbook, write_json
 from gossip.transport.curve import KeyPair
 
-from . import collecting, invitation, ssh
+from . import collecting, invitation, ssh, words
 from .awaiting import waiting
 from .collecting import Collector
 from .frames import Frame
@@ -154,7 +154,7 @@ class Launch:
         former = signal.signal(signal.SIGTSTP, signal.SIG_IGN)
         watcher = asyncio.create_task(self._watch(began))
         try:
-            self._note(f"started {self.config.peers} peers on {', '.join(self.places)}: {self.program.script}")
+            self._note(f"started {words.counted(self.config.peers, 'peer')} on {', '.join(self.places)}: {self.program.script}")
             for found in self.places.values():
                 self._start(found, dict.fromkeys(found.peers, 0))
             await asyncio.gather(*(self._life_of(found) for found in self.places.values()))

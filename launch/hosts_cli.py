@@ -116,7 +116,7 @@ async def _hosts(resolved: Resolved, program: Program, pair: KeyPair | None, che
     launch = Launch(resolved.config, program, screen)
     try:
         if not quiet:
-            screen.say(f"looking at {len(program.hosts)} hosts: {', '.join(launch.places)}")
+            screen.say(f"looking at {counted(len(program.hosts), 'host')}: {', '.join(launch.places)}")
         found = await launch.look()
         resolved = weighing.by_bandwidth(resolved, program.hosts, found.addresses, found.measured, found.report)
         _print_report(found, check, as_json, quiet)

@@ -9,6 +9,7 @@ from typing import Any
 
 from . import history
 from .view import RunView
+from .words import counted
 
 BEFORE_S = 5.0  # the pace is measured over so long before the drill
 PACE_S = 0.5  # and afterwards over windows of this length
@@ -144,7 +145,7 @@ def _rounded(value: float | None) -> float | None:
 
 def lines(found: Mapping[str, Any]) -> list[str]:
     """The figures for a person."""
-    told = [f"impact of {len(found['drills'])} drill{'s' * (len(found['drills']) != 1)}"]
+    told = [f"impact of {counted(len(found['drills']), 'drill')}"]
     for hit in found["hit"]:
         said = [f"first skipped after {_of(hit['first_skip_ms'], 'ms')}", f"by all after {_of(hit['skip_ms'], 'ms')}"]
         said += [f"dead for all after {_of(hit['dead_ms'], 'ms')}"] if hit["dead_ms"] is not None else []
@@ -157,11 +158,12 @@ def lines(found: Mapping[str, Any]) -> list[str]:
         told.append(f"  first skip after {_of(found['first_skip_ms'], 'ms')}")
     told.append(
         f"  rounds: {found['rounds_lost']} lost, {found['rounds_handed_on']} handed on to another server; "
-        f"{found['states_taken']} states taken over"
+        f"{counted(found['states_taken'], 'state')} taken over"
     )
     for branch in found["given_up"]:
         who = ", ".join(map(str, branch["peers"])) or "nobody: they were empty"
-        told.append(f"  given up: {branch['rounds']} rounds of peers {who}, {branch['samples_given_back']} samples given back")
+        rounds, samples = counted(branch["rounds"], "round"), counted(branch["samples_given_back"], "sample")
+        told.append(f"  given up: {rounds} of peers {who}, {samples} given back")
     if found["suspected"] or found["quarantined"]:
         told.append(f"  suspected: {_list(found['suspected'])}; quarantined: {_list(found['quarantined'])}")
     speed = found["pace"]

@@ -15,6 +15,7 @@ from . import feasible
 from .peer_setup import script_command
 from .run_state import find
 from .runs import COMMAND
+from .words import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,10 @@ def _check_alive(place: Place) -> None:
         raise ConfigError(f"the run in {place.folder} has not begun", "wait until its peers have started")
     here = [seed for seed in seeds if not seed.ended]
     if not here:
-        raise ConfigError(f"the run in {place.folder} is over: its {len(seeds)} peers have ended", "start another: gossip run")
+        raise ConfigError(
+            f"the run in {place.folder} is over: its {counted(len(seeds), 'peer')} {'has' if len(seeds) == 1 else 'have'} ended",
+            "start another: gossip run",
+        )
     if not any(map(answers, here)):
         named = ", ".join(f"{seed.peer} ({seed.control})" for seed in here)
         raise ConfigError(f"nobody of the run in {place.folder} answers: {named}", "it was killed, or is on another machine")
@@ -72,8 +76,9 @@ def take_ids(place: Place, count: int) -> dict[int, int]:
 
 def _no_room(place: Place, wanted: int, free: int) -> ConfigError:
     most = place.config.peers_max
+    asked = f"{wanted} {'was' if wanted == 1 else 'were'} to join"
     return ConfigError(
-        f"the run in {place.folder} has room for {most} peers at a time: {wanted} were to join, and there is room for {free}",
+        f"the run in {place.folder} has room for {counted(most, 'peer')} at a time: {asked}, and there is room for {free}",
         "who leaves or is killed makes room; whose launcher was killed does not",
     )
 

@@ -10,6 +10,7 @@ from typing import Any
 from gossip.keys import SWARM_KEY
 
 from .task_words import NO_USE
+from .words import counted
 
 CONFIG = "config.json"
 GIVEN, OWN = "/etc/gossip", "/run/gossip"
@@ -72,7 +73,7 @@ class Pods:
             else ""
         )
         return (
-            f"# {self.peers} peers, a pod each, that find each other {meets}.\n"
+            f"# {counted(self.peers, 'peer')}, a pod each, that find each other {meets}.\n"
             f"# A pod that is lost is started again and comes back as another life of its peer; the others go on meanwhile.\n"
             f"# {told}\n{secret}"
         )

@@ -34,6 +34,7 @@ from .kubernetes_files import CONFIG, names_of
 from .own_folder import furnish, settings, supervise
 from .screens import PlainScreen
 from .supervisor import Supervisor
+from .words import counted
 
 ASK_S = 2.0
 NAMES_S = 5.0  # for a name server, of all names together
@@ -54,7 +55,9 @@ def train(given: Path, own: Path, name: str, port: int, words: Sequence[str]) ->
     peer, failures = number(os.environ, "JOB_COMPLETION_INDEX"), failed_before(os.environ)
     config = settings(given / CONFIG, os.environ.get("JOB_UID", ""), own / name)
     if peer >= config.peers:
-        raise ConfigError(f"this pod has the index {peer}, and the run {config.peers} peers", "apply the manifest as it is")
+        raise ConfigError(
+            f"this pod has the index {peer}, and the run {counted(config.peers, 'peer')}", "apply the manifest as it is"
+        )
     task = Task("Kubernetes", name, peer, config.peers, one_host=False, comes_back=True)
     listen = own_address(task, config) or config.host  # of one peer nobody needs an address
     feasible.check_memory(1)

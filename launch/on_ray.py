@@ -13,6 +13,8 @@ import typer
 
 from gossip.errors import ConfigError
 
+from .words import counted
+
 if TYPE_CHECKING:
     from gossip.config import Resolved
 
@@ -58,7 +60,7 @@ def _resolved(shown: dict[str, Any], peers: int) -> Resolved:
 
     sources = {key: row["source"] for key, row in shown.items()}
     if sources["peers"] != "default" and shown["peers"]["value"] != peers:
-        raise ConfigError(f"-n {peers}, and {shown['peers']['value']} peers ({sources['peers']})", "leave one out")
+        raise ConfigError(f"-n {peers}, and {counted(shown['peers']['value'], 'peer')} ({sources['peers']})", "leave one out")
     config = RunConfig.model_validate({**{key: row["value"] for key, row in shown.items()}, "peers": peers})
     return Resolved(config, {**sources, "peers": "flag"})
 
@@ -95,8 +97,9 @@ class Driver:
             make(folder, settled(self.resolved, folder), sys.argv, Path(self.command[0]).resolve().parent)
             config = RunConfig.load(folder / "config.json")
             group = self._place(peers, strategy, place_timeout)
+            nodes = sum(node["Alive"] for node in ray.nodes())
             print(
-                f"{config.name}: {peers} peers on {sum(node['Alive'] for node in ray.nodes())} nodes ({strategy}), in {folder}",
+                f"{config.name}: {counted(peers, 'peer')} on {counted(nodes, 'node')} ({strategy}), in {folder}",
                 flush=True,
             )
             register = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(Register).options(name="register").remote()
@@ -127,7 +130,8 @@ class Driver:
         if not group.wait(timeout_s):
             have = {key: value for key, value in ray.available_resources().items() if key in ("CPU", "GPU")}
             raise ConfigError(
-                f"the cluster has no room for {peers} times {bundle} ({strategy}) in {timeout_s:.0f} s; free: {json.dumps(have)}",
+                f"the cluster has no room for {counted(peers, 'time')} {bundle} ({strategy}) in {timeout_s:.0f} s; "
+                f"free: {json.dumps(have)}",
                 "fewer peers, --cpus 0.5, or another --strategy",
             )
         return group

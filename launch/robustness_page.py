@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from gossip.errors import ConfigError
 
+from .words import counted
+
 if TYPE_CHECKING:
     from gossip.testing.robustness import Outcome, Trial
 
@@ -55,8 +57,8 @@ def _head(tables: Sequence[Table], found: Found, data: str, command: str) -> lis
         "network; real processes are in [attacks.md](attacks.md). This command makes the page, and goes on after Ctrl-C:"
     )
     setting = (
-        f"Data `{data}`; a network with {shared['hidden']} hidden units; {shared['rounds']} rounds, learning rate "
-        f"{shared['lr']:g}; {shared['batch']} samples a worker and round, {workers}; {sender}; seeds {seeds}."
+        f"Data `{data}`; a network with {shared['hidden']} hidden units; {counted(shared['rounds'], 'round')}, learning rate "
+        f"{shared['lr']:g}; {counted(shared['batch'], 'sample')} a worker and round, {workers}; {sender}; seeds {seeds}."
     )
     reading = (
         "A cell is the test accuracy in percent at the end (mean of the last five tests), mean ± standard deviation over the "
@@ -67,9 +69,10 @@ def _head(tables: Sequence[Table], found: Found, data: str, command: str) -> lis
     reached = " and ".join(f"{100 * each.reference(found):.1f} %" for each in tables)
     seeds_told = "one seed" if len(table.seeds) == 1 else f"{len(table.seeds)} seeds"
     limits = (
-        f"This is {seeds_told} and {shared['rounds']} rounds: averaging without any liar reaches {reached} in that time, and "
-        f"would reach more in a longer run. That a rule holds says that it kept {100 * table.fails_below:g} % of this against "
-        "these attacks, not that it loses nothing, nor that no other attack breaks it; what lies within the ± is no difference."
+        f"This is {seeds_told} and {counted(shared['rounds'], 'round')}: averaging without any liar reaches {reached} in that "
+        "time, and would reach more in a longer run. That a rule holds says that it kept "
+        f"{100 * table.fails_below:g} % of this against these attacks, not that it loses nothing, nor that no other attack "
+        "breaks it; what lies within the ± is no difference."
     )
     return [
         "# Rules and attacks",
@@ -124,7 +127,7 @@ def _lost(table: Table, found: Found, order: Sequence[str]) -> list[str]:
             if any(cell.skipped):
                 rounds = len(cell.skipped) * table.shared["rounds"]
                 under.setdefault(cell.trouble or "no reason was kept", []).append(
-                    f"`{attack}` ({sum(cell.skipped)} of {rounds} rounds)"
+                    f"`{attack}` ({sum(cell.skipped)} of {counted(rounds, 'round')})"
                 )
         lines += [f"- `{rule}` made no step under {', '.join(attacks)}: {why}." for why, attacks in under.items()]
     return lines

@@ -105,9 +105,9 @@ def finish(folder: Path, outcome: Outcome, screen: Screen, as_json: bool) -> int
         screen.say("! no round was trained: each peer ran the script by itself, and nothing was exchanged")
         screen.say("  in the script: peer = gossip.init(), then model, optimizer = peer.prepare(model, optimizer)")
     if summary["exit_code"] != outcome.exit_code:
-        raise GossipError(
-            f"every one of {summary['rounds_lost']} rounds was lost: nothing was learnt; {folder}/events.jsonl says why"
-        )
+        lost = summary["rounds_lost"]
+        which = "the only round" if lost == 1 else f"every one of {lost} rounds"
+        raise GossipError(f"{which} was lost: nothing was learnt; {folder}/events.jsonl says why")
     return outcome.exit_code
 
 

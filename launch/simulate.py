@@ -18,6 +18,8 @@ import typer
 
 from gossip.errors import ConfigError
 
+from .words import counted
+
 if TYPE_CHECKING:
     from gossip.sim.campaign import Question, Tally
     from gossip.sim.chart import Chart
@@ -185,8 +187,8 @@ def _conclude(outcome: Outcome, small: Shrunk, out: Path, console: _Console) -> 
     command = f"gossip simulate --faults {path} --picture {path.with_suffix('.svg')}"
     before, after = outcome.schedule, small.schedule
     smaller = (
-        f"; from {len(before.faults)} faults and {before.peers} peers down to {len(after.faults)} and {after.peers} "
-        f"in {small.runs} runs"
+        f"; from {counted(len(before.faults), 'fault')} and {counted(before.peers, 'peer')} "
+        f"down to {len(after.faults)} and {after.peers} in {counted(small.runs, 'run')}"
     )
     console.say(
         f"\nseed {seed} breaks {found.invariant}{smaller if small.runs else ''}\n  {found}\n  replay:  {command}\n  plan:"
@@ -248,7 +250,7 @@ def _result(tally: Tally, wall_s: float, failures: list[dict[str, Any]], vacuous
 def _table(tally: Tally, result: dict[str, Any], console: _Console) -> None:
     rounds = result["rounds"]
     console.say(
-        f"{tally.schedules} schedules, {tally.simulated_s:.0f} simulated seconds in {result['wall_s']:.1f} s: "
+        f"{counted(tally.schedules, 'schedule')}, {tally.simulated_s:.0f} simulated seconds in {result['wall_s']:.1f} s: "
         f"{result['schedules_per_minute']:.0f} schedules/min"
         + (f"; rounds: {rounds['least']} to {rounds['most']}, median {rounds['median']}" if rounds else "")
         + (f"; {rounds['share_of_50']:.1%} came to round 50" if rounds else "")
@@ -258,7 +260,7 @@ def _table(tally: Tally, result: dict[str, Any], console: _Console) -> None:
     console.say(
         "rules: "
         + ", ".join(f"{name} {count}" for name, count in result["aggregators"].items())
-        + f"; asked {tally.judged_by['RuleAnswers']} times with as many updates as they need"
+        + f"; asked {counted(tally.judged_by['RuleAnswers'], 'time')} with as many updates as they need"
         + (
             f"; way to the optimum left at the end: {100 * left['median']:.3g} % (median), {100 * left['most']:.3g} % (most)"
             if left
@@ -306,7 +308,8 @@ class _Progress:
 
     def __call__(self, tally: Tally) -> None:
         rate = 60 * tally.schedules / self._console.wall_s
-        words = f"{rate:.0f} schedules/min, {len(tally.violations)} violations, {len(tally.occurred)} kinds of fault"
+        seen = f"{counted(len(tally.violations), 'violation')}, {counted(len(tally.occurred), 'kind')} of fault"
+        words = f"{rate:.0f} schedules/min, {seen}"
         if self._bar is not None:
             self._bar.update(self._task, completed=tally.schedules, description=words)
         elif time.monotonic() - self._said >= 10.0:
@@ -365,13 +368,13 @@ def _play_one(question: Question, seed: int, console: _Console, trace: bool, pic
             )
         )
         return 1 if found or proves_too_little else 0
-    console.say(f"seed {schedule.seed}: {schedule.peers} peers, {schedule.weighted_topology}, {schedule.aggregator}")
+    console.say(f"seed {schedule.seed}: {counted(schedule.peers, 'peer')}, {schedule.weighted_topology}, {schedule.aggregator}")
     for fault in schedule.faults:
         console.say(f"  {fault}")
     console.say(f"took place: {', '.join(f'{kind} {count}' for kind, count in outcome.struck.items()) or 'no fault'}")
     if idle:
         console.say(f"did not take place: {', '.join(idle)} (faults begin before active_s = {schedule.active_s:g})")
-    console.say(f"{outcome.rounds} rounds in {outcome.simulated_s:.2f} simulated seconds, trace {outcome.trace_hash}")
+    console.say(f"{counted(outcome.rounds, 'round')} in {outcome.simulated_s:.2f} simulated seconds, trace {outcome.trace_hash}")
     if isfinite(outcome.left):
         console.say(f"the rule: way to the optimum left at the end: {100 * outcome.left:.3g} %")
     if picture is not None:
@@ -421,8 +424,8 @@ def _replay_recording(path: Path, as_json: bool, trace: bool) -> int:
         )
         return 0
     console.say(
-        f"peer {seen.peer}.{seen.header.incarnation}: {seen.steps} events over {seen.duration_s:.1f} s, "
-        f"{len(seen.commits)} commits, all {seen.effects} effects as recorded"
+        f"peer {seen.peer}.{seen.header.incarnation}: {counted(seen.steps, 'event')} over {seen.duration_s:.1f} s, "
+        f"{counted(len(seen.commits), 'commit')}, all {counted(seen.effects, 'effect')} as recorded"
     )
     if seen.cut_off is not None:
         console.say(f"the recording ends in the midst of {type(seen.cut_off).__name__}")

@@ -30,6 +30,7 @@ from .screens import Screen
 from .sleepers import Sleepers
 from .view import EXIT_ASKED, RunView
 from .warm import Gone, WarmStart, is_possible
+from .words import counted
 
 WAITING_EVERY_S = 5.0
 INSECURE_EVERY_S = 60.0
@@ -111,7 +112,7 @@ class Supervisor:
                 self._guardian.remove_socket(self._desk.path)
             if self.doorway is not None:
                 await self.doorway.open()
-            which = f"peers {', '.join(map(str, self.peers))}" if self.joins else f"{len(self.peers)} peers"
+            which = f"peers {', '.join(map(str, self.peers))}" if self.joins else counted(len(self.peers), "peer")
             self._logbook.note(f"started {which}: {' '.join(self.command)}")
             await asyncio.gather(*(self._life_of(peer, incarnation) for peer, incarnation in self.peers.items()))
         finally:

@@ -18,6 +18,7 @@ from zipfile import BadZipFile, ZipFile
 from gossip.errors import ConfigError, GossipError
 
 from . import rule_sources
+from .words import counted
 
 if TYPE_CHECKING:
     from gossip.testing.robustness import Data, Outcome, Trial
@@ -170,7 +171,9 @@ class _Progress:
     def __init__(self, total: int, known: int, quiet: bool) -> None:
         self.total, self.done, self.quiet = total, 0, quiet
         self.began = self.told = time.monotonic()
-        self._say(f"{total} trials to run" + (f", {known} were run before" if known else ""))
+        self._say(
+            f"{counted(total, 'trial')} to run" + (f", {known} {'was' if known == 1 else 'were'} run before" if known else "")
+        )
 
     def one_more(self) -> None:
         self.done += 1
@@ -178,10 +181,10 @@ class _Progress:
         if now - self.told >= TELL_S or self.done == self.total:
             self.told = now
             left_s = (now - self.began) / self.done * (self.total - self.done)
-            self._say(f"{self.done} of {self.total} trials, {now - self.began:.0f} s, {left_s:.0f} s to go")
+            self._say(f"{self.done} of {counted(self.total, 'trial')}, {now - self.began:.0f} s, {left_s:.0f} s to go")
 
     def stopped(self, folder: Path) -> None:
-        self._say(f"stopped after {self.done} of {self.total} trials; the same command goes on from {folder}")
+        self._say(f"stopped after {self.done} of {counted(self.total, 'trial')}; the same command goes on from {folder}")
 
     def _say(self, text: str) -> None:
         if not self.quiet:

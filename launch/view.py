@@ -163,9 +163,8 @@ class RunView:
             case "left" if subject is not None:
                 subject.left = True
             case "tolerates_less" if self._fresh("tolerates_less", -1, t):
-                return [
-                    f"! {event.get('updates')} updates in round {event.get('round')}: f={event.get('f')} of {event.get('wanted')}"
-                ]
+                updates = counted(int(event.get("updates") or 0), "update")
+                return [f"! {updates} in round {event.get('round')}: f={event.get('f')} of {event.get('wanted')}"]
             case "paused":
                 if (number := self.outage_at(t)) is not None:
                     self.outages[number].paused.add(row.peer)
@@ -268,9 +267,9 @@ class RunView:
             return []
         self._batch_told = at, n
         each = (
-            f"{counted(n, 'peer')} x {local} samples"
+            f"{counted(n, 'peer')} x {counted(local or 0, 'sample')}"
             if samples == n * (local or 0)
-            else f"{n} peers, at most {local} samples each"
+            else f"{counted(n, 'peer')}, at most {counted(local or 0, 'sample')} each"
         )
         since = f" from round {at} on" if known is not None else ""
         return [f"= batch{since}: {each}, {samples} a round ({policy}); the learning rate is left as it is"]
@@ -307,7 +306,7 @@ class RunView:
         )
         which = f"epoch {new[0][0]}" if len(new) == 1 else f"epochs {new[0][0]} to {new[-1][0]}"
         mark = "!" if twice or never else "="
-        return [f"{mark} {which}: samples used once {once}, twice {twice}, never {never}, in {rounds} rounds"]
+        return [f"{mark} {which}: samples used once {once}, twice {twice}, never {never}, in {counted(rounds, 'round')}"]
 
     def _fault(self, row: PeerRow, event: Mapping[str, Any], t: float) -> list[str]:
         kind, at = str(event.get("kind")), int(event.get("round") or 0)

@@ -144,7 +144,7 @@ async def test_a_door_starts_no_more_peers_here_than_were_asked_for(tmp_path: Pa
             return dataclasses.replace(answer, ids=tuple((peer, 0) for peer in range(1, 6)))
 
         door._welcome = generous  # type: ignore[method-assign]
-        with pytest.raises(ConfigError, match="gave 5 ids where 1 were asked for"):
+        with pytest.raises(ConfigError, match="gave 5 ids where 1 was asked for"):
             await arrive(door.address, script=Path("mine.py"))
         assert not (here / "runs").exists()
 

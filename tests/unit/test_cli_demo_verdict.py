@@ -49,7 +49,7 @@ def test_a_run_that_did_all_it_should_is_fine() -> None:
     [
         ({"rounds": 300}, "only 300 of 400 rounds"),
         ({"replicas_identical": False}, "replicas of honest peers differ"),
-        ({"deaths": []}, "kills 1 peers, 0 died"),
+        ({"deaths": []}, "kills 1 peer, 0 died"),
         ({"suspected": [5]}, "the liars 6 were not suspected"),
         ({"suspected": [1, 5, 6]}, "honest peers 1 were suspected"),
         ({"accuracy": {"mean_model": 0.5, "worst_replica": 0.5}}, "the accuracy is 0.5"),

@@ -1,0 +1,51 @@
+"""One peer is no "1 peers": what a run of one peer, or on one host, is told."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from gossip.errors import OutOfMemory
+from gossip.launch import impact, joining
+from gossip.launch.view import RunView
+from gossip.launch.words import counted
+
+
+@pytest.mark.parametrize(("count", "said"), [(0, "0 peers"), (1, "1 peer"), (2, "2 peers")])
+def test_only_one_is_said_in_the_singular(count: int, said: str) -> None:
+    assert counted(count, "peer") == said
+
+
+@pytest.mark.parametrize(("peers", "said"), [(1, "1 peer needs about 1.0 GiB"), (2, "2 peers need about 1.0 GiB")])
+def test_the_memory_that_one_peer_needs_is_said_of_one(peers: int, said: str) -> None:
+    assert str(OutOfMemory(peers, 2**30, 2**20)).startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("most", "wanted", "said"),
+    [(1, 1, "room for 1 peer at a time: 1 was to join"), (3, 2, "room for 3 peers at a time: 2 were to join")],
+)
+def test_a_run_of_one_that_is_full_says_so_of_one(most: int, wanted: int, said: str) -> None:
+    place = cast(Any, SimpleNamespace(folder="runs/a", config=SimpleNamespace(peers_max=most)))
+    assert said in str(joining._no_room(place, wanted, 0))
+
+
+@pytest.mark.parametrize(("n", "local", "said"), [(1, 1, "1 peer x 1 sample"), (2, 8, "2 peers x 8 samples")])
+def test_the_batch_of_one_peer_is_said_of_one(n: int, local: int, said: str) -> None:
+    batch = {"event": "batch", "round": 0, "policy": "scale", "peers": n, "local": local, "samples": n * local}
+    (line,) = RunView(n, cast(Any, SimpleNamespace(liars=[])))._batch(batch)
+    assert line.startswith(f"= batch: {said}, {n * local} a round (scale)")
+
+
+def test_the_impact_of_one_drill_is_said_of_one() -> None:
+    branch = {"rounds": 1, "peers": [2], "samples_given_back": 1}
+    found: dict[str, Any] = {"drills": [1], "hit": [], "left": [], "first_skip_ms": None, "rounds_lost": 0, "rounds_handed_on": 0}
+    found |= {"states_taken": 1, "given_up": [branch], "suspected": [], "quarantined": [], "loss": None, "accuracy": None}
+    found["pace"] = dict.fromkeys(("before", "during", "after", "dip", "recovery_ms")) | {"longest_pause_ms": 0.0}
+    assert impact.lines(found)[:3] == [
+        "impact of 1 drill",
+        "  rounds: 0 lost, 0 handed on to another server; 1 state taken over",
+        "  given up: 1 round of peers 2, 1 sample given back",
+    ]
