@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import ast
-import importlib
+import importlib.util
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
-from textwrap import dedent
 from types import ModuleType
 
 import pytest
 
+import gossip
 from gossip.sim.generate import generate
 from gossip.sim.play import run
 
@@ -43,16 +43,28 @@ def reach() -> ModuleType:
     return _module("reach")
 
 
-def _differs(reach: ModuleType, ours: str, theirs: str, call: str) -> tuple[bool, object]:
-    """Whether the mutant of ``f`` that ``theirs`` is made a difference in ``call``, and what that returned."""
+def _loaded(text: str, call: str, folder: Path, name: str) -> ModuleType:
+    """A module of this text, with a function ``called``."""
+    path = folder / f"{name}.py"
+    path.write_text(f"{text}\n\ndef called():\n    return {call}\n", "utf-8")
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _differs(
+    reach: ModuleType, ours: str, theirs: str, call: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[bool, object]:
+    """Whether the mutant of ``f`` that ``theirs`` is makes a difference in ``call``, and what the copy with probes returns."""
     always: set[int] = set()
-    text = reach._probed(ast.parse(dedent(ours)), [(1, dedent(theirs))], always)
-    probes, module = ModuleType("mutant_probes"), ModuleType("probed")
-    exec(reach.PROBES, probes.__dict__)
-    module.__dict__["_probes"] = probes
-    exec(text.replace("from gossip import mutant_probes as _probes", ""), module.__dict__)
-    returned = eval(call, module.__dict__)
-    return 1 in probes.__dict__["differing"] | always, returned
+    text = reach._probed(ast.parse(ours), [(1, theirs)], always)
+    probes = _loaded(reach.PROBES, "None", folder, "mutant_probes")
+    monkeypatch.setattr(gossip, "mutant_probes", probes, raising=False)
+    returned = _loaded(text, call, folder, "probed").called()
+    return 1 in probes.differing | always, returned
 
 
 GUARD = "def f(x):\n    if x > 9:\n        return 'far'\n    return 'near'\n"
@@ -144,17 +156,18 @@ TWO = "def is_g(x):\n    return x > 0\ndef f(x):\n    return x == x\n"
     ],
 )
 def test_a_mutant_counts_where_it_computes_anything_else(
-    reach: ModuleType, ours: str, theirs: str, call: str, differs: bool
+    reach: ModuleType, ours: str, theirs: str, call: str, differs: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain: dict[str, object] = {}
-    exec(ours, plain)
-    assert _differs(reach, ours, theirs, call) == (differs, eval(call, plain))
+    plain = _loaded(ours, call, tmp_path, "plain").called()
+    assert _differs(reach, ours, theirs, call, tmp_path, monkeypatch) == (differs, plain)
 
 
 @pytest.mark.parametrize("given", ["x", "x or ()", "x if x else ()"])
-def test_what_can_be_gone_through_once_is_left_for_ours(reach: ModuleType, given: str) -> None:
+def test_what_can_be_gone_through_once_is_left_for_ours(
+    reach: ModuleType, given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ours, theirs = f"def f(x):\n    return tuple(sorted({given}))", f"def f(x):\n    return tuple({given})"
-    assert _differs(reach, ours, theirs, "f(n for n in (2, 1))") == (True, (1, 2))
+    assert _differs(reach, ours, theirs, "f(n for n in (2, 1))", tmp_path, monkeypatch) == (True, (1, 2))
 
 
 def test_what_a_function_keeps_is_computed_in_each_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
