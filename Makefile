@@ -105,6 +105,8 @@ membership: $(INSTALLED)  ## memberships of up to 1,000 peers: false deaths, det
 bench: $(INSTALLED)  ## steps per second against PyTorch DDP over gloo
 	$(BIN)/python benchmarks/ddp.py $(ARGS)
 
+# With the vector instructions that nearly every processor has, so that it is the same page everywhere, bit for bit.
+robustness: export ATEN_CPU_CAPABILITY ?= avx2
 robustness: $(INSTALLED)  ## every rule under every attack, into docs/robustness.md (an hour of processor time; Ctrl-C and go on)
 	$(BIN)/gossip bench robustness --rounds 50 --seeds 2 --jobs $(JOBS) --out docs/robustness.md $(ARGS)
 

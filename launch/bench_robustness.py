@@ -183,6 +183,10 @@ class Table:
         able = [(attack, cell) for attack, cell in cells if cell.accuracies]
         return min(able, key=lambda item: item[1].mean) if able else None
 
+    def arithmetics(self, found: Mapping[Trial, Outcome]) -> list[str]:
+        """What calculated its runs; more than one where they were made on unlike machines."""
+        return sorted({found[trial].arithmetic for trial in self.trials() if trial in found})
+
     def as_data(self, found: Mapping[Trial, Outcome]) -> dict[str, Any]:
         cells = [
             {
@@ -199,7 +203,8 @@ class Table:
             for cell in [self.cell(rule, attack, found)]
         ]
         about = {"schema": "gossip.robustness/1", "n": self.n, "f": self.f, "seeds": self.seeds, **self.shared}
-        return {**about, "without_liars": self.reference(found), "fails_below": self.fails_below, "cells": cells}
+        about |= {"arithmetic": self.arithmetics(found), "without_liars": self.reference(found), "fails_below": self.fails_below}
+        return {**about, "cells": cells}
 
 
 def _command(given: Mapping[str, Any]) -> str:

@@ -86,7 +86,22 @@ def _head(tables: Sequence[Table], found: Found, data: str, command: str) -> lis
         fill(reading, WIDTH),
         "",
         fill(limits, WIDTH),
+        *_calculated(tables, found),
     ]
+
+
+def _calculated(tables: Sequence[Table], found: Found) -> list[str]:
+    """What calculated it: another processor may come to other cells. Nothing, where no run kept it."""
+    seen = {arithmetic for table in tables for arithmetic in table.arithmetics(found)}
+    if not any(seen):
+        return []
+    what = " and ".join(sorted(arithmetic or "what was not kept" for arithmetic in seen))
+    text = (
+        f"Calculated with {what}. Another version of torch and other vector instructions round sums differently: cells change by "
+        "their last digit, and where training diverges altogether. ATEN_CPU_CAPABILITY=avx2 in the environment lets newer "
+        "processors calculate as older ones do."
+    )
+    return ["", fill(text, WIDTH)]
 
 
 def title(table: Table) -> str:

@@ -155,6 +155,11 @@ def _begin(data: str) -> None:
 
 def _run(trial: Trial) -> tuple[Outcome, bool]:
     """What came of it, and whether it is worth remembering: an error of a rule may be mended."""
+    outcome, lasting = _try(trial)
+    return dataclasses.replace(outcome, arithmetic=arithmetic()), lasting
+
+
+def _try(trial: Trial) -> tuple[Outcome, bool]:
     from gossip.testing.robustness import Outcome, train
 
     try:
@@ -163,6 +168,13 @@ def _run(trial: Trial) -> tuple[Outcome, bool]:
         return Outcome(None, str(error)), False
     except Exception as error:  # noqa: BLE001 - a rule of anybody's: the table says that it raised, and goes on
         return Outcome(0.0, f"raised {type(error).__name__}: {error}"), False
+
+
+def arithmetic() -> str:
+    """What decides how sums are rounded: the version of torch and the vector instructions that it takes here."""
+    import torch
+
+    return f"torch {torch.__version__}, {torch.backends.cpu.get_cpu_capability()}"
 
 
 class _Progress:

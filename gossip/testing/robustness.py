@@ -77,12 +77,14 @@ class Outcome:
         refused: Why the rule could not be run at all, nobody lying; then the accuracy is None.
         skipped: Rounds without a step: too few finite updates were left, or what it made of them was not finite, or it raised.
         trouble: Why the first of those had none.
+        arithmetic: What calculated it, as far as it decides how sums are rounded; empty where nobody asked.
     """
 
     accuracy: float | None
     refused: str = ""
     skipped: int = 0
     trouble: str = ""
+    arithmetic: str = ""
 
 
 def read_attack(text: str) -> tuple[str, float | None]:
