@@ -209,10 +209,13 @@ def main() -> int:
     parser.add_argument("--attacks", nargs="+", choices=ATTACKS, default=list(ATTACKS))
     parser.add_argument("--momenta", nargs="+", type=float, choices=(0.0, 0.9), default=[0.0, 0.9])
     parser.add_argument("--bucketing", nargs="+", type=int, choices=(0, 2), default=[0, 2], help="updates in a bucket; 0: none")
-    parser.add_argument("--threads", type=int, default=2, help="of each process")
-    add_arguments(parser, Path("runs/bucketing_paper.jsonl"), jobs=max(1, (os.cpu_count() or 2) // 2), seeds=1)
+    parser.add_argument("--threads", type=int, help="of each process; they share out the processors by default")
+    processors = os.cpu_count() or 2
+    add_arguments(parser, Path("runs/bucketing_paper.jsonl"), jobs=max(1, processors // 2), seeds=1)
     options = parser.parse_args()
-    if options.threads < 1:
+    # More threads than processors wait for each other: 2 processes with 2 threads each on 2 processors took five times as long.
+    threads = max(1, processors // max(1, options.jobs)) if options.threads is None else options.threads
+    if threads < 1:
         parser.error("--threads is at least 1")
     cells = [
         Cell(rule, attack, momentum, bucketing, seed)
@@ -222,7 +225,7 @@ def main() -> int:
         for momentum in options.momenta
         for bucketing in options.bucketing
     ]
-    rows = rows_done(cells, play, options, prepare, options.threads)
+    rows = rows_done(cells, play, options, prepare, threads)
     found: Found = {}
     for row in rows:
         cell = Cell(**row["cell"])

@@ -12,6 +12,7 @@ from gossip.core.pieces import PIECE_BYTES, described, outline_of
 from .lying import Letter, Liar, lie, say
 
 FAR_ROUNDS = 1_000_000
+HOLLOW = b"[]"
 
 
 def _forged_state(payload: Payload, parts: tuple[int, ...]) -> Payload:
@@ -79,6 +80,20 @@ def far_states(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | No
     if not isinstance(message, StateOffer | Voucher):
         return None
     return [(to, say(envelope, round_id=message.round_id + FAR_ROUNDS), payload)]
+
+
+@lie
+def hollow_states(liar: Liar, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[Letter] | None:
+    """Hands out its weights with a roster, a trust table and data that are none, and vouches for that: the same that all vouch
+    for who tell this lie."""
+    message = envelope.message
+    if isinstance(message, StateOffer) and message.core:
+        return [(to, say(envelope, core=HOLLOW), payload)]
+    if not isinstance(message, Voucher) or not message.digest:
+        return None
+    copy = _kept(liar, message.round_id)
+    state, _ = parts_of(copy.taken.payload)
+    return [(to, say(envelope, digest=vouched_digest(message.lineage, message.round_id, copy.chain, HOLLOW, state)), payload)]
 
 
 @lie

@@ -307,7 +307,7 @@ SHARD_LIES = ("wrong_measures", "broken_measures", "kept_measures", "wrong_decis
 PIECE_LIES = ("wrong_pieces", "few_pieces")
 """About the pieces of a state."""
 
-STATE_LIES = ("wrong_states", "broken_states", "swapped_states", "far_states", "kept_states", *PIECE_LIES)
+STATE_LIES = ("wrong_states", "broken_states", "swapped_states", "far_states", "hollow_states", "kept_states", *PIECE_LIES)
 """About states, and to who asks them to vouch: a run's f counts who tells them."""
 
 NODE_LIES = (

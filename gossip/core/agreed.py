@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import asdict
 from typing import Any
 
@@ -51,8 +52,7 @@ class Agreed:
         # Who is proven faulty is out of f: the rule works with the updates of fewer.
         self.cursor.at_least = self.settings.updates_needed(self.settings.f - len(locked.intersection(self.roster.peers)))
         self._slices = self.cursor.assign(self._sharers)
-        tables = self.trust.pack(), self.cursor.pack(), self.silences.pack(), self.receipts.pack()
-        self._snapshots[round_id] = (self.roster.peers, *tables)
+        self._snapshots[round_id] = (self.roster.peers, *[table.pack() for table in self._tables()])
         while len(self._snapshots) > SNAPSHOTS_KEPT:
             self._snapshots.popitem(last=False)
         return locked
@@ -139,6 +139,10 @@ class Agreed:
         effects.append(_report(commits[0], alive, scores))
         return effects
 
+    def _tables(self) -> tuple[TrustTable | DataCursor | Silences | Receipts, ...]:
+        """In the order of a snapshot."""
+        return self.trust, self.cursor, self.silences, self.receipts
+
     # --- handing it over ----------------------------------------------------------------------------------------------------
 
     def snapshot(self, round_id: int) -> tuple[bytes, tuple[Any, ...]] | None:
@@ -148,7 +152,7 @@ class Agreed:
 
     def is_roster(self, peers: tuple[Any, ...]) -> bool:
         """Whether this can be a roster of the run: members of it, ascending, at least one. It may be a peer's word."""
-        ascending = all(isinstance(peer, int) for peer in peers) and list(peers) == sorted(set(peers))
+        ascending = all(type(peer) is int for peer in peers) and list(peers) == sorted(set(peers))
         return bool(peers) and ascending and all(map(self.settings.may_be, peers))
 
     def is_sound(self, commit: Commit, payload: Payload | None) -> bool:
@@ -179,23 +183,23 @@ class Agreed:
         known = known and all((len(c.turn), len(c.content)) in sizes and not (c.silent and c.turn) for c in commit.charges)
         return known and len(named) <= CHARGES_MAX and named == sorted(set(named))
 
-    def adopt(self, round_id: int, chain: bytes, snapshot: tuple[Any, ...]) -> None:
-        """Takes over what another peer held before ``round_id``.
-
-        Raises: ValueError: the snapshot is not one; then roster and chain have not changed.
-        """
+    def check(self, snapshot: tuple[Any, ...]) -> None:
+        """Raises ValueError or OverflowError unless it is a snapshot that can be adopted; changes nothing."""
         if len(snapshot) != 5 or not isinstance(snapshot[0], list | tuple):
             raise ValueError(
                 "a snapshot holds a roster, the trust table, the data cursor, who keeps silent, and who says what of whom"
             )
-        peers, trust, cursor, silences, receipts = tuple(snapshot[0]), *snapshot[1:]
-        if not self.is_roster(peers):
-            raise ValueError(f"{peers} is not a roster of {self.settings.everybody}")
-        self.cursor.unpack(cursor)
-        self.trust.unpack(trust)
-        self.silences.unpack(silences)
-        self.receipts.unpack(receipts)
-        self.roster, self.rates = Roster(peers, self.settings.lineage), ()
+        if not self.is_roster(tuple(snapshot[0])):
+            raise ValueError(f"{snapshot[0]} is not a roster of {self.settings.everybody}")
+        for table, packed in zip(self._tables(), snapshot[1:], strict=True):
+            copy(table).unpack(packed)
+
+    def adopt(self, round_id: int, chain: bytes, snapshot: tuple[Any, ...]) -> None:
+        """Takes over what another peer held before ``round_id``. Raises as ``check`` does; then nothing has changed."""
+        self.check(snapshot)
+        for table, packed in zip(self._tables(), snapshot[1:], strict=True):
+            table.unpack(packed)
+        self.roster, self.rates = Roster(tuple(snapshot[0]), self.settings.lineage), ()
         self.lineage.restart(round_id, chain)
 
 

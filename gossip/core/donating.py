@@ -62,7 +62,11 @@ class Source(Protocol):
     def snapshot(self, round_id: int) -> tuple[bytes, tuple[Any, ...]] | None:
         """H of the round before, and what belongs to the state before ``round_id`` beside the trainer's; None: not kept."""
 
-    def adopt(self, round_id: int, chain: bytes, snapshot: tuple[Any, ...]) -> None: ...
+    def check(self, chain: bytes, snapshot: tuple[Any, ...]) -> None:
+        """Raises ValueError or OverflowError unless both can be adopted; changes nothing."""
+
+    def adopt(self, round_id: int, chain: bytes, snapshot: tuple[Any, ...]) -> None:
+        """The trainer was given the state before ``round_id``, which all that belongs to. Raises as ``check`` does."""
 
 
 def vouched_digest(lineage: bytes, round_id: int, chain: bytes, core: bytes, state: bytes) -> bytes:
@@ -318,10 +322,13 @@ def core_of(offer: StateOffer) -> tuple[Any, ...]:
     return tuple(snapshot)
 
 
-def has_core(offer: StateOffer) -> bool:
-    """Whether it has a snapshot at all. To be asked before the state is loaded: the own one is lost then."""
+def is_usable(source: Source, offer: StateOffer) -> bool:
+    """Whether the rounds can go on from it: the whole state, with a snapshot that can be adopted. To be asked before the state
+    is loaded: the own one is lost then."""
+    if offer.piece:
+        return False
     try:
-        core_of(offer)
-    except ValueError:
+        source.check(offer.chain, core_of(offer))
+    except (ValueError, OverflowError):
         return False
     return True

@@ -30,7 +30,6 @@ from .view import View
 
 BEHIND_ROUNDS = 8
 """A peer that others have left this many rounds behind passes over the rounds between."""
-
 PLANS_KEPT = 64
 TIMES_KEPT = 32  # of our own contributions
 
@@ -142,14 +141,16 @@ class GossipRounds:
         return [*self.stop(now), *self.begin(round_id, now)]
 
     def snapshot(self, round_id: int) -> tuple[bytes, tuple[Any, ...]] | None:
-        """What belongs to our state before ``round_id`` beside the trainer's: nothing. There is no chain of commits, the data
-        follow from the round, and whom we trust is our own experience."""
+        """Nothing: there is no chain of commits, the data follow from the round, and whom we trust is our own experience."""
         return genesis(self.settings.run, self.settings.lineage), ()
 
-    def adopt(self, round_id: int, chain: bytes, snapshot: tuple[Any, ...]) -> None:
-        """The trainer was given another peer's state, from which ``round_id`` comes next. Raises: ValueError: of another run."""
+    def check(self, chain: bytes, snapshot: tuple[Any, ...]) -> None:
+        """Raises ValueError unless they are of gossip rounds of this run."""
         if chain != genesis(self.settings.run, self.settings.lineage) or snapshot:
             raise ValueError("the state is not of gossip rounds of this run")
+
+    def adopt(self, round_id: int, chain: bytes, snapshot: tuple[Any, ...]) -> None:
+        self.check(chain, snapshot)
         self.round_id, self._previous = round_id, None
 
     def configure_data(self, samples_total: int, batch: int, ahead: int = 0) -> list[Effect]:

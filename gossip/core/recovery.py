@@ -22,7 +22,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Literal, Protocol, TypeAlias
 
-from .donating import AHEAD_MAX, NO_STATE, TAKES_OVER, CopyExpires, Donor, Source, core_of, has_core, parts_of, vouched_digest
+from .donating import AHEAD_MAX, NO_STATE, TAKES_OVER, CopyExpires, Donor, Source, core_of, is_usable, parts_of, vouched_digest
 from .events import Effect, Payload, Received, Report, Restore, Restored, Send, Token
 from .messages import PeerId, StateOffer, StateRequest, Voucher
 from .pieces import Gathering, Outline
@@ -363,7 +363,7 @@ class Recovery:
             self._emptiness.hear(sender, offer.reason)
             return [Report("no_state", {"from": sender, "reason": offer.reason}), *self._another(now)]
         outline = Outline.read(offer.outline) if offer.outline else None
-        fits = payload.digest == offer.digest and not offer.piece and has_core(offer) and self._is_agreed(offer, payload)
+        fits = payload.digest == offer.digest and is_usable(self.source, offer) and self._is_agreed(offer, payload)
         if not fits or (offer.outline and (outline is None or outline.nbytes + payload.nbytes > self._state_bytes_max)):
             return [Report("bad_state", {"from": sender, "round": offer.round_id}), *self._another(now)]
         self._offer = offer

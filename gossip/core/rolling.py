@@ -107,15 +107,17 @@ class RollingRounds:
         self.mode, self._shards = "off", []
         return effects
 
+    def check(self, chain: bytes, snapshot: tuple[Any, ...]) -> None:
+        self.agreed.check(snapshot)
+
     def adopt(self, round_id: int, chain: bytes, snapshot: tuple[Any, ...]) -> None:
-        """Takes over a peer's state before ``round_id``. Raises ValueError, nothing changed, when the snapshot is not one."""
+        """Takes over a peer's state before ``round_id``. Raises as ``check`` does, nothing changed."""
         self.agreed.adopt(round_id, chain, snapshot)
         self.log.clear()
         self.astray.restart(round_id == self.round_id, self.roster)
         self.round_id, self._go_round = round_id, -1
 
     def snapshot(self, round_id: int) -> tuple[bytes, tuple[Any, ...]] | None:
-        """H of the round before ``round_id``, and roster, trust and data cursor as they were then; None: not kept any more."""
         return self.agreed.snapshot(round_id)
 
     def configure_data(self, samples_total: int, batch: int, ahead: int = 0) -> list[Effect]:
@@ -159,8 +161,7 @@ class RollingRounds:
         return [*spread(self.local, self.view, self.roster, made[1], event.payload), timer]
 
     def hold_made(self, now: float, fires: Token | None = None) -> list[Effect]:
-        """Holds the commit that was made and spread last. Comes before whatever else happens here, unless that is the timer which
-        ``fires`` just for this."""
+        """Holds the commit made and spread last. Comes before all else that happens here, but the timer that ``fires`` for it."""
         if self._made is None or self._made[3] == fires:
             return []
         shard, commit, payload, token = self._made

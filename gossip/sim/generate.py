@@ -256,7 +256,7 @@ def _liar(lots: Lots) -> list[Fault]:
 
 def _node_lie(lots: Lots) -> list[Fault]:
     """Who lies about states needs somebody who asks for one: others are started again."""
-    elsewhere = (*SHARD_LIES, *PIECE_LIES, *CLAIM_LIES)
+    elsewhere = (*SHARD_LIES, *PIECE_LIES, *CLAIM_LIES, "hollow_states")  # the last one for starts without a seed
     lie, (liar, *others) = lots.random.choice([lie for lie in NODE_LIES if lie not in elsewhere]), lots.peers()
     drawn = [(lots.when(), lots.long(0.01, 1.0)) for _ in range(3)]
     asking = [Restart(peer, None, after_s, at_s) for peer, (at_s, after_s) in zip(others, drawn, strict=False)]

@@ -143,7 +143,7 @@ def test_whose_weights_all_await_may_die_for_good_before_it_gave_them(peers: int
 
 
 @pytest.mark.parametrize(("peers", "seed"), [(5, 1), (5, 10), (5, 20), (3, 21)])
-@pytest.mark.parametrize("lie", ["kept_states", "broken_states", "swapped_states"])
+@pytest.mark.parametrize("lie", ["kept_states", "broken_states", "swapped_states", "hollow_states"])
 def test_a_liar_whose_weights_all_await_and_that_gives_none_is_passed_over(lie: str, peers: int, seed: int) -> None:
     """It says that it has begun, and goes on saying so. With all seeds but the first the lot between those who vouch for
     different weights prefers it."""

@@ -192,7 +192,7 @@ def test_a_forged_state_is_another_in_what_all_hold_alike_and_vouched_for_where_
     assert vouched.digest == vouched_digest(LINEAGE, 9, b"chain", b"core", content.parts[0])
 
 
-def test_a_state_is_broken_swapped_kept_or_of_a_round_that_nobody_has_come_to() -> None:
+def test_a_state_is_broken_swapped_hollow_kept_or_of_a_round_that_nobody_has_come_to() -> None:
     message, payload = offer()
     said, content = told("broken_states:1", message, payload)[OTHER]
     assert isinstance(content, Payload)
@@ -201,6 +201,9 @@ def test_a_state_is_broken_swapped_kept_or_of_a_round_that_nobody_has_come_to() 
     assert isinstance(said, StateOffer)
     assert isinstance(content, Payload)
     assert said.digest == content.digest != message.digest
+    said, content = told("hollow_states:1", message, payload)[OTHER]
+    assert isinstance(said, StateOffer)
+    assert (said.core, said.digest == message.digest, content) == (b"[]", True, payload)
     assert told("kept_states:1", message, payload) == {}
     said, content = told("far_states:1", message, payload)[OTHER]
     assert isinstance(said, StateOffer)

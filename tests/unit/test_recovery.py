@@ -62,6 +62,10 @@ class Rounds:
     def snapshot(self, round_id: int) -> tuple[bytes, tuple[Any, ...]] | None:
         return (CHAIN, ROSTER) if self.round_id - 4 < round_id <= self.round_id else None
 
+    def check(self, chain: bytes, snapshot: tuple[Any, ...]) -> None:
+        if chain != CHAIN or len(snapshot) != len(ROSTER):
+            raise ValueError("no snapshot")
+
     def adopt(self, round_id: int, chain: bytes, snapshot: tuple[Any, ...]) -> None:
         self.adopted.append((round_id, chain, snapshot))
 
@@ -643,7 +647,7 @@ def test_who_has_begun_to_load_a_state_has_none_of_its_own_to_begin_with() -> No
         bench.wait(bench.settings.membership.probe_interval_s)
 
 
-@pytest.mark.parametrize("core", [b"", b"{}", b'"x"', b"\xff", b"[" * 100_000])
+@pytest.mark.parametrize("core", [b"", b"{}", b'"x"', b"\xff", b"[" * 100_000, b"[]"])
 def test_a_state_whose_snapshot_is_none_is_not_loaded(core: bytes) -> None:
     """The own one would be lost."""
     bench = Bench(n=3, f=0)

@@ -1,0 +1,76 @@
+"""What is taken over from another peer: all of it, or nothing."""
+
+import json
+from typing import Any
+
+import pytest
+
+from gossip.core.agreed import Agreed
+from gossip.core.settings import CoreSettings
+
+WRONG: dict[int, tuple[Any, ...]] = {
+    0: ([], [0, 0], [1, 0], [0, 9], [True], "01", None),
+    1: (5, [[1]], [[0, 2.0, 0.0, False, "normal", 0, [], 0, 0, []]], [[10**400] * 10]),
+    2: (5, [], [[0, 0]], None),
+    3: (5, [[0]], [[0, 1.5, 0, []]], [[0, 0.5, -1, []]]),
+    4: (5, [[]], [[[0, 0, 0]], []], [[], [[0]]]),
+}
+"""By place in a snapshot what cannot stand there."""
+
+
+def agreed(samples: int = 60) -> Agreed:
+    made = Agreed(CoreSettings(b"run", b"lineage", 0, (0, 1, 2, 3), f=1))
+    made.configure_data(samples, 8)
+    made.begin()
+    return made
+
+
+def packed(of: Agreed) -> tuple[Any, ...]:
+    """As it comes over the wire."""
+    snapshot = of.snapshot(of.lineage.next_round)
+    assert snapshot is not None
+    return tuple(json.loads(json.dumps(snapshot[1])))
+
+
+def held(of: Agreed) -> str:
+    of.begin()
+    return json.dumps([packed(of), of.lineage.next_round, of.lineage.head.hex(), of.rates])
+
+
+@pytest.mark.parametrize(("place", "wrong"), [(place, wrong) for place in WRONG for wrong in WRONG[place]])
+def test_of_a_snapshot_that_is_wrong_in_one_place_nothing_is_taken_over(place: int, wrong: Any) -> None:
+    mine, theirs = agreed(), agreed()
+    theirs.cursor.commit((0, 1, 2), (0, 1, 2))  # so that each of the others would be another one
+    theirs.begin()
+    snapshot = list(packed(theirs))
+    before = held(mine)
+    snapshot[place] = wrong
+    for attempt in (lambda: mine.check(tuple(snapshot)), lambda: mine.adopt(7, b"chain", tuple(snapshot))):
+        with pytest.raises((ValueError, OverflowError)):
+            attempt()
+        assert held(mine) == before
+
+
+@pytest.mark.parametrize("snapshot", [(), ([0],), tuple("roster"), ([0, 1, 2, 3], [], [], [], [], [])])
+def test_what_has_not_the_five_parts_of_a_snapshot_is_none(snapshot: tuple[Any, ...]) -> None:
+    with pytest.raises(ValueError, match="a snapshot holds a roster"):
+        agreed().check(snapshot)
+
+
+def test_of_a_run_with_other_data_nothing_is_taken_over() -> None:
+    mine = agreed()
+    before = held(mine)
+    with pytest.raises(ValueError, match="the donor has 61 samples in batches of 8"):
+        mine.adopt(7, b"chain", packed(agreed(samples=61)))
+    assert held(mine) == before
+
+
+def test_a_sound_snapshot_is_looked_at_without_a_change_and_then_taken_over() -> None:
+    mine, theirs = agreed(), agreed()
+    theirs.cursor.commit((0, 1, 2), (0, 1, 2))
+    theirs.begin()
+    before = held(mine)
+    mine.check(packed(theirs))
+    assert held(mine) == before
+    mine.adopt(0, theirs.lineage.head, packed(theirs))
+    assert held(mine) == held(theirs) != before
