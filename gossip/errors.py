@@ -227,7 +227,8 @@ class QuorumLost(SwarmError):
         self.need, self.alive, self.waited_s = need, alive, waited_s
 
     def __str__(self) -> str:
-        return f"{len(self.alive)} peers are left, a round needs {self.need}; waited {self.waited_s:.0f} s"
+        left = f"{len(self.alive)} {'peer is' if len(self.alive) == 1 else 'peers are'} left"
+        return f"{left}, a round needs {self.need}; waited {self.waited_s:.0f} s"
 
     @property
     def hint(self) -> str:

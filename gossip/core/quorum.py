@@ -58,5 +58,6 @@ class QuorumWatch:
         possible = len(here) + len(come_back) >= quorum and len(here) + len(others) >= need
         if waited_s < self.settings.rounds.quorum_timeout_s and possible:
             return [], None
-        left = f"{len(here)} peers are left, a round needs {need}{why}, and this peer is in round {round_id}"
+        left = f"{len(here)} {'peer is' if len(here) == 1 else 'peers are'} left"
+        left += f", a round needs {need}{why}, and this peer is in round {round_id}"
         return [], Halt(f"quorum lost: {left}; waited {waited_s:.0f} s", QUORUM_LOST)

@@ -93,7 +93,7 @@ def main() -> None:
     if mine == "oversleeps":
         tell("fault", kind="hang", round=1, seconds=0.5)
         os.killpg(os.getpgrp(), signal.SIGSTOP)
-        tell("halted", reason="quorum lost: 1 peers are left", exit_code=5, round=1)
+        tell("halted", reason="quorum lost: 1 peer is left", exit_code=5, round=1)
         sys.exit(5)
     if mine == "trainer-dies":
         os.kill(os.getpid(), signal.SIGKILL)

@@ -215,7 +215,7 @@ def test_who_wakes_when_all_are_gone_says_so_as_soon_as_that_is_known() -> None:
     halt = swarm.hosts[LATE].halt
     assert halt is not None
     assert halt.exit_code == 5
-    assert "quorum lost: 1 peers are left, a round needs 3, and this peer is in round 2" in halt.reason
+    assert "quorum lost: 1 peer is left, a round needs 3, and this peer is in round 2" in halt.reason
     assert swarm.now < woke_at + QUORUM_S
 
 

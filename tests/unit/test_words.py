@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from gossip.errors import OutOfMemory
+from gossip.errors import OutOfMemory, QuorumLost
 from gossip.launch import impact, joining
 from gossip.launch.view import RunView
 from gossip.launch.words import counted
@@ -21,6 +21,11 @@ def test_only_one_is_said_in_the_singular(count: int, said: str) -> None:
 @pytest.mark.parametrize(("peers", "said"), [(1, "1 peer needs about 1.0 GiB"), (2, "2 peers need about 1.0 GiB")])
 def test_the_memory_that_one_peer_needs_is_said_of_one(peers: int, said: str) -> None:
     assert str(OutOfMemory(peers, 2**30, 2**20)).startswith(said)
+
+
+@pytest.mark.parametrize(("alive", "said"), [((), "0 peers are left"), ((3,), "1 peer is left"), ((1, 3), "2 peers are left")])
+def test_the_one_that_is_left_is_said_to_be_one(alive: tuple[int, ...], said: str) -> None:
+    assert str(QuorumLost(2, alive, 60.0)) == f"{said}, a round needs 2; waited 60 s"
 
 
 @pytest.mark.parametrize(
