@@ -14,6 +14,8 @@ from .view import View
 
 HELLO_INTERVAL_S = 0.25
 WAITING_REPORT_S = 5.0
+PARDONS_MAX = 3
+"""So often a peer that gave nothing is waited for again in another life: a liar has as many lives as it likes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,7 @@ class Gathering:
         self._heard_since: set[PeerId] = set()
         self._followed: tuple[PeerId, float] | None = None  # whose weights we want, and since when
         self._passed: set[PeerId] = set()  # of those who have not given them in time
+        self._pardons: Counter[PeerId] = Counter()
         self._stale: set[PeerId] = set()  # who has said nothing since nobody had what it spoke of
         self._enough_at: float | None = None  # since when so many are here that they may begin without the others
 
@@ -85,8 +88,10 @@ class Gathering:
         return [Report("nobody_has_begun", {"passed": sorted(self._passed)})]
 
     def begins_anew(self, peer: PeerId) -> None:
-        """It speaks in another life, and may give what it did not give in the last."""
-        self._passed.discard(peer)
+        """It speaks in another life, and may give what it did not give in the last; but not life after life."""
+        if peer in self._passed and self._pardons[peer] < PARDONS_MAX:
+            self._pardons[peer] += 1
+            self._passed.remove(peer)
 
     def waited_s(self, now: float) -> float:
         return now - self._started_at

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gossip.core.gathering import Begin, Decision, Follow, Gathering, Wait
+from gossip.core.gathering import PARDONS_MAX, Begin, Decision, Follow, Gathering, Wait
 from gossip.core.messages import Hello, PeerId
 from gossip.core.settings import CoreSettings
 
@@ -105,6 +105,16 @@ def test_a_new_life_may_give_what_the_last_has_not_given() -> None:
     bench.core.begins_anew(0)
     bench.all_say_hello()
     assert bench.followed() == 0
+
+
+def test_who_gives_nothing_life_after_life_is_waited_for_no_more() -> None:
+    bench = Bench()
+    for _ in range(1 + PARDONS_MAX):
+        assert bench.followed() == 0
+        bench.in_vain(bench.settings.rounds.round_timeout_s + 1.0)
+        bench.core.begins_anew(0)
+        bench.all_say_hello()
+    assert bench.decided() == Begin(PEERS)
 
 
 def test_what_was_said_of_having_begun_counts_when_it_is_said_again() -> None:
