@@ -105,8 +105,11 @@ membership: $(INSTALLED)  ## memberships of up to 1,000 peers: false deaths, det
 bench: $(INSTALLED)  ## steps per second against PyTorch DDP over gloo
 	$(BIN)/python benchmarks/ddp.py $(ARGS)
 
-# With the vector instructions that nearly every processor has, so that it is the same page everywhere, bit for bit.
+# Each processor rounds sums in its own way, and where training diverges that decides a cell: torch, MKL and OpenBLAS take what
+# nearly all have in common, for a page that depends on the machine as little as may be.
 robustness: export ATEN_CPU_CAPABILITY ?= avx2
+robustness: export MKL_CBWR ?= COMPATIBLE
+robustness: export OPENBLAS_CORETYPE ?= Haswell
 robustness: $(INSTALLED)  ## every rule under every attack, into docs/robustness.md (an hour of processor time; Ctrl-C and go on)
 	$(BIN)/gossip bench robustness --rounds 50 --seeds 2 --jobs $(JOBS) --out docs/robustness.md $(ARGS)
 

@@ -238,12 +238,13 @@ def environment() -> str:
     from gossip.aggregators import kernels
 
     return (
-        f"torch {torch.__version__}, numpy {np.__version__}, Python {platform.python_version()}, {_processor()}, "
+        f"torch {torch.__version__}, numpy {np.__version__}, Python {platform.python_version()}, {processor()}, "
         f"{counted(torch.get_num_threads(), 'thread')}, kernels: {kernels.backend()}"
     )
 
 
-def _processor() -> str:
+def processor() -> str:
+    """Its model."""
     import platform
     from pathlib import Path
 

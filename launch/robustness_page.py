@@ -97,9 +97,8 @@ def _calculated(tables: Sequence[Table], found: Found) -> list[str]:
         return []
     what = " and ".join(sorted(arithmetic or "what was not kept" for arithmetic in seen))
     text = (
-        f"Calculated with {what}. Another version of torch and other vector instructions round sums differently: cells change by "
-        "their last digit, and where training diverges altogether. ATEN_CPU_CAPABILITY=avx2 in the environment lets newer "
-        "processors calculate as older ones do."
+        f"Calculated with {what}. Other processors and versions of torch round sums differently: cells change in their last "
+        "digit, and altogether where training diverges or one step decides."
     )
     return ["", fill(text, WIDTH)]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import signal
 import sys
 import time
@@ -171,10 +172,13 @@ def _try(trial: Trial) -> tuple[Outcome, bool]:
 
 
 def arithmetic() -> str:
-    """What decides how sums are rounded: the version of torch and the vector instructions that it takes here."""
+    """What decides how sums are rounded: torch with the vector instructions that it takes, MKL with its own, the processor."""
     import torch
 
-    return f"torch {torch.__version__}, {torch.backends.cpu.get_cpu_capability()}"
+    from .bench_aggregators import processor
+
+    mkl = [f"MKL_CBWR={setting}"] if (setting := os.environ.get("MKL_CBWR")) else []
+    return ", ".join([f"torch {torch.__version__}", torch.backends.cpu.get_cpu_capability(), *mkl, processor()])
 
 
 class _Progress:

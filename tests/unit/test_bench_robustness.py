@@ -271,7 +271,9 @@ def test_a_page_says_what_calculated_its_runs(tmp_path: Path) -> None:
         for trial, outcome in outcomes(shown).items()
     }
     robustness_page.write(page, [shown], found, "digits", plot=False, command="gossip bench")
-    assert "Calculated with torch 2.13.0, AVX2 and torch 2.13.0, AVX512. Another" in page.read_text("utf-8").replace("\n", " ")
+    assert "Calculated with torch 2.13.0, AVX2 and torch 2.13.0, AVX512. Other processors" in page.read_text("utf-8").replace(
+        "\n", " "
+    )
     assert shown.as_data(found)["arithmetic"] == ["torch 2.13.0, AVX2", "torch 2.13.0, AVX512"]
     robustness_page.write(page, [shown], outcomes(shown), "digits", plot=False, command="gossip bench")
     assert "Calculated" not in page.read_text("utf-8"), "runs of which it was not kept"
@@ -285,7 +287,8 @@ def test_a_page_names_the_command_that_makes_it(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, words, catch_exceptions=False)
     assert done.exit_code == 0, done.output
     (command,) = [line.strip() for line in out.read_text("utf-8").splitlines() if line.startswith("    gossip")]
-    assert f"Calculated with {trials.arithmetic()}. " in out.read_text("utf-8"), "the worker keeps it, and so does its file"
+    calculated = f"Calculated with {trials.arithmetic()}. "
+    assert calculated in out.read_text("utf-8").replace("\n", " "), "the worker keeps it, and so does its file"
     kept = [word for word in words if word not in ("--jobs", "--into", str(tmp_path / "runs"))]
     assert sorted(shlex.split(command)) == sorted(["gossip", *kept[: kept.index("--no-plot") + 1], "--out", str(out)])
 
