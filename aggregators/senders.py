@@ -98,7 +98,8 @@ class Sender:
     def __call__(self, update: Tensor, memory: Memory | None = None) -> tuple[Tensor, Memory]:
         """What is sent, and the memory for the next round.
 
-        An update that is not finite is sent as it is, for the others to drop, and leaves the memory as it was.
+        An update that is not finite is sent as it is, for the others to drop, and leaves the memory as it was. So does one of
+        which the steps make what is not finite: a sum that left the range of its dtype would never come back.
 
         Args:
             update: ``(d,)``; stays as it is, and may be returned.
@@ -117,7 +118,7 @@ class Sender:
             for (function, options), kept in zip(self.steps, before, strict=True):
                 update, kept = function(update, kept, **options)
                 after.append(kept)
-        return update, tuple(after)
+        return update, tuple(after) if not after or bool(torch.isfinite(update).all()) else before
 
     def __bool__(self) -> bool:
         return bool(self.steps)

@@ -90,6 +90,16 @@ def test_an_update_that_is_not_finite_does_not_poison_the_memory(value: float) -
     assert torch.equal(after[0], memory[0])
 
 
+def test_a_sum_that_overflows_does_not_poison_the_memory() -> None:
+    sender, memory = senders.load("momentum:0.9,form=sum"), None
+    for _ in range(5):  # 0.9 * 54,208 + 20,000 is no number of half precision
+        sent, memory = sender(torch.full((4,), 2e4, dtype=torch.float16), memory)
+    assert bool(sent.isinf().all()), "the others are to see it and drop it"
+    for _ in range(2):
+        sent, memory = sender(torch.ones(4, dtype=torch.float16), memory)
+        assert bool(sent.isfinite().all())
+
+
 @pytest.mark.parametrize(
     ("spec", "says"),
     [
