@@ -60,14 +60,13 @@ def momentum(
 def clip(update: Tensor, memory: None, *, radius: float) -> tuple[Tensor, None]:
     """Shortens the update to ``radius`` (Euclidean norm) where it is longer."""
     size = _norm(update)
-    return (update * (radius / size) if size > radius else update), None
+    return (_resized(update, radius, size) if size > radius else update), None
 
 
 @step
 def normalise(update: Tensor, memory: None, *, length: float = 1.0) -> tuple[Tensor, None]:
     """Makes every update ``length`` long (Euclidean norm): only directions are sent. Zero stays zero."""
-    size = _norm(update)
-    return (update * (length / size) if size > 0 else update), None
+    return _resized(update, length, _norm(update)), None
 
 
 def _norm(update: Tensor) -> float:
@@ -76,6 +75,20 @@ def _norm(update: Tensor) -> float:
     return float(torch.linalg.vector_norm(update, dtype=torch.float64))
 
 
+def _resized(update: Tensor, length: float, size: float) -> Tensor:
+    """The update, of the norm ``size``, made ``length`` long. Zero stays zero."""
+    import torch
+
+    if 1 / _ORDINARY < size < _ORDINARY and 1 / _ORDINARY < length / size < _ORDINARY:
+        return update * (length / size)
+    if not bool(update.any()):
+        return update
+    # Its squares or the factor are out of the range of a dtype: by its largest number, nothing is.
+    within = update.to(torch.float64) / float(update.abs().max())
+    return (within * (length / _norm(within))).to(update.dtype)
+
+
+_ORDINARY = 1e30  # neither this nor its inverse comes near the end of float32
 _ALIASES = {"normalize": "normalise"}
 _ALLOWED: Mapping[str, tuple[str, Callable[[float], bool]]] = {
     "beta": ("at least 0 and below 1", lambda value: 0 <= value < 1),

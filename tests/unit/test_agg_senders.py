@@ -101,6 +101,17 @@ def test_a_sum_that_overflows_does_not_poison_the_memory() -> None:
 
 
 @pytest.mark.parametrize(
+    ("dtype", "size"), [(torch.float32, 1e-42), (torch.float32, 3e38), (torch.float64, 1e-200), (torch.float64, 1e200)], ids=str
+)
+def test_lengths_are_set_at_both_ends_of_a_dtype(dtype: torch.dtype, size: float) -> None:
+    update = torch.tensor([size, -size, 0.0, size], dtype=dtype)
+    expected = torch.tensor([1.0, -1.0, 0.0, 1.0], dtype=dtype) / 3**0.5
+    assert torch.allclose(senders.load("normalise")(update)[0], expected)
+    if size > 1:
+        assert torch.allclose(senders.load("clip:1e-8")(update)[0], 1e-8 * expected, rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize(
     ("spec", "says"),
     [
         ("momentun", "Did you mean 'momentum'"),
