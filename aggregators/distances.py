@@ -25,7 +25,7 @@ def krum_bound(f: int) -> int:
 
 def multi_krum_bound(f: int, m: int | None = None) -> int:
     """The same, and n >= f + m: of more than n - f one would be a lie."""
-    return max(krum_bound(f), f + m if isinstance(m, int) else 0)
+    return max(krum_bound(f), 0 if m is None else f + whole("multi_krum", "m", m))
 
 
 @gram_rule(at_least=krum_bound)

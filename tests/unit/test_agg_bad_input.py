@@ -14,7 +14,7 @@ from gossip.aggregators import GramRule, geometric_median, krum, load, mean, med
 from gossip.aggregators.arithmetic import LARGEST
 from gossip.aggregators.kernels.rows import CHUNK_ELEMENTS
 from gossip.aggregators.sharded import ShardedRule
-from gossip.errors import AggregationError
+from gossip.errors import AggregationError, TooFewUpdates
 
 D = 6
 COMPOSED = ("nnm+trimmed_mean", "arc+krum", "clipping+mean", "bucketing+median", "nnm+suspicion", "nnm+zeno")
@@ -251,6 +251,14 @@ def test_f_may_be_a_whole_number_of_any_kind(spec: str) -> None:
     expected = call(spec, updates(), f=2)
     for f in (np.int64(2), torch.tensor(2)):
         assert torch.equal(call(spec, updates(), f=f), expected)
+
+
+@pytest.mark.parametrize("m", [10, np.int64(10), torch.tensor(10)], ids=repr)
+def test_multi_krum_never_averages_more_than_the_honest_whatever_kind_of_number_m_is(m: Any) -> None:
+    with pytest.raises(TooFewUpdates, match="multi_krum needs 12 updates to tolerate f=2"):
+        call("multi_krum", updates(), m=m)
+    with pytest.raises(TooFewUpdates, match="multi_krum needs 12 updates to tolerate f=2"):
+        call("nnm+multi_krum", updates(), m=m)
 
 
 def test_a_center_may_be_an_array_or_have_a_history() -> None:
