@@ -336,6 +336,16 @@ def whole(name: str, what: str, value: Any) -> int:
         raise AggregationError(f"{name}: {what} is a whole number and cannot be {value!r}") from None
 
 
+def number(name: str, what: str, value: Any) -> float:
+    """A number, of whatever type. Raises AggregationError for everything else, a text too: nobody knows what is in it."""
+    try:
+        if not isinstance(value, str | bytes):
+            return float(value)
+    except (TypeError, ValueError, RuntimeError):  # the last from a tensor of several
+        pass
+    raise AggregationError(f"{name}: {what} is a number and cannot be {value!r}")
+
+
 def finite(aggregate: Tensor, updates: Updates, name: str) -> Tensor:
     """The aggregate. Raises AggregationError when it is not finite because an update is not; only then are those looked at."""
     if not math.isfinite(float(aggregate.detach().sum())) and not bool(torch.isfinite(aggregate).all()):

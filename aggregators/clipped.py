@@ -6,7 +6,7 @@ import numpy as np
 
 from gossip.errors import AggregationError
 
-from .base import whole
+from .base import number, whole
 from .gram import Decision, FloatArray, Gram
 from .gram_rules import gram_rule, typical
 
@@ -31,7 +31,9 @@ def centered_clipping(gram: Gram, *, f: int = 0, tau: float | None = None, steps
         AggregationError: tau is not above 0, or there are no steps.
     Source: Karimireddy, He, Jaggi 2021, "Learning from History for Byzantine Robust Optimization", arXiv:2012.10333.
     """
-    _check_options("centered_clipping", tau, steps)
+    tau = _checked_radius("centered_clipping", tau)
+    if whole("centered_clipping", "steps", steps) < 1:
+        raise AggregationError(f"centered_clipping takes at least one step, not {steps}")
     weights = gram.only("previous")
     radius = typical(gram.distances_to(weights), f) if tau is None else tau
     for _ in range(steps):
@@ -56,7 +58,7 @@ def self_centered_clipping(gram: Gram, *, f: int, tau: float | None = None) -> D
         AggregationError: tau is not above 0.
     Source: He, Karimireddy, Jaggi 2022, "Byzantine-robust decentralized learning via ClippedGossip", arXiv:2202.01545.
     """
-    _check_options("self_centered_clipping", tau, 1)
+    tau = _checked_radius("self_centered_clipping", tau)
     if tau is None and f > 0:
         near = np.sort(gram.distances_to("center"))[: gram.n - f]
         tau = float(np.sqrt(near @ near / f))
@@ -72,8 +74,7 @@ def _clipped(gram: Gram, center: FloatArray, radius: float) -> FloatArray:
     return np.asarray(gram.full(shares / gram.n) + (1 - shares.mean()) * center)
 
 
-def _check_options(name: str, tau: float | None, steps: int) -> None:
-    if tau is not None and not tau > 0:
+def _checked_radius(name: str, tau: float | None) -> float | None:
+    if tau is not None and not (tau := number(name, "tau", tau)) > 0:
         raise AggregationError(f"{name}: tau is the radius of a ball and cannot be {tau}")
-    if whole(name, "steps", steps) < 1:
-        raise AggregationError(f"{name} takes at least one step, not {steps}")
+    return tau

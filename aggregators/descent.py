@@ -20,13 +20,18 @@ from torch import Tensor
 from gossip.errors import AggregationError
 
 from . import kernels
-from .base import Verdict, check_rows, rule, whole, within_reach
+from .base import Verdict, check_rows, number, rule, whole, within_reach
 from .gram import OUTLYING_MAX, Decision, FloatArray, Gram, in_typical
 from .gram_rules import gram_rule
 from .kernels import Rows
 
 
-@rule(at_least=lambda f, b=None: (f if b is None else b) + 1, translation=False, scale=False, robust="bounded")
+def zeno_bound(f: int, b: int | None = None) -> int:
+    """One more than are left out."""
+    return (f if b is None else whole("zeno", "b", b)) + 1
+
+
+@rule(at_least=zeno_bound, translation=False, scale=False, robust="bounded")
 def zeno(
     updates: Rows,
     *,
@@ -59,9 +64,9 @@ def zeno(
         raise AggregationError(f"zeno leaves out b={left_out} updates, but f={f} of them may be lies", "raise b, or lower f")
     if norm not in ("sum", "mean"):
         raise AggregationError(f"zeno: norm is 'sum' or 'mean', not {norm!r}")
-    _check_rho("zeno", rho_over_lr)
+    rho_over_lr = _checked_rho("zeno", rho_over_lr)
     rows = within_reach(check_rows(updates, "zeno", f, at_least=left_out + 1), "zeno")
-    _check_rate("zeno", learning_rate)
+    learning_rate = _checked_rate("zeno", learning_rate)
     n, d = rows.n, rows.d
     here = float(evaluate(torch.zeros_like(rows.row(0))))
     if not math.isfinite(here):
@@ -106,9 +111,8 @@ def zeno_pp(gram: Gram, *, f: int, learning_rate: float, rho_over_lr: float = 0.
         AggregationError: ``gradient`` is not finite or of another shape; an option is out of range.
     Source: Xie, Koyejo, Gupta 2020, "Zeno++: Robust Fully Asynchronous SGD", arXiv:1903.07020.
     """
-    _check_rate("zeno_pp", learning_rate)
-    _check_rho("zeno_pp", rho_over_lr)
-    if not math.isfinite(epsilon):
+    learning_rate, rho_over_lr = _checked_rate("zeno_pp", learning_rate), _checked_rho("zeno_pp", rho_over_lr)
+    if not math.isfinite(epsilon := number("zeno_pp", "epsilon", epsilon)):
         raise AggregationError(f"zeno_pp: epsilon is how much ascent is forgiven and cannot be {epsilon}")
     size, norms, cosines = _directions(gram)
     scores = [learning_rate * (size * size * cosine - rho_over_lr * size**2) for cosine in cosines.tolist()]
@@ -173,11 +177,15 @@ def _shortfall(scores: Sequence[float], kept: frozenset[int], floor: float) -> T
     return torch.tensor(shortfalls, dtype=torch.float64)
 
 
-def _check_rho(name: str, rho_over_lr: float) -> None:
+def _checked_rho(name: str, rho_over_lr: float) -> float:
+    rho_over_lr = number(name, "rho_over_lr", rho_over_lr)
     if not (math.isfinite(rho_over_lr) and rho_over_lr >= 0):
         raise AggregationError(f"{name}: rho_over_lr is a price of size, 0 or more, and cannot be {rho_over_lr}")
+    return rho_over_lr
 
 
-def _check_rate(name: str, learning_rate: float) -> None:
+def _checked_rate(name: str, learning_rate: float) -> float:
+    learning_rate = number(name, "learning_rate", learning_rate)
     if not (math.isfinite(learning_rate) and learning_rate > 0):
         raise AggregationError(f"{name} needs a learning rate above 0, got {learning_rate}")
+    return learning_rate

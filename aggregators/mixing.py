@@ -9,7 +9,7 @@ import numpy as np
 
 from gossip.errors import AggregationError
 
-from .base import whole
+from .base import number, whole
 from .composing import pre_aggregation
 from .gram import FloatArray, Gram, ascending
 from .gram_rules import typical
@@ -39,7 +39,12 @@ def nnm(gram: Gram, *, f: int) -> FloatArray:
     return matrix
 
 
-@pre_aggregation(at_least=lambda f: 1, inputs=lambda rows, s=2: (rows - 1) * max(1, s) + 1, symmetric=False)
+def bucketing_inputs(rows: int, s: int = 2) -> int:
+    """Of so few updates so many buckets can be made."""
+    return (rows - 1) * max(1, whole("bucketing", "s", s)) + 1
+
+
+@pre_aggregation(at_least=lambda f: 1, inputs=bucketing_inputs, symmetric=False)
 def bucketing(gram: Gram, *, f: int = 0, s: int = 2, seed: int = 0, round_id: int = 0) -> FloatArray:
     """The means of buckets of s updates each, drawn anew every round; the last bucket may have fewer.
 
@@ -77,7 +82,7 @@ def clipping(gram: Gram, *, f: int = 0, radius: float | None = None, about: Lite
         about: ``center`` needs one, and there is one in gossip only.
     Raises: AggregationError: The radius is not above 0; or there is no center.
     """
-    if radius is not None and not radius > 0:
+    if radius is not None and not (radius := number("clipping", "radius", radius)) > 0:
         raise AggregationError(f"clipping: the radius of a ball cannot be {radius}", "give one above 0")
     if about == "center" and not gram.has("center"):
         raise AggregationError(

@@ -14,7 +14,7 @@ import numpy as np
 
 from gossip.errors import AggregationError
 
-from .base import plain_bound, whole
+from .base import number, plain_bound, whole
 from .gram import Decision, FloatArray, Gram, ascending, in_typical
 from .gram_rules import GramRule, gram_rule, typical
 
@@ -150,7 +150,7 @@ def suspicion_literal(gram: Gram, *, f: int, alpha: float = 1.0, steps: int = 1)
     """
     if whole("suspicion_literal", "steps", steps) < 1:
         raise AggregationError(f"suspicion_literal takes at least one step, not {steps}")
-    if not 0 < alpha < math.inf:
+    if not 0 < (alpha := number("suspicion_literal", "alpha", alpha)) < math.inf:
         raise AggregationError(f"suspicion_literal: alpha is a distance and cannot be {alpha}")
     weights = gram.even(range(gram.n))
     raw = distances = np.zeros(gram.n)

@@ -9,6 +9,7 @@ import numpy as np
 
 from gossip.errors import AggregationError
 
+from .base import number
 from .gram import Decision, FloatArray, Gram, ascending
 from .gram_rules import gram_rule
 
@@ -133,7 +134,7 @@ def dnc(gram: Gram, *, f: int, c: float = 1.0) -> Decision:
         AggregationError: c is not finite, or fewer than f or all would be left out.
     Source: Shejwalkar, Houmansadr 2021, "Manipulating the Byzantine", NDSS.
     """
-    if not math.isfinite(c):
+    if not math.isfinite(c := number("dnc", "c", c)):
         raise AggregationError(f"dnc: c says how many times f are left out and cannot be {c}")
     leave = round(c * f)
     if leave < f:

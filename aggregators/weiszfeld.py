@@ -8,7 +8,7 @@ import numpy as np
 
 from gossip.errors import AggregationError
 
-from .base import whole
+from .base import number, whole
 from .gram import Decision, FloatArray, Gram, ascending, middle_of
 from .gram_rules import gram_rule, typical
 
@@ -35,7 +35,7 @@ def geometric_median(gram: Gram, *, f: int = 0, nu: float | None = None) -> Deci
         AggregationError: nu is not above 0, or not finite.
     Source: Weiszfeld 1937; Pillutla, Kakade, Harchaoui 2022, "Robust Aggregation for Federated Learning", arXiv:1912.13445.
     """
-    _check_nu("geometric_median", nu)
+    nu = None if nu is None else _checked_nu("geometric_median", nu)
     from_central = gram.squared_distances()[int(np.argmin(middle_of(gram.squared_distances())))]
     weights = gram.even(ascending(from_central)[: gram.n // 2 + 1])
     scale = typical(gram.distances_to(weights), 0)
@@ -80,7 +80,7 @@ def rfa(gram: Gram, *, f: int = 0, nu: float = 0.1, steps: int = 8) -> Decision:
         AggregationError: nu is not above 0 or not finite, or there are no steps.
     Source: Pillutla, Kakade, Harchaoui 2022, arXiv:1912.13445; settings: Karimireddy, He, Jaggi 2022, arXiv:2006.09365.
     """
-    _check_nu("rfa", nu)
+    nu = _checked_nu("rfa", nu)
     if whole("rfa", "steps", steps) < 1:
         raise AggregationError(f"rfa takes at least one step, not {steps}")
     weights = gram.only("origin")
@@ -95,6 +95,8 @@ def _weiszfeld(gram: Gram, weights: FloatArray, nu: float) -> FloatArray:
     return gram.full(inverse / inverse.sum())
 
 
-def _check_nu(name: str, nu: float | None) -> None:
-    if nu is not None and not 0 < nu < math.inf:
+def _checked_nu(name: str, nu: float) -> float:
+    nu = number(name, "nu", nu)
+    if not 0 < nu < math.inf:
         raise AggregationError(f"{name}: nu is a distance above 0 and cannot be {nu}")
+    return nu

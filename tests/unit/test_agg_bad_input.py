@@ -253,6 +253,43 @@ def test_f_may_be_a_whole_number_of_any_kind(spec: str) -> None:
         assert torch.equal(call(spec, updates(), f=f), expected)
 
 
+NUMBERS = [
+    ("geometric_median", "nu"),
+    ("rfa", "nu"),
+    ("centered_clipping", "tau"),
+    ("self_centered_clipping", "tau"),
+    ("clipping+mean", "radius"),
+    ("dnc", "c"),
+    ("suspicion_literal", "alpha"),
+    ("zeno", "learning_rate"),
+    ("zeno", "rho_over_lr"),
+    ("zeno_pp", "learning_rate"),
+    ("zeno_pp", "rho_over_lr"),
+    ("zeno_pp", "epsilon"),
+]
+
+
+@pytest.mark.parametrize(("spec", "option"), NUMBERS)
+@pytest.mark.parametrize("value", ["2", [1.0, 2.0], torch.ones(2), 1j], ids=repr)
+def test_what_is_no_number_is_named(spec: str, option: str, value: Any) -> None:
+    with pytest.raises(AggregationError, match=f"{option} is a number and cannot be"):
+        call(spec, updates(), **{option: value})
+
+
+@pytest.mark.parametrize(("spec", "option"), NUMBERS)
+def test_a_number_may_be_of_any_kind(spec: str, option: str) -> None:
+    expected = call(spec, updates(), **{option: 1.0})
+    for value in (np.float32(1.0), torch.tensor(1.0), 1):
+        assert torch.equal(call(spec, updates(), **{option: value}), expected)
+
+
+@pytest.mark.parametrize(("spec", "option"), [("bucketing+krum", "s"), ("nnm+zeno", "b"), ("nnm+multi_krum", "m")])
+@pytest.mark.parametrize("value", ["2", 2.0, [2]], ids=repr)
+def test_what_is_no_whole_number_is_named_before_updates_are_counted(spec: str, option: str, value: Any) -> None:
+    with pytest.raises(AggregationError, match=f"{option} is a whole number and cannot be"):
+        call(spec, updates(), **{option: value})
+
+
 @pytest.mark.parametrize("m", [10, np.int64(10), torch.tensor(10)], ids=repr)
 def test_multi_krum_never_averages_more_than_the_honest_whatever_kind_of_number_m_is(m: Any) -> None:
     with pytest.raises(TooFewUpdates, match="multi_krum needs 12 updates to tolerate f=2"):
