@@ -27,7 +27,7 @@ from .base import Robust, Rule, Updates, Verdict, check_finite, check_rows, fini
 from .columns import Columns, Kept
 from .gram import POINTS, Decision, FloatArray, Gram, in_typical, middle_of
 from .kernels import Rows, middle
-from .kernels.rows import tensor_of
+from .kernels.rows import check_stored, tensor_of
 
 SAMPLE_COLUMNS = 1024  # of which the reference is chosen: what it costs is not to be seen beside a pass
 SAMPLE_PIECES = 8
@@ -216,6 +216,7 @@ def typical(distances: FloatArray, f: int) -> float:
 def checked_point(name: str, point: str, value: Tensor | NDArray[Any], rows: Rows) -> Tensor:
     """A point in the dtype of the rows. Raises AggregationError."""
     value = value.detach() if isinstance(value, Tensor) else tensor_of(np.asarray(value))
+    check_stored(value, f"{name}: updates and {point}")
     if not value.is_floating_point():
         raise AggregationError(f"{name}: {point} is a floating point vector, got {value.dtype}")
     if tuple(value.shape) != (rows.d,):

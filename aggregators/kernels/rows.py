@@ -65,6 +65,7 @@ class Rows:
                     f"all updates must be alike: the first is {tuple(first.shape)} {first.dtype} on {first.device}, "
                     f"number {at} is {tuple(row.shape)} {row.dtype} on {row.device}"
                 )
+            check_stored(row)
         return cls(None, apart)
 
     def __len__(self) -> int:
@@ -134,14 +135,14 @@ def check_listed(updates: object) -> None:
         raise AggregationError(f"updates are an (n, d) tensor or array, or a list of vectors, got {type(updates).__name__}")
 
 
-def check_stored(tensor: Tensor) -> None:
+def check_stored(tensor: Tensor, what: str = "updates") -> None:
     """Raises: AggregationError: Its numbers are not there, or not one after the other, or have no arithmetic in torch."""
     if tensor.layout != torch.strided:
-        raise AggregationError(f"updates are dense vectors, got {tensor.layout}", "updates.to_dense()")
+        raise AggregationError(f"{what} are dense vectors, got {tensor.layout}", ".to_dense() makes them so")
     if tensor.is_meta:
-        raise AggregationError("updates on the device 'meta' have no numbers")
+        raise AggregationError(f"{what} on the device 'meta' have no numbers")
     if tensor.itemsize == 1:
-        raise AggregationError(f"updates of {tensor.dtype} cannot be calculated with", "updates.float()")
+        raise AggregationError(f"{what} of {tensor.dtype} cannot be calculated with", ".float() makes them so that they can")
 
 
 class _Lent:

@@ -71,6 +71,7 @@ STRANGE: dict[str, tuple[Any, str]] = {
     "meta": (updates().to("meta"), "have no numbers"),
     "float8": (updates().to(torch.float8_e4m3fn), "float8_e4m3fn cannot be calculated with"),
     "rows of float8": (list(updates().to(torch.float8_e4m3fn)), "float8_e4m3fn cannot be calculated with"),
+    "a sparse one among them": ([updates()[0], updates()[1].to_sparse(), *updates()[2:]], "dense vectors"),
     "generator": ((row for row in ()), "a list of vectors, got generator"),
     "nothing": (None, "a list of vectors, got NoneType"),
 }
@@ -230,6 +231,8 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("monna", {"center": torch.zeros(D + 1)}, "center must have the shape"),
     ("monna", {"center": torch.full((D,), 1e300, dtype=torch.float64)}, "center does not fit into the torch.float32"),
     ("fltrust", {"gradient": torch.full((D,), float("nan"))}, "gradient is not finite"),
+    ("fltrust", {"gradient": torch.ones(D).to_sparse()}, "updates and gradient are dense vectors"),
+    ("monna", {"center": torch.ones(D, device="meta")}, "updates and center on the device 'meta' have no numbers"),
 ]
 
 
