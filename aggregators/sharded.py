@@ -71,6 +71,8 @@ class ShardedRule:
         forgotten = self._remembers and not all(remembers for _, remembers in grams)
         with np.errstate(all="ignore"):  # a liar's numbers need not be inner products of anything
             for (chosen, _), (gram, _) in zip(parts, grams, strict=True):
+                if max(chosen, default=0) >= gram.n:
+                    raise AggregationError(f"{self.rule.name}: a part of {gram.n} updates has no update {max(chosen)}")
                 one = (_without_last_point(gram) if forgotten else gram).rows(chosen)
                 whole = one if whole is None else whole + one
             assert whole is not None
@@ -79,7 +81,10 @@ class ShardedRule:
             need = self.rule.least(tolerated, options=options)
             if whole.n < need:
                 raise TooFewUpdates(self.rule.name, tolerated, need, whole.n)
-            decision = self.rule.decide(whole, **options)
+            try:
+                decision = self.rule.decide(whole, **options)
+            except (ArithmeticError, np.linalg.LinAlgError) as error:
+                raise AggregationError(f"{self.rule.name}: these are inner products of nothing: {error}") from error
         weights = np.concatenate([decision.weights, np.zeros(int(forgotten))])
         self._check(weights, whole.n)
         return Decision(weights, decision.outlyingness, decision.shares)

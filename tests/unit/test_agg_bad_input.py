@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import numpy as np
@@ -206,6 +207,17 @@ def test_shards_of_updates_that_are_so_large_decide_as_the_whole() -> None:
     weights = krum.decide(krum.statistics(x[:, :3], x[5, :3]) + krum.statistics(x[:, 3:], x[5, 3:]), f=2).weights
     assert np.array_equal(weights, krum.decide(krum.statistics(x, x[5]), f=2).weights)
     assert weights[:2].tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("spec", [name for name in names() if load(name).joint])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), 1e200, -1e200, 1e308])
+def test_what_a_lying_server_has_measured_ends_in_a_decision_or_in_an_error_of_ours(spec: str, value: float) -> None:
+    sharded, everybody = ShardedRule(load(spec)), tuple(range(11))
+    honest = sharded.measure(updates())
+    of_fewer = honest[: len(honest) - 11 - len(sharded.points)]
+    for lie in (np.full_like(honest, value), np.where(np.arange(len(honest)) % 2, value, -value), of_fewer):
+        with contextlib.suppress(AggregationError):
+            assert np.isfinite(sharded.decide([(everybody, honest), (everybody, lie)], f=2).weights).all()
 
 
 WRONG: list[tuple[str, dict[str, Any], str]] = [
