@@ -114,6 +114,8 @@ def check_aggregator(
         strengths: How many are tried of each attack, at least 2; the time it takes grows with it.
     Returns: What was measured.
     """
+    if strengths < 2:
+        raise ConfigError(f"check_aggregator tries at least 2 strengths of each attack, not {strengths}")
     bound = bound_rule(candidate)
     need = bound.at_least(f)
     if n < need:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from gossip.aggregators import GramRule, Rule, Verdict, gram_rule, krum, load, median, names, rule, trimmed_mean
 from gossip.aggregators.gram import Gram
+from gossip.errors import ConfigError
 from gossip.testing import check_aggregator
 
 SUBSETS = ("mda", "smea")  # they look at every subset of n - f updates: 4,845 of 20, in each of hundreds of cases
@@ -141,6 +142,12 @@ def test_a_fragile_rule_passes_when_it_says_so() -> None:
 def test_the_kit_asks_for_enough_updates() -> None:
     with pytest.raises(AssertionError, match="krum needs 7 updates for f=2"):
         check_aggregator("krum", n=6, f=2)
+
+
+@pytest.mark.parametrize("strengths", [1, 0, -3])
+def test_a_search_of_fewer_than_two_strengths_is_refused(strengths: int) -> None:
+    with pytest.raises(ConfigError, match=f"at least 2 strengths of each attack, not {strengths}"):
+        check_aggregator(median, strengths=strengths)
 
 
 def test_a_center_that_is_ignored_does_not_protect() -> None:
