@@ -89,9 +89,13 @@ def robustness(
     from . import robustness_page
     from .trials import recall_all, run_all
 
+    if out is not None:
+        robustness_page.check_place(out)
     wanted = [trial for table in tables for trial in table.trials()]
     found = recall_all(wanted, into, data) if show else run_all(wanted, into, data, jobs)
     for table in tables:
+        if why := next((found[trial].refused for trial in table.without_liars() if trial in found and found[trial].refused), ""):
+            raise ConfigError(f"nothing can be learnt by {table.n - table.f} honest workers alone: {why}")
         if not any(trial in found for trial in table.without_liars()):
             raise ConfigError(
                 f"nothing was run of {counted(table.f, 'liar')} of {table.n} with these settings in {into}",

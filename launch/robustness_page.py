@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryFile
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,18 @@ if TYPE_CHECKING:
 DASH = "-"
 NOT_RUN = "?"
 WIDTH = 150
+
+
+def check_place(path: Path) -> None:
+    """To be asked before hours of work. Raises: ConfigError: A page cannot be written there, or nothing beside it."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=path.parent):
+            pass
+        if path.exists():
+            path.open("a").close()
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror}") from error
 
 
 def write(path: Path, tables: Sequence[Table], found: Found, data: str, plot: bool, command: str) -> None:

@@ -8,24 +8,30 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from hashlib import blake2b
 from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from zipfile import BadZipFile, ZipFile
 
-from gossip.errors import ConfigError, GossipError
+from gossip.errors import ConfigError, GossipError, LocalError
 
 from . import rule_sources
 from .words import counted
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from gossip.testing.robustness import Data, Outcome, Trial
 
 SCHEMA = "gossip.trial/1"
 TELL_S = 10.0
+DIGITS = "digits"
+ARRAYS = ("x_train", "y_train", "x_test", "y_test")
+CLASSES_MAX = 10_000
 _data: list[Any] = []  # of a worker process: what it learns from, and its name
 
 
@@ -39,36 +45,56 @@ def load_data(name: str) -> Data:
 
     from gossip.testing.robustness import Data
 
-    if name == "digits":
+    if name == DIGITS:
         from .digits import load_digits
 
         digits = load_digits()
         images, labels = digits.train.tensors
         return Data(images, labels, digits.test_images, digits.test_labels)
-    parts = _read_npz(Path(name), ("x_train", "y_train", "x_test", "y_test"))
+    arrays = _read_npz(Path(name))
+    if wrong := _wrong_with(arrays):
+        raise ConfigError(f"{name}: {wrong}", f"give one row of numbers and one label for each sample, in {', '.join(ARRAYS)}")
     tensors = []
-    for image, label in (parts[:2], parts[2:]):
-        if len(image) != len(label) or not len(image):
-            raise ConfigError(f"{name}: {len(image)} images for {len(label)} labels")
-        pixels = torch.from_numpy(image.astype("float32")).reshape(len(image), -1)
-        tensors += [pixels / (255 if float(pixels.max()) > 1 else 1), torch.from_numpy(label.astype("int64")).reshape(-1)]
+    for image, label in (ARRAYS[:2], ARRAYS[2:]):
+        pixels = torch.from_numpy(arrays[image].astype("float32")).reshape(len(arrays[image]), -1)
+        tensors += [pixels / (255 if float(pixels.max()) > 1 else 1), torch.from_numpy(arrays[label].astype("int64"))]
     return Data(*tensors)
 
 
-def _read_npz(path: Path, names: Sequence[str]) -> list[Any]:
-    """Arrays of an ``.npz`` file, without unpickling anything."""
+def _wrong_with(arrays: Mapping[str, NDArray[Any]]) -> str:
+    """Why nothing can be learnt from these; empty if something can."""
+    import numpy as np
+
+    for name, array in arrays.items():
+        if array.ndim == 0 or array.size == 0 or array.dtype.kind not in "biuf" or not np.isfinite(array).all():
+            return f"{name} of shape {array.shape} and type {array.dtype} holds nothing, or what is no finite number"
+    for image, label in (ARRAYS[:2], ARRAYS[2:]):
+        if arrays[label].shape != (len(arrays[image]),):
+            return f"{len(arrays[image])} images in {image} for labels of shape {arrays[label].shape} in {label}"
+        if (arrays[label] % 1).any() or not 0 <= arrays[label].min() <= arrays[label].max() < CLASSES_MAX:
+            return f"labels in {label} are whole numbers from 0 to {CLASSES_MAX - 1}"
+    here, there = (arrays[name].reshape(len(arrays[name]), -1).shape[1] for name in ("x_train", "x_test"))
+    if here != there:
+        return f"{here} numbers to an image in x_train, {there} in x_test"
+    if arrays["y_test"].max() > arrays["y_train"].max():
+        return f"y_test has the label {arrays['y_test'].max():g}, and y_train none beyond {arrays['y_train'].max():g}"
+    return ""
+
+
+def _read_npz(path: Path) -> dict[str, NDArray[Any]]:
+    """``ARRAYS`` of an ``.npz`` file, without unpickling anything."""
     import numpy as np
 
     try:
         with ZipFile(path) as archive:
-            arrays = []
-            for name in names:
+            arrays = {}
+            for name in ARRAYS:
                 with archive.open(f"{name}.npy") as file:
-                    arrays.append(np.lib.format.read_array(file, allow_pickle=False))
+                    arrays[name] = np.lib.format.read_array(file, allow_pickle=False)
             return arrays
     except (OSError, BadZipFile, KeyError, ValueError) as error:
         raise ConfigError(
-            f"cannot read {path}: {error}", f"give 'digits', or an .npz file with the arrays {', '.join(names)}"
+            f"cannot read {path}: {error}", f"give 'digits', or an .npz file with the arrays {', '.join(ARRAYS)}"
         ) from error
 
 
@@ -111,7 +137,8 @@ def run_all(trials: Iterable[Trial], folder: Path, data: str, jobs: int, *, quie
     """Runs what ``folder`` does not have yet, ``jobs`` at a time, and returns the outcomes of all.
 
     Raises:
-        ConfigError: The folder cannot be made or written to.
+        ConfigError: The folder cannot be made or written to, or the data cannot be read.
+        LocalError: A process was killed; what is done is kept.
         KeyboardInterrupt: At once; what is done is kept.
     """
     try:
@@ -123,6 +150,8 @@ def run_all(trials: Iterable[Trial], folder: Path, data: str, jobs: int, *, quie
     missing = [trial for trial in wanted if trial not in found]
     if not missing:
         return found
+    if data != DIGITS:
+        load_data(data)  # what is wrong with it is told here: a worker that fails at its start ends the pool without a word
     progress = _Progress(len(missing), len(found), quiet)
     pool = ProcessPoolExecutor(min(jobs, len(missing)), get_context("spawn"), _begin, (data,))
     try:
@@ -134,12 +163,16 @@ def run_all(trials: Iterable[Trial], folder: Path, data: str, jobs: int, *, quie
             if lasting:
                 remember(folder, trial, data, outcome)
             progress.one_more()
-    except BaseException:
+    except BaseException as error:
         workers = list((pool._processes or {}).values())
         pool.shutdown(wait=False, cancel_futures=True)
         for worker in workers:
             worker.terminate()
         progress.stopped(folder)
+        if isinstance(error, BrokenProcessPool):
+            raise LocalError(
+                f"a process of the trials was killed, perhaps for want of memory ({counted(jobs, 'job')})"
+            ) from error
         raise
     pool.shutdown()
     return found

@@ -288,6 +288,10 @@ def _shares(trial: Trial, labels: Tensor) -> list[Tensor]:
     if not trial.non_iid:
         return [everything] * trial.n
     honest = trial.n if trial.attack == NO_ATTACK else trial.n - trial.f
+    if len(labels) < honest:
+        raise ConfigError(
+            f"{len(labels)} samples for {honest} honest workers: some would have none", "fewer workers, more samples"
+        )
     return [*labels.argsort(stable=True).tensor_split(honest), *[everything] * (trial.n - honest)]
 
 

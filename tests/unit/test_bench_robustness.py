@@ -8,7 +8,6 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from typer.testing import CliRunner
@@ -313,18 +312,6 @@ def test_a_changed_rule_file_is_another_rule(tmp_path: Path) -> None:
     assert trials.recall(tmp_path, trial, "digits") is not None
     rule.write_text("def keep(updates, *, f): return updates.median(0).values\n")
     assert trials.recall(tmp_path, trial, "digits") is None
-
-
-def test_an_npz_file_is_read_and_a_wrong_one_refused(tmp_path: Path) -> None:
-    images = np.arange(60, dtype=np.uint8).reshape(5, 3, 4)
-    np.savez(tmp_path / "small.npz", x_train=images, y_train=[0, 1, 2, 1, 0], x_test=images[:2], y_test=[0, 1])
-    data = trials.load_data(str(tmp_path / "small.npz"))
-    assert data.images.shape == (5, 12)
-    assert float(data.images.max()) == pytest.approx(59 / 255)
-    assert data.classes == 3
-    np.savez(tmp_path / "other.npz", x=images)
-    with pytest.raises(ConfigError, match=r"cannot read .*other.npz"):
-        trials.load_data(str(tmp_path / "other.npz"))
 
 
 def test_the_command_runs_only_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
