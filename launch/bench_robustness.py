@@ -62,6 +62,7 @@ def robustness(
     """Train under every attack with every rule: accuracies with error bars. Ctrl-C, and the same command goes on."""
     command = _command(locals())
     from gossip.aggregators import registry, senders
+    from gossip.testing.robustness import spelt
 
     if len(n) != len(f):
         raise ConfigError(
@@ -70,7 +71,7 @@ def robustness(
     chosen_rules = _words(rules) or [*registry.names(), *COMPOSED]
     for rule in chosen_rules:
         registry.check(rule)
-    chosen_attacks = [attack.replace("-", "_") for attack in _words(attacks)] or every_attack()
+    chosen_attacks = [spelt(attack) for attack in _words(attacks)] or every_attack()
     if rules and not show:
         _check_options(chosen_rules, n, f)
     _check_attacks(chosen_attacks)

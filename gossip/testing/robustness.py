@@ -87,9 +87,15 @@ class Outcome:
     arithmetic: str = ""
 
 
+def spelt(attack: str) -> str:
+    """An attack with the name written as it is known; a minus in the strength is one."""
+    name, star, strength = attack.strip().partition("*")
+    return name.replace("-", "_") + star + strength
+
+
 def read_attack(text: str) -> tuple[str, float | None]:
     """Name and strength of ``name*strength``. Raises: ConfigError: There is no such attack, or it is for gossip rounds only."""
-    name, star, strength = text.strip().replace("-", "_").partition("*")
+    name, star, strength = spelt(text).partition("*")
     if name in (NO_ATTACK, *attacks.DATA_ATTACKS):
         if star:
             raise ConfigError(f"attack {text!r}: {name} has no strength to set", f"write {name}")

@@ -201,6 +201,8 @@ def test_momentum_and_labels_sorted_apart_change_the_training() -> None:
 
 def test_attacks_are_read_with_their_strength_and_refused_with_a_reason() -> None:
     assert read_attack("sign-flip*10") == ("sign_flip", 10.0)
+    assert read_attack("sign-flip*1e-1") == ("sign_flip", 0.1)
+    assert read_attack("scale*-5") == ("scale", -5.0)
     assert read_attack("label_flip") == ("label_flip", None)
     with pytest.raises(UnknownName, match="Did you mean 'alie'"):
         read_attack("alia")
@@ -340,6 +342,13 @@ def test_the_command_says_of_each_table_how_many_lie(tmp_path: Path, capsys: pyt
     )  # fmt: skip
     said = capsys.readouterr().out
     assert 0 <= said.index("## f = 1 of 5\n\nWithout the liars") < said.index("\n\n## f = 2 of 6\n\nWithout the liars")
+
+
+def test_a_minus_in_the_strength_of_an_attack_stays_one(tmp_path: Path) -> None:
+    words = ["bench", "robustness", "--rules", "mean", "--attacks", "sign-flip*1e-1", "--n", "5", "--f", "1", "--seeds", "1"]
+    done = CliRunner().invoke(app, [*words, "--rounds", "2", "--into", str(tmp_path)], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    assert "| `sign_flip*1e-1` |" in done.output
 
 
 def test_misspelt_rules_attacks_and_senders_stop_the_command_before_it_starts(tmp_path: Path) -> None:
