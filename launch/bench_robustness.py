@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import math
 import shlex
 import statistics
 from collections.abc import Mapping, Sequence
@@ -68,6 +69,11 @@ def robustness(
         raise ConfigError(
             f"{counted(len(n), 'number')} of workers and {counted(len(f), 'number')} of liars", "give as many --n as --f"
         )
+    for workers, liars in zip(n, f, strict=True):
+        if not 0 <= liars < workers:
+            raise ConfigError(f"{counted(liars, 'liar')} of {counted(workers, 'worker')}", "give an --f from 0 to less than --n")
+    if not 0 < lr < math.inf:
+        raise ConfigError(f"--lr is a learning rate above 0 and cannot be {lr:g}")
     chosen_rules = _words(rules) or [*registry.names(), *COMPOSED]
     for rule in chosen_rules:
         registry.check(rule)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import shlex
 from pathlib import Path
 from typing import Any
@@ -358,6 +359,12 @@ def test_misspelt_rules_attacks_and_senders_stop_the_command_before_it_starts(tm
         ({"sender": "momentun"}, "momentum"),
         ({"rules": ["mean zeno:b=1"], "n": [10], "f": [4]}, "zeno leaves out b=1 updates, but f=4"),
         ({"n": [10, 20], "f": [2]}, "liars"),
+        ({"n": [5], "f": [5]}, "5 liars of 5 workers"),
+        ({"rules": None, "n": [5], "f": [-1]}, "-1 liars of 5 workers"),
+        ({"n": [0], "f": [0]}, "0 liars of 0 workers"),
+        ({"lr": math.nan}, "--lr is a learning rate above 0 and cannot be nan"),
+        ({"lr": -1.0}, "--lr is a learning rate above 0 and cannot be -1"),
+        ({"lr": math.inf}, "cannot be inf"),
     ):
         options = {"rules": ["mean"], "attacks": ["none"], "n": [5], "f": [1], "sender": "", "into": tmp_path / "never", **change}
         with pytest.raises(ConfigError, match=says):
