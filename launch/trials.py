@@ -14,6 +14,7 @@ from concurrent.futures.process import BrokenProcessPool
 from hashlib import blake2b
 from multiprocessing import get_context
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
 from zipfile import BadZipFile, ZipFile
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 SCHEMA = "gossip.trial/1"
 TELL_S = 10.0
+WRITABLE = "--into names a folder that can be written to"
 DIGITS = "digits"
 ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 CLASSES_MAX = 10_000
@@ -125,12 +127,15 @@ def recall_all(trials: Iterable[Trial], folder: Path, data: str) -> dict[Trial, 
 
 
 def remember(folder: Path, trial: Trial, data: str, outcome: Outcome) -> None:
-    """Writes its file, whole or not at all."""
+    """Writes its file, whole or not at all. Raises: ConfigError: It cannot be written."""
     path = folder / name_of(trial, data)
     scratch = path.with_suffix(".new")
     words = {"schema": SCHEMA, "data": data, **dataclasses.asdict(trial), "outcome": dataclasses.asdict(outcome)}
-    scratch.write_text(json.dumps(words) + "\n", "utf-8")
-    scratch.replace(path)
+    try:
+        scratch.write_text(json.dumps(words) + "\n", "utf-8")
+        scratch.replace(path)
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror}", WRITABLE) from error
 
 
 def run_all(trials: Iterable[Trial], folder: Path, data: str, jobs: int, *, quiet: bool = False) -> dict[Trial, Outcome]:
@@ -144,12 +149,17 @@ def run_all(trials: Iterable[Trial], folder: Path, data: str, jobs: int, *, quie
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError(f"cannot make the folder {folder}: {error.strerror}") from error
+        raise ConfigError(f"cannot make the folder {folder}: {error.strerror}", WRITABLE) from error
     wanted = list(dict.fromkeys(trials))
     found = recall_all(wanted, folder, data)
     missing = [trial for trial in wanted if trial not in found]
     if not missing:
         return found
+    try:
+        with TemporaryFile(dir=folder):  # or the first run is done before it shows
+            pass
+    except OSError as error:
+        raise ConfigError(f"cannot write to the folder {folder}: {error.strerror}", WRITABLE) from error
     if data != DIGITS:
         load_data(data)  # what is wrong with it is told here: a worker that fails at its start ends the pool without a word
     progress = _Progress(len(missing), len(found), quiet)

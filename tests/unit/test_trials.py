@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from gossip.errors import ConfigError, LocalError
 from gossip.launch import trials
 from gossip.launch.cli import app
+from gossip.testing.robustness import Outcome, Trial
 
 
 def test_an_npz_file_is_read_and_a_wrong_one_refused(tmp_path: Path) -> None:
@@ -85,6 +86,31 @@ def test_what_is_wrong_with_data_and_page_is_told_before_anything_runs(tmp_path:
         with pytest.raises(ConfigError, match=says):
             CliRunner().invoke(app, [*words, option, str(value)], catch_exceptions=False)
         assert not list(tmp_path.glob("runs/*"))
+
+
+def test_a_folder_that_cannot_be_written_to_is_told_before_anything_runs(capfd: pytest.CaptureFixture[str]) -> None:
+    words = [
+        "bench",
+        "robustness",
+        "--rules",
+        "mean",
+        "--attacks",
+        "none",
+        "--n",
+        "5",
+        "--f",
+        "1",
+        "--seeds",
+        "1",
+        "--rounds",
+        "2",
+    ]
+    with pytest.raises(ConfigError, match="cannot write to the folder /proc/self: "):
+        CliRunner().invoke(app, [*words, "--into", "/proc/self"], catch_exceptions=False)  # root may not write there either
+    assert "to run" not in capfd.readouterr().err
+    trial, outcome = Trial("mean"), Outcome(0.9)
+    with pytest.raises(ConfigError, match="cannot write /proc/self/mean-none"):
+        trials.remember(Path("/proc/self"), trial, "digits", outcome)
 
 
 def test_samples_that_do_not_suffice_for_all_are_told_and_no_table_is_made_of_it(tmp_path: Path) -> None:
