@@ -143,8 +143,8 @@ class Rule:
         """The aggregate ``(d,)`` of ``updates``: ``(n, d)``, or n vectors ``(d,)`` that lie apart."""
         given = Rows.of(updates) if self.takes_rows else as_tensor(updates)
         result = self.function(given, **options)
-        aggregate: Tensor = result.aggregate if isinstance(result, Verdict) else result
-        return finite(aggregate.detach(), given, self.name) if isinstance(aggregate, Tensor) else aggregate
+        aggregate = result.aggregate.detach() if isinstance(result, Verdict) else self._one_update(as_tensor(given), result)
+        return finite(aggregate, given, self.name)
 
     def explain(self, updates: Updates, **options: Any) -> Verdict:
         """Like calling it, but says how each update was used.
@@ -160,11 +160,14 @@ class Rule:
         finite(verdict.aggregate, given, self.name)
         return verdict
 
-    def _verdict_on(self, updates: Tensor, result: Any) -> Verdict:
+    def _one_update(self, updates: Tensor, result: Any) -> Tensor:
         if not isinstance(result, Tensor) or result.shape != updates.shape[1:]:
             shape = tuple(result.shape) if isinstance(result, Tensor) else type(result).__name__
             raise AggregationError(f"rule {self.name} returned {shape}, not a tensor of shape {tuple(updates.shape[1:])}")
-        n, result = len(updates), result.detach()
+        return result.detach()
+
+    def _verdict_on(self, updates: Tensor, result: Any) -> Verdict:
+        n, result = len(updates), self._one_update(updates, result)
         weights = torch.full((n,), 1.0 / n, dtype=torch.float64)
         finite(result, updates, self.name)
         return Verdict(result, weights, standing_out(updates, result) if self.discerning else torch.ones_like(weights))

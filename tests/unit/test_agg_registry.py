@@ -252,10 +252,13 @@ def test_which_rules_need_the_trainer_and_which_may_be_cut_in_shards() -> None:
 
 def test_a_rule_that_returns_the_wrong_thing_is_named(folder: Path) -> None:
     (folder / "bad.py").write_text("def bad(updates, *, f):\n    return updates\n\ndef worse(updates):\n    return 3.0\n")
-    with pytest.raises(ConfigError, match=r"rule bad returned \(3, 2\), not a tensor of shape \(2,\)"):
-        load("bad.py:bad").explain(torch.zeros(3, 2), f=1)
-    with pytest.raises(ConfigError, match="rule worse returned float"):
-        load("bad.py:worse").explain(torch.zeros(3, 2), f=1)
+    bad, worse = load("bad.py:bad"), load("bad.py:worse")
+    for call in (bad, bad.explain):
+        with pytest.raises(ConfigError, match=r"rule bad returned \(3, 2\), not a tensor of shape \(2,\)"):
+            call(torch.zeros(3, 2), f=1)
+    for call in (worse, worse.explain):
+        with pytest.raises(ConfigError, match="rule worse returned float"):
+            call(torch.zeros(3, 2), f=1)
 
 
 def test_a_module_without_a_dot_is_a_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
