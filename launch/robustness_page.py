@@ -185,8 +185,10 @@ def _verdict(table: Table, found: Found, order: Sequence[str]) -> list[str]:
             failing.append(f"`{rule}` fails under {', '.join(f'`{attack}`' for attack in under)}")
         elif all(table.cell(rule, attack, found).accuracies for attack in table.attacks):
             holding.append(f"`{rule}`")
-    everything = f"all {len(table.attacks)} attacks" if len(table.attacks) > 1 else f"`{table.attacks[0]}`"
-    lines = [f"- Under {everything} hold: {', '.join(holding)}." if holding else f"- No rule holds under {everything}."]
+    count = len(table.attacks)
+    everything = f"all {count} attacks" if count > 2 else "both attacks" if count == 2 else f"`{table.attacks[0]}`"
+    none = "No rule is known to hold" if waiting else "No rule holds"
+    lines = [f"- Under {everything} hold: {', '.join(holding)}." if holding else f"- {none} under {everything}."]
     if waiting:
         lines.append(f"- {NOT_RUN}: {waiting} {'cell was' if waiting == 1 else 'cells were'} not run yet.")
     return [*lines, *(f"- {line}." for line in failing)]
