@@ -163,6 +163,12 @@ def compose(*parts: PreAggregation | Rule | Stage) -> ComposedRule:
     An option goes to every stage that knows it. ``Stage(bucketing, {"s": 3})`` fixes the options of one.
     Raises: AggregationError: The last is no rule, or another one is no pre-aggregation.
     """
+    for part in parts:
+        if not isinstance(part, PreAggregation | Rule | Stage):
+            raise AggregationError(
+                f"compose takes pre-aggregations and a rule, got {type(part).__name__} {part!r}"[:200],
+                "load('nnm+trimmed_mean') reads text; @rule and @pre_aggregation make stages of functions",
+            )
     stages = tuple(part if isinstance(part, Stage) else Stage(part, {}) for part in parts)
     *before, last = stages or (Stage(_nothing(), {}),)
     wrong = [stage.part.name for stage in before if not isinstance(stage.part, PreAggregation)]

@@ -141,6 +141,17 @@ def test_stages_in_the_wrong_order_are_named(parts: tuple[object, ...]) -> None:
         compose(*parts)  # type: ignore[arg-type]
 
 
+def test_what_is_no_stage_is_named() -> None:
+    for parts, says in (
+        (("nnm", "median"), "got str 'nnm'"),
+        ((nnm, load("median")), "got BoundRule <rule median>"),
+        ((nnm, lambda updates, *, f: updates[0]), "got function <function"),
+    ):
+        with pytest.raises(AggregationError, match=says) as caught:
+            compose(*parts)  # type: ignore[arg-type]
+        assert "load('nnm+trimmed_mean') reads text" in str(caught.value.hint)
+
+
 def test_a_stage_alone_is_no_rule_and_says_how_to_write_one() -> None:
     with pytest.raises(ValueError, match="makes no rule alone") as caught:
         load("nnm")
