@@ -143,7 +143,7 @@ class Rule:
         """The aggregate ``(d,)`` of ``updates``: ``(n, d)``, or n vectors ``(d,)`` that lie apart."""
         given = Rows.of(updates) if self.takes_rows else as_tensor(updates)
         result = self.function(given, **options)
-        aggregate = result.aggregate.detach() if isinstance(result, Verdict) else self._one_update(as_tensor(given), result)
+        aggregate = result.aggregate.detach() if isinstance(result, Verdict) else self._one_update(given, result)
         return finite(aggregate, given, self.name)
 
     def explain(self, updates: Updates, **options: Any) -> Verdict:
@@ -160,10 +160,11 @@ class Rule:
         finite(verdict.aggregate, given, self.name)
         return verdict
 
-    def _one_update(self, updates: Tensor, result: Any) -> Tensor:
-        if not isinstance(result, Tensor) or result.shape != updates.shape[1:]:
+    def _one_update(self, updates: Tensor | Rows, result: Any) -> Tensor:
+        wanted = (updates.d,) if isinstance(updates, Rows) else tuple(updates.shape[1:])
+        if not isinstance(result, Tensor) or tuple(result.shape) != wanted:
             shape = tuple(result.shape) if isinstance(result, Tensor) else type(result).__name__
-            raise AggregationError(f"rule {self.name} returned {shape}, not a tensor of shape {tuple(updates.shape[1:])}")
+            raise AggregationError(f"rule {self.name} returned {shape}, not a tensor of shape {wanted}")
         return result.detach()
 
     def _verdict_on(self, updates: Tensor, result: Any) -> Verdict:
