@@ -53,7 +53,7 @@ Rules = Annotated[
 Repetitions = Annotated[int, typer.Option(min=1, help="Of each cell; the median counts.")]
 Threads = Annotated[int | None, typer.Option(min=1, help="Threads; as many as torch takes by default.", show_default=False)]
 Byzfl = Annotated[bool, typer.Option(help="Measure byzfl, too, when it is installed.")]
-Explain = Annotated[bool, typer.Option("--explain", help="With the weights and the outlyingness of every update.")]
+Explain = Annotated[bool, typer.Option("--explain", help="Time what tells weights and outlyingness of updates, too.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else, to stdout.")]
 
 
@@ -79,12 +79,12 @@ def aggregators(
     if len(n) != len(d):
         raise ConfigError(f"{counted(len(n), 'number')} of updates and {len(d)} of coordinates", "give as many --n as --d")
     specs = [word for text in rules for word in text.split()] if rules else list(RULES)
-    for spec in specs:
-        rule = load(spec)
+    loaded = [load(spec) for spec in specs]
+    _check_memory(n, d)
+    for rule in loaded:
         for count in n if rules else ():
             liars = count // 5 if f is None else f
             rule.check(liars, max(count, rule.at_least(liars)))  # too few updates for it are told in its note
-    _check_memory(n, d)
     if threads is not None:
         torch.set_num_threads(threads)
     out = sys.stderr if as_json else sys.stdout

@@ -116,6 +116,14 @@ def test_what_cannot_be_measured_is_said_before_anything_starts(words: list[str]
     assert told in f"{caught.value} {caught.value.hint}"
 
 
+def test_what_does_not_fit_is_refused_before_a_rule_is_tried_on_as_many_updates(tmp_path: Path) -> None:
+    lines = ["from gossip.errors import AggregationError", "def slow(updates, *, f):", "    raise AggregationError('was tried')"]
+    (tmp_path / "slow.py").write_text("\n".join(lines) + "\n")
+    words = ["bench", "aggregators", "--rules", f"{tmp_path / 'slow.py'}:slow", "--n", "100", "--d", str(10**13)]
+    with pytest.raises(ConfigError, match="GiB of updates do not fit"):
+        CliRunner().invoke(app, words, catch_exceptions=False)
+
+
 def test_byzfl_is_timed_beside_and_computes_the_same() -> None:
     x = torch.randn(12, 300, generator=torch.Generator().manual_seed(0))
     from gossip.aggregators import load
