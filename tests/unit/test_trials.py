@@ -16,6 +16,13 @@ from gossip.launch.cli import app
 from gossip.testing.robustness import Outcome, Trial
 
 
+def bench(folder: Path, *more: object, rules: str = "mean") -> None:
+    """Of five workers, one a liar, unless ``more`` says otherwise."""
+    sizes = [] if "--n" in more else ["--n", 5, "--f", 1]
+    words = ["--rules", rules, "--attacks", "none", "--seeds", 1, "--rounds", 5, "--no-plot", "--into", folder, *sizes, *more]
+    CliRunner().invoke(app, ["bench", "robustness", *map(str, words)], catch_exceptions=False)
+
+
 def test_an_npz_file_is_read_and_a_wrong_one_refused(tmp_path: Path) -> None:
     images = np.arange(60, dtype=np.uint8).reshape(5, 3, 4)
     np.savez(tmp_path / "small.npz", x_train=images, y_train=[0, 1, 2, 1, 0], x_test=images[:2], y_test=[0, 1])
@@ -61,52 +68,19 @@ def test_data_that_nothing_can_be_learnt_from_are_refused(changed: dict[str, Any
 
 def test_what_is_wrong_with_data_and_page_is_told_before_anything_runs(tmp_path: Path) -> None:
     (tmp_path / "a_file").write_text("")
-    words = [
-        "bench",
-        "robustness",
-        "--rules",
-        "mean",
-        "--attacks",
-        "none",
-        "--n",
-        "5",
-        "--f",
-        "1",
-        "--seeds",
-        "1",
-        "--rounds",
-        "2",
-    ]
-    words += ["--no-plot", "--into", str(tmp_path / "runs")]
     for option, value, says in (
         ("--data", tmp_path / "nowhere.npz", "cannot read"),
         ("--out", tmp_path / "a_file" / "page.md", "cannot write"),
         ("--out", tmp_path, "cannot write"),
     ):
         with pytest.raises(ConfigError, match=says):
-            CliRunner().invoke(app, [*words, option, str(value)], catch_exceptions=False)
+            bench(tmp_path / "runs", option, value)
         assert not list(tmp_path.glob("runs/*"))
 
 
 def test_a_folder_that_cannot_be_written_to_is_told_before_anything_runs(capfd: pytest.CaptureFixture[str]) -> None:
-    words = [
-        "bench",
-        "robustness",
-        "--rules",
-        "mean",
-        "--attacks",
-        "none",
-        "--n",
-        "5",
-        "--f",
-        "1",
-        "--seeds",
-        "1",
-        "--rounds",
-        "2",
-    ]
     with pytest.raises(ConfigError, match="cannot write to the folder /proc/self: "):
-        CliRunner().invoke(app, [*words, "--into", "/proc/self"], catch_exceptions=False)  # root may not write there either
+        bench(Path("/proc/self"))  # root may not write there either
     assert "to run" not in capfd.readouterr().err
     trial, outcome = Trial("mean"), Outcome(0.9)
     with pytest.raises(ConfigError, match="cannot write /proc/self/mean-none"):
@@ -115,27 +89,8 @@ def test_a_folder_that_cannot_be_written_to_is_told_before_anything_runs(capfd: 
 
 def test_samples_that_do_not_suffice_for_all_are_told_and_no_table_is_made_of_it(tmp_path: Path) -> None:
     np.savez(tmp_path / "few.npz", x_train=np.eye(4), y_train=[0, 1, 0, 1], x_test=np.eye(4), y_test=[0, 1, 0, 1])
-    words = [
-        "bench",
-        "robustness",
-        "--rules",
-        "mean",
-        "--attacks",
-        "none",
-        "--n",
-        "10",
-        "--f",
-        "2",
-        "--seeds",
-        "1",
-        "--rounds",
-        "2",
-    ]
-    words += ["--non-iid", "--data", str(tmp_path / "few.npz"), "--into", str(tmp_path / "runs")]
-    with pytest.raises(
-        ConfigError, match=r"learnt by 8 honest workers alone: 4 samples for 8 honest workers: some would have none"
-    ):
-        CliRunner().invoke(app, words, catch_exceptions=False)
+    with pytest.raises(ConfigError, match="by 8 honest workers alone: 4 samples for 8 honest workers: some would have none"):
+        bench(tmp_path / "runs", "--n", 10, "--f", 2, "--non-iid", "--data", tmp_path / "few.npz")
 
 
 def test_a_process_that_is_killed_is_told_and_what_was_done_is_kept(tmp_path: Path) -> None:
@@ -145,8 +100,6 @@ def test_a_process_that_is_killed_is_told_and_what_was_done_is_kept(tmp_path: Pa
         "import os, signal\n\n\ndef keep(updates, *, f, round_id=0):\n    if round_id == 3:\n"
         "        os.kill(os.getpid(), signal.SIGKILL)\n    return updates.mean(0)\n"
     )
-    words = ["bench", "robustness", "--rules", f"mean {rule}:keep", "--attacks", "none", "--n", "5", "--f", "1", "--seeds", "1"]
-    words += ["--rounds", "5", "--no-plot", "--into", str(tmp_path / "runs")]
     with pytest.raises(LocalError, match=r"a process of the trials was killed, perhaps for want of memory \(1 job\)"):
-        CliRunner().invoke(app, words, catch_exceptions=False)
+        bench(tmp_path / "runs", rules=f"mean {rule}:keep")
     assert len(list(tmp_path.glob("runs/mean-*.json"))) == 2
