@@ -135,6 +135,7 @@ class Peer:
         self.phase: Phase = "unprepared"
         self._seeds = {peer: at for peer, at in (seeds or {}).items() if peer != local}
         self._handled_at = float("inf")
+        self._accounted_at = float("-inf")  # what stood still until then has been told of it
         self._data: tuple[int, int, int] | None = None
         self._stop_reason = ""
 
@@ -149,8 +150,10 @@ class Peer:
         effects = rolling.hold_made(now, fires) if rolling is not None else []
         # Silence alone is no sign of that: a peer with nothing to do has none either. An overdue timer is, also without silence.
         look = self.phase == "running" and (still_s > self._tolerance_s or kind is Aggregated or kind is TimerFired)
-        late_s = self.timers.overdue_s(now) if look else 0.0
+        late_s = self.timers.overdue_s(now, self._accounted_at) if look else 0.0
         if late_s > self._tolerance_s or (still_s > self._tolerance_s and late_s > self._tolerance_s / 2):
+            # Once for each time: the timers that are late fire one by one, and what the node answers at once comes before them.
+            self._accounted_at = now
             effects += self.rounds.on_stood_still(max(still_s, late_s), now)
         effects += self._on_received(event, now) if kind is Received else self._dispatch(event, now)  # type: ignore[arg-type]
         membership = self.membership

@@ -227,7 +227,9 @@ class RollingRounds:
             return [reissue(sender, shard.commit, shard.payload, update.attempt)]
         serves = self._serves(now) and shard.server(update.attempt) == self.local
         if not serves or update.attempt < shard.attempt:
-            return [] if sender == self.local else [Send(sender, self.astray.not_me(update))]
+            if sender == self.local:
+                return []
+            return [*self._serve_later(shard, update.attempt), Send(sender, self.astray.not_me(update))]
         effects: list[Effect] = []
         if shard.serving is None or update.attempt > shard.serving:
             effects += self.server.serve(shard, update.attempt, now)
@@ -305,6 +307,8 @@ class RollingRounds:
 
     def on_stood_still(self, still_s: float, now: float) -> list[Effect]:
         """This peer was stopped for a while. What it served meanwhile the others have handed on, so it must not commit it."""
+        if len(self.roster) == 1:
+            return []  # there is nobody who could have
         self._serves_from = now + AFTER_STANDING_STILL_S
         effects: list[Effect] = []
         for shard in tuple(self._shards):
@@ -334,6 +338,8 @@ class RollingRounds:
                 return self.joint.lacks(shard, now)
             case "hold":
                 return self.hold_made(now)  # the token is spent, so there is nothing to cancel
+            case "again":
+                return self._serve_again(shard, now)
 
     # --- the participant ----------------------------------------------------------------------------------------------------
 
@@ -398,6 +404,35 @@ class RollingRounds:
     def _serves(self, now: float) -> bool:
         """Whether this peer may serve. A swarm of one has nobody else."""
         return self.mode == "active" and (now >= self._serves_from or len(self.roster) == 1)
+
+    def _serve_later(self, shard: ShardRound, attempt: int) -> list[Effect]:
+        """Remembers an attempt that is refused only because this peer stood still: when it serves again, it asks for the updates.
+
+        Where all stood still, each refuses what the others hand on to it, and would then wait for the round timeout.
+        """
+        if self.mode != "active" or shard.server(attempt) != self.local or attempt < max(shard.attempt, shard.refused + 1):
+            return []
+        shard.refused = attempt
+        if shard.again is not None:
+            return []
+        timer = self.timers.set(self._serves_from, RoundTimer("again", self.round_id, shard.index, attempt))
+        shard.again = timer.token
+        return [timer]
+
+    def _serve_again(self, shard: ShardRound, now: float) -> list[Effect]:
+        """The time that this peer did not serve is over: it takes up the last attempt that it has refused."""
+        shard.again = None
+        attempt, shard.refused = shard.refused, -1
+        if attempt < shard.attempt:
+            return []
+        if not self._serves(now):  # it has stood still once more
+            return self._serve_later(shard, attempt)
+        shard.attempt = attempt
+        effects: list[Effect] = []
+        if shard.serving is None or shard.serving < attempt:
+            effects += self.server.serve(shard, attempt, now)
+            effects += [] if attempt else self.server.ask(shard, attempt)  # of a later one it asks in any case
+        return [*effects, *self.server.pulse(shard, now), *self._offer(shard, now)]
 
     # --- the end of a round -------------------------------------------------------------------------------------------------
 

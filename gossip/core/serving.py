@@ -28,9 +28,10 @@ PULSE_S = 0.1
 @record
 class RoundTimer:
     """``give_up`` on the server of an attempt; the ``grace`` of a server is over; ``ask`` those it has not heard of;
-    ``hold`` what was spread; ``pulse``: see ``PULSE_S``; what others were to measure is a ``lack``."""
+    ``hold`` what was spread; ``pulse``: see ``PULSE_S``; what others were to measure is a ``lack``; one that stood still serves
+    ``again``."""
 
-    what: Literal["give_up", "grace", "ask", "hold", "pulse", "lack"]
+    what: Literal["give_up", "grace", "ask", "hold", "pulse", "lack", "again"]
     round_id: int
     shard: int
     attempt: int

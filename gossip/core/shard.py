@@ -49,6 +49,8 @@ class ShardRound:
     attempt: int = 0
     give_up: Token | None = None  # fires when the server of ``attempt`` has had its time
     pulse: Token | None = None  # fires every now and then while this peer is that server
+    refused: int = -1  # the last attempt that this peer was to serve and did not, because it had stood still
+    again: Token | None = None  # fires when it serves once more
 
     # As a server: what has come for the attempt served.
     serving: int | None = None
@@ -149,10 +151,10 @@ class ShardRound:
     def hold(self, commit: Commit, payload: Payload | None, made_here: bool) -> None:
         self.commit, self.payload, self.made_here = commit, payload, made_here
         self.answers, self.rows, self.together = {}, (), None
-        self.give_up = self.grace = self.query = self.pulse = self.lack = None
+        self.give_up = self.grace = self.query = self.pulse = self.lack = self.again = None
 
     def tokens(self) -> tuple[Token | None, ...]:
-        return self.give_up, self.grace, self.query, self.pulse, self.lack
+        return self.give_up, self.grace, self.query, self.pulse, self.lack, self.again
 
 
 def attempt_report(round_id: int, shard: ShardRound, reason: str) -> Report:

@@ -40,12 +40,15 @@ class Timers(Generic[What]):
         pending = self._pending.pop(token, None)
         return None if pending is None else pending[1]
 
-    def overdue_s(self, now: float) -> float:
+    def overdue_s(self, now: float, since: float = float("-inf")) -> float:
         """By how much the one that should have fired first is late, seconds; 0.0 when none is.
 
         Whoever was stopped, or had no processor for a while, finds out by this before the first of them fires.
+
+        Args:
+            since: Time before that is accounted for already, and does not count.
         """
-        return max(0.0, now - min((at for at, _ in self._pending.values()), default=now))
+        return max(0.0, now - max(since, min((at for at, _ in self._pending.values()), default=now)))
 
     def __len__(self) -> int:
         return len(self._pending)

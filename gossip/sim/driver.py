@@ -342,6 +342,11 @@ class Swarm(Timeline, Generic[C]):
             host.inbox.append((event, said))
 
     def _handle(self, host: Host[C], event: Event, said: bytes | None = None) -> None:
+        self._handle_one(host, event, said)
+        while host.settling and host.state == "up":
+            self._handle_one(host, host.settling.popleft())
+
+    def _handle_one(self, host: Host[C], event: Event, said: bytes | None = None) -> None:
         if host.state != "up":
             return
         self.handling, self.handler, peer = event, host.peer, host.peer
@@ -432,7 +437,11 @@ class Swarm(Timeline, Generic[C]):
             self._answer(host, host.trainer.on_effect(effect, host.machine.clock_s(self.now_ns)))
 
     def _answer(self, host: Host[C], answers: list[tuple[float, Event]]) -> None:
+        """Answers that take no time are settled before the node looks at its timers, as ``Node._settle`` does."""
         for delay_s, event in answers:
+            if not delay_s and isinstance(event, events.Aggregated):
+                host.settling.append(event)
+                continue
             self.at_ns(self.now_ns + to_ns(delay_s * host.machine.slowness), self._from_trainer, host, event)
 
     def _from_trainer(self, host: Host[C], event: Event) -> None:

@@ -55,6 +55,7 @@ class Host(Generic[C]):
     used_tokens: set[Token] = field(default_factory=set)
     inbox: deque[tuple[Event, bytes | None]] = field(default_factory=deque)  # what came while it was paused
     waiting: deque[tuple[Event, bytes | None]] = field(default_factory=deque)  # what a slow node had no time for yet
+    settling: deque[Event] = field(default_factory=deque)  # what the node itself answered at once
     late_timers: list[tuple[int, Token]] = field(default_factory=list)
     paused_at_ns: int = 0
     effects_left: int | None = None  # to live

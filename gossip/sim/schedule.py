@@ -111,8 +111,8 @@ class Schedule:
 
     def checked(self) -> Schedule:
         """The schedule itself. Raises: ConfigError: It cannot be played."""
-        if not 2 <= self.peers <= PEERS_MAX:
-            raise ConfigError(f"peers = {self.peers}: a simulated swarm has 2 to {PEERS_MAX} peers")
+        if not 1 <= self.peers <= PEERS_MAX:
+            raise ConfigError(f"peers = {self.peers}: a simulated swarm has 1 to {PEERS_MAX} peers")
         if self.everybody > PEERS_MAX:
             raise ConfigError(f"joins_s: {self.everybody} peers, at most {PEERS_MAX}")
         if not all(0 < at_s <= self.active_s for at_s in self.joins_s):
