@@ -46,6 +46,7 @@ class _Outgoing:
     fd: int | None = None
     close_fd: bool = False  # when it is sent
     ready: bool = True
+    placed: control.Apply | None = None  # of an Apply whose result is being copied, or is in its slot
 
 
 class TrainerLink:
@@ -85,6 +86,7 @@ class TrainerLink:
         self._free_results: list[int] = []
         self._update_order: list[int] = []  # slots, the one used last first: it is in the cache
         self._given: dict[int, int] = {}  # update slot -> round it was given for
+        self._copying: set[int] = set()  # update slots that the worker reads
         self._offered: dict[int, list[np.ndarray]] = {}  # update slot -> arrays that the transport may be reading
         self.learning_rate = 0.0
         self.has_judge = False
@@ -180,34 +182,40 @@ class TrainerLink:
         """The message with its slot, or None while there is no slot for it."""
         what = outgoing.what
         if isinstance(what, events.Apply):
-            return self._place_apply(what)
+            if outgoing.placed is None:
+                self._place_apply(outgoing, what)
+            return outgoing.placed if outgoing.ready else None
         if isinstance(what, events.Go):
             return self._place_go(what)
         return what if outgoing.ready else None
 
-    def _place_apply(self, effect: events.Apply) -> control.Apply | None:
+    def _place_apply(self, outgoing: _Outgoing, effect: events.Apply) -> None:
+        """Puts the result into a slot, if there is one. The worker copies a large one: its first touch of that memory alone
+        takes a third of a second for 100 MB."""
         changes = bool(effect.payloads) or effect.mix is not None
         if self._unanswered >= UNANSWERED_MAX or (changes and not self._free_results):
-            return None
+            return
+        nbytes = _apply_bytes(effect)
         self._unanswered += 1
         self._backlog_rounds -= 1
-        self._backlog_bytes -= _apply_bytes(effect)
+        self._backlog_bytes -= nbytes
         if not changes:
-            return control.Apply(effect.round_id, -1, 0.0)
+            outgoing.placed = control.Apply(effect.round_id, -1, 0.0)
+            return
         assert self._arena is not None
         slot = self._free_results.pop()  # freed last: it is in the cache
-        result = self._arena.results[slot]
-        if effect.payloads:
-            at = 0
-            for payload in effect.payloads:
-                result[at : at + len(payload.data)] = payload.data
-                at += len(payload.data)
-            assert at == len(result), f"round {effect.round_id}: {at} elements for an arena of {len(result)}"
-        else:
-            result[:] = 0.0  # nothing but a mix
-        if effect.mix is not None:
-            np.copyto(self._arena.mixes[slot], effect.mix.data)
-        return control.Apply(effect.round_id, slot, effect.mix_scale if effect.mix is not None else 0.0, effect.rates)
+        mix_scale = effect.mix_scale if effect.mix is not None else 0.0
+        outgoing.placed = control.Apply(effect.round_id, slot, mix_scale, effect.rates)
+        result, mix = self._arena.results[slot], self._arena.mixes[slot]
+        if nbytes <= INLINE_BYTES:
+            _place(effect, result, mix)
+            return
+        outgoing.ready = False
+
+        def copied(_: None) -> None:
+            outgoing.ready = True
+
+        self._worker.submit(lambda: _place(effect, result, mix), copied)
 
     def _place_go(self, effect: events.Go) -> control.Go | None:
         slot = self._slot_for(effect.round_id)
@@ -235,7 +243,7 @@ class TrainerLink:
             if given_for == round_id:
                 return slot  # told again, with samples this time
         for slot in self._update_order:
-            if slot not in self._given and not self._is_read(slot):
+            if slot not in self._given and slot not in self._copying and not self._is_read(slot):
                 self._offered.pop(slot, None)
                 self._update_order.remove(slot)
                 self._update_order.insert(0, slot)
@@ -314,25 +322,47 @@ class TrainerLink:
         # One slot must stay free for the next round, however slowly the others read.
         others = sum(1 for other in self._update_order if other != slot and self._is_read(other))
         copy = others >= control.UPDATE_SLOTS - 2
+
+        def contributed() -> events.Contributed:
+            return self._contributed(said, copy, loss, rates)
+
+        inspected = copy or said.parameters or (said.samples and not said.finite)
+        if self._tongue.lies or not inspected or 4 * self._bounds[-1][1] <= INLINE_BYTES:
+            self._offer(contributed(), slot, copy)
+            return
+        self._copying.add(slot)
+        self._worker.submit(contributed, lambda event: self._offer(event, slot, copy))
+
+    def _offer(self, event: events.Contributed, slot: int, copy: bool) -> None:
+        self._copying.discard(slot)
+        if not copy and not self._tongue.lies:
+            told = event.payloads if event.parameters is None else (*event.payloads, event.parameters)
+            self._offered[slot] = [payload.data for payload in told]
+        self._emit(event)
+
+    def _contributed(
+        self, said: control.Contribute, copy: bool, loss: float | None, rates: tuple[float, ...]
+    ) -> events.Contributed:
+        """What the core hears of an update; ``copy``: of a copy of it."""
+        assert self._arena is not None
+        slot, round_id = said.slot, said.round_id
         payloads: tuple[Payload, ...] = ()
         own = own_parameters = parameters = None
         if said.samples:
             told, own = self._told(self._arena.updates[slot], round_id, "update", copy)
             known = said.finite and not self._tongue.lies
-            payloads = tuple([_payload(told[start:stop], known) for start, stop in self._bounds])
+            payloads = tuple([_payload(part, known) for part in self._cut_at_bounds(told)])
         digest = b""
         if said.parameters:
             told, own_parameters = self._told(self._arena.parameters[slot], round_id, "parameters", copy)
             parameters = _payload(told)
             digest = sketch(told, self._sketch_seed)
-        if not copy and not self._tongue.lies:
-            told_all = payloads if parameters is None else (*payloads, parameters)
-            self._offered[slot] = [payload.data for payload in told_all]
-        self._emit(
-            events.Contributed(
-                round_id, said.samples, payloads, loss, parameters, digest, own=own, own_parameters=own_parameters, rates=rates
-            )
+        return events.Contributed(
+            round_id, said.samples, payloads, loss, parameters, digest, own=own, own_parameters=own_parameters, rates=rates
         )
+
+    def _cut_at_bounds(self, vector: np.ndarray) -> list[np.ndarray]:
+        return [vector[start:stop] for start, stop in self._bounds]
 
     def _told(self, truth: np.ndarray, round_id: int, what: str, copy: bool) -> tuple[np.ndarray, Payload | None]:
         """What is said of a vector, and the truth where that is another."""
@@ -373,6 +403,20 @@ class TrainerLink:
                 os.close(outgoing.fd)
         if self._arena is not None:
             self._arena.close()
+
+
+def _place(effect: events.Apply, result: np.ndarray, mix: np.ndarray) -> None:
+    """Copies what a round decided to where the trainer reads it."""
+    if effect.payloads:
+        at = 0
+        for payload in effect.payloads:
+            result[at : at + len(payload.data)] = payload.data
+            at += len(payload.data)
+        assert at == len(result), f"round {effect.round_id}: {at} elements for an arena of {len(result)}"
+    else:
+        result[:] = 0.0  # nothing but a mix
+    if effect.mix is not None:
+        np.copyto(mix, effect.mix.data)
 
 
 def _payload(vector: np.ndarray, known_finite: bool = False) -> Payload:

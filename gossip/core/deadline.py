@@ -75,6 +75,15 @@ class Deadline:
     def floor_s(self, seconds: float) -> None:
         self._floor_s, self._grace_s = seconds, None
 
+    @property
+    def cap_s(self) -> float:
+        """The most that is ever waited."""
+        return self._cap_s
+
+    def usual_round_s(self) -> float:
+        """The median of the last rounds; 0.0 while nothing is known."""
+        return self._rounds.median() if len(self._rounds) else 0.0
+
     def observe(self, lag_s: float) -> None:
         """An answer came ``lag_s`` after the first one (or after our own): feeds ``grace_s``."""
         self._lags.add(max(0.0, lag_s))

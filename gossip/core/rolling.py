@@ -13,7 +13,7 @@ from gossip.topologies.base import Roster
 
 from .agreed import Agreed, whence
 from .astray import Astray, StillBehind
-from .commit_log import CommitLog, reissue
+from .commit_log import CommitLog, Held, reissue
 from .deadline import Deadline
 from .doubts import Doubts
 from .elsewhere import Elsewhere
@@ -184,6 +184,8 @@ class RollingRounds:
         if message.round_id > self.round_id or not self._shards:
             return self._on_ahead(event, message, now)
         if message.round_id < self.round_id:
+            if isinstance(message, Update):
+                self.server.punctuality.came_late(sender, message, now)
             return self.log.answer_late(sender, message, self.round_id, self.agreed.lineage.before(message.round_id))
         if message.shard >= len(self._shards):
             return []
@@ -224,6 +226,7 @@ class RollingRounds:
         if self.astray.is_elsewhere(sender, update.parent, now):
             return [Send(sender, self.astray.not_me(update))]
         if shard.commit is not None:
+            self.server.punctuality.came_late(sender, update, now)
             return [reissue(sender, shard.commit, shard.payload, update.attempt)]
         serves = self._serves(now) and shard.server(update.attempt) == self.local
         if not serves or update.attempt < shard.attempt:
@@ -451,6 +454,7 @@ class RollingRounds:
         alive = sum([peer == self.local or not self.skip_reason(peer) for peer in held[0][0].roster])
         effects = self.agreed.append(held, [shard.made_here for shard in self._shards], alive)
         self.deadline.observe_round(now - self.astray.began_at)
+        self.server.punctuality.committed(self.server.expected(), _in_all(held))
         self.astray.sides.committed([c.peer for c in held[0][0].contributors])
         self.joining.difference_update(self.roster)
         if self._own is not None and self._applied == self.round_id - 1:
@@ -483,3 +487,9 @@ class RollingRounds:
     def compared_with(self, message: Message) -> tuple[Payload, ...] | None:
         """What the payload of a message is to be compared with before it comes: the own update, if any. None: with nothing."""
         return self.doubts.compared_with(message, self.round_id, self._own) if self.mode == "active" else None
+
+
+def _in_all(held: Held) -> frozenset[PeerId]:
+    """Whose updates are in every commit of a round that took up any."""
+    each = [frozenset([contribution.peer for contribution in commit.contributors]) for commit, _ in held if commit.contributors]
+    return frozenset.intersection(*each) if each else frozenset()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -12,6 +12,7 @@ from .deadline import Deadline
 from .events import Aggregate, Aggregated, Effect, Payload, Report, Row, Send, SetTimer
 from .messages import Charge, Commit, PeerId, Query, Update
 from .parting import Partings
+from .punctuality import Punctuality
 from .quorum import needed_by_rule, quorum_of
 from .record import record
 from .settings import CoreSettings
@@ -57,6 +58,7 @@ class Server:
         is_gone: Callable[[PeerId], bool],
     ) -> None:
         self.local, self.settings, self.timers, self.deadline = local, settings, timers, deadline
+        self.punctuality = Punctuality(deadline)
         self.skip_reason, self.joining, self.partings, self.is_gone = skip_reason, joining, partings, is_gone
         self.round_id = 0
         self.roster = Roster(())
@@ -167,7 +169,8 @@ class Server:
         if not shard.answers:
             shard.first_at = now
         shard.answers[sender] = (update, payload)
-        self.deadline.observe(now - shard.first_at)
+        if sender != self.local:  # the own one is here without having travelled
+            self.punctuality.came(update, shard.first_at, now)
         return self.maybe_close(shard, now)
 
     def ask(self, shard: ShardRound, attempt: int) -> list[Effect]:
@@ -188,7 +191,7 @@ class Server:
         missing = [peer for peer in expected if peer not in shard.answers and peer not in shard.spent]
         if not missing:
             return self._close(shard, now)
-        over_at = shard.first_at + self._patience_s(shard, len(expected))
+        over_at = shard.first_at + self._patience_s(shard, len(expected), missing)
         if now >= over_at:
             fields = {"round": self.round_id, "shard": shard.index, "missing": missing}
             late = Report("late", {**fields, "waited_s": round(now - shard.first_at, 4)})
@@ -199,12 +202,12 @@ class Server:
         shard.grace = timer.token
         return [timer]
 
-    def _patience_s(self, shard: ShardRound, expected: int) -> float:
+    def _patience_s(self, shard: ShardRound, expected: int, missing: Sequence[PeerId]) -> float:
         """How long after the first update the last one may come; longer while the rule has too few to work with."""
         timeout_s = CLOSE_BEFORE_GIVING_UP * self.deadline.round_timeout_s()
         usable = sum(1 for update, _ in shard.answers.values() if update.samples)
         enough = usable >= min(self.settings.updates_min, expected) and self.wanted <= shard.answers.keys()
-        return min(self.deadline.grace_s(), timeout_s) if enough else timeout_s
+        return min(self.punctuality.patience_s(missing), timeout_s) if enough else timeout_s
 
     def _close(self, shard: ShardRound, now: float) -> list[Effect]:
         shard.close(self.locked)

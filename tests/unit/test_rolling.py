@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 
 from gossip.core.astray import StillBehind
+from gossip.core.deadline import Deadline
 from gossip.core.events import (
     Aggregate,
     Aggregated,
@@ -28,6 +29,7 @@ from gossip.core.events import (
     SetTimer,
 )
 from gossip.core.messages import Commit, CommitRequest, Contribution, Envelope, Hello, Message, NotMe, Query, Rejection, Update
+from gossip.core.punctuality import AMENDS, PATIENCE_S, Punctuality
 from gossip.core.rolling import RollingRounds
 from gossip.core.settings import CoreSettings, RoundSettings
 from gossip.core.shard import PASSED_ON_MAX, ShardRound
@@ -496,22 +498,59 @@ def test_with_quorum_available_fewer_liars_are_tolerated_rather_than_none_traine
     assert less[-1]["f"] == 0
 
 
-def test_a_slow_peer_is_waited_for_until_the_grace_and_not_longer() -> None:
+def test_one_that_is_late_is_waited_for_and_one_that_is_late_again_and_again_for_the_grace_only() -> None:
     table = Table(4)
     for _ in range(12):  # so that the grace is learnt
         table.contribute()
         table.deliver()
-    slow = next(i for i in range(4) if i != table.order()[0])
+    slow, waits = 3, []
     quick = [i for i in range(4) if i != slow]
-    table.contribute(*quick)
-    table.deliver()
-    assert table.peers[quick[0]].round_id == 12
-    table.pass_time(table.settings.rounds.grace_floor_s * 2)
-    assert {peer.round_id for peer in table.peers} == {13}, "the slow one follows, too"
-    assert slow not in {c.peer for c in table.made[-1].contributors}
+    while len(waits) < 6:
+        here = table.peers[quick[0]].round_id
+        if table.order()[0] == slow:  # the others' updates would wait for its own
+            table.contribute()
+            table.deliver()
+            continue
+        known = table.peers[quick[0]].server.punctuality.is_slow(slow)
+        waits.append(table.settings.rounds.grace_floor_s if known else PATIENCE_S)
+        table.contribute(*quick)
+        table.pass_time(0.9 * waits[-1])
+        assert table.peers[quick[0]].round_id == here
+        table.pass_time(0.2 * waits[-1])
+        assert {peer.round_id for peer in table.peers} == {here + 1}, "the slow one follows, too"
+        assert slow not in {c.peer for c in table.made[-1].contributors}
+    assert waits[:2] == [PATIENCE_S] * 2
+    assert waits[-1] == table.settings.rounds.grace_floor_s
     table.contribute()
     table.deliver()
-    table.assert_one_history(14)
+    table.assert_one_history(here + 2)
+    assert slow in {c.peer for c in table.made[-1].contributors}
+
+
+def test_the_lag_of_one_that_comes_after_the_end_teaches_the_grace() -> None:
+    """Else those who take as long as ever would be late for good: two peers, of which one needs no network for its own update."""
+    punctuality = Table(2).peers[0].server.punctuality
+    update = Update(LINEAGE, 0, 0, 0, b"", 4, None)
+    for round_id in range(8):
+        punctuality.came(replace(update, round_id=round_id), 0.0, 0.05)
+    assert punctuality.patience_s(()) == pytest.approx(0.05)
+    for round_id in range(8):
+        punctuality.came_late(1, replace(update, round_id=round_id), 2.0)
+    assert punctuality.patience_s(()) > 2.0
+
+
+def test_one_that_is_in_time_now_and_then_holds_up_the_others_seldom() -> None:
+    punctuality = Punctuality(Deadline(4.0, 0.05, 10.0))
+    held_up = 0
+    for round_id in range(90):
+        held_up += not punctuality.is_slow(2) and round_id % 3 != 0
+        punctuality.committed((0, 1, 2), (0, 1, 2) if round_id % 3 == 0 else (0, 1))
+    assert held_up <= 12
+    for _ in range(AMENDS):
+        punctuality.committed((0, 1, 2), ())  # a round that is lost tells nothing
+        punctuality.committed((0, 1, 2), (0, 1, 2))
+        punctuality.committed((0, 1, 2), (0, 1, 2))
+    assert not punctuality.is_slow(2)
 
 
 def test_an_update_that_is_not_finite_never_reaches_the_rule() -> None:
@@ -544,7 +583,7 @@ def test_one_that_missed_a_commit_asks_for_it() -> None:
     table.lose = lambda sender, to, message: False
     for _ in range(3):
         table.contribute(*[i for i in range(4) if table.peers[i].round_id > 0])
-        table.pass_time(0.1)
+        table.pass_time(PATIENCE_S + 0.1)
     assert table.peers[unlucky].round_id == table.peers[server].round_id >= 1
     assert any(isinstance(message, CommitRequest) for _, _, message in table.sent)
 
@@ -557,7 +596,7 @@ def test_one_that_is_told_that_the_commits_are_not_kept_asks_for_the_state_and_n
     table.lose = lambda sender, to, message: isinstance(message, Commit) and to == unlucky
     for _ in range(4):
         table.contribute(*[i for i in range(4) if table.peers[i].round_id > 0 or len(table.sent) == 0])
-        table.pass_time(0.2)
+        table.pass_time(PATIENCE_S + 0.1)
     late = table.peers[unlucky]
     assert late.round_id == 0
     ahead = max(peer.round_id for peer in table.peers)

@@ -1,0 +1,147 @@
+"""What goes wrong where nothing is wrong: rounds without a fault, over peers, sizes of the model, links and other work.
+
+    python benchmarks/fault_free.py --peers 4 --numbers 25000000 --rounds 15
+    python benchmarks/fault_free.py --peers 2 4 8 --numbers 100000 1000000 --busy 0 4 --rounds 200
+    sudo python benchmarks/fault_free.py --peers 2 4 --numbers 25000000 --hosts 2 --mbit 100 1000 0 --rounds 20
+
+Each combination is a run. Counted are commits without all contributors, attempts above 0, late updates, suspicions, states taken
+over and branches: all of them should be 0. Two hosts are network namespaces of this machine (root, and ip and tc of iproute2)
+whose cables carry ``--mbit``, 0 for what the machine gives. ``--busy`` processes compute beside the peers. The model is a single
+vector, of which nothing is computed: what is tried is how updates and results travel, and are copied, hashed and summed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.append(str(ROOT / "tests"))  # hosts of namespaces are those of the tests
+
+from hosts import MOVE_IN, Hosts, hosts, why_no_hosts  # noqa: E402
+
+TRAIN = (
+    MOVE_IN
+    + """
+import sys
+elements, rounds = map(int, sys.argv[1:3])
+if places := sys.argv[3:]:
+    move_in(*places[2 * (int(os.environ["GOSSIP_PEER"]) * (len(places) // 2) // int(os.environ["FAULT_FREE_PEERS"])):][:2])
+import gossip
+peer = gossip.init()
+import torch
+torch.set_num_threads(1)
+model = torch.nn.ParameterList([torch.nn.Parameter(torch.ones(elements))])
+model, optimizer = peer.prepare(model, torch.optim.SGD(model.parameters(), lr=0.01))
+while peer.round < rounds:
+    optimizer.zero_grad(set_to_none=False)
+    model[0].sum().backward()
+    optimizer.step()
+peer.close()
+"""
+)
+BUSY = "while True: sum(range(10000))"
+COUNTED = ("late", "attempt", "suspected", "dead", "restored", "fork", "notice")
+
+
+@contextmanager
+def others(count: int) -> Iterator[None]:
+    """That many processes that compute for as long as the block lasts."""
+    started = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+
+
+def rows(file: Path) -> list[dict[str, Any]]:
+    written = [json.loads(line) for line in file.read_text().splitlines()]
+    return [row for row in written if "schema" not in row]
+
+
+def cell(peers: int, numbers: int, mbit: int | None, busy: int, options: argparse.Namespace) -> dict[str, Any]:
+    """One run. ``mbit``: None for a single host."""
+    with (
+        tempfile.TemporaryDirectory() as name,
+        hosts(2) if mbit is not None else nullcontext() as on,
+        others(busy),
+    ):
+        folder = Path(name)
+        (folder / "train.py").write_text(TRAIN)
+        places: list[str] = []
+        if isinstance(on, Hosts) and mbit is not None:
+            places = [word for host in zip(on.names, on.addresses, strict=True) for word in host]
+            if mbit:
+                on.narrow(0, mbit)
+                on.narrow(1, mbit)
+        words = ["-n", str(peers), "--aggregator", options.aggregator, "--run-dir", "out", "--quiet", *options.word]
+        script = ["train.py", str(numbers), str(options.rounds), *places]
+        command = [sys.executable, "-m", "gossip.launch.cli", "run", *words, *script]
+        settings = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "FAULT_FREE_PEERS": str(peers)}
+        if places:
+            settings |= {"GOSSIP_INSECURE": "true", "GOSSIP_WARM": "false"}
+        environment = {**os.environ, **settings}
+        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=3600, check=False)
+        found = judge(folder / "out", peers, options.rounds)
+        if options.keep:
+            subprocess.run(["cp", "-r", str(folder / "out"), str(options.keep)], check=True)
+    where = "one host" if mbit is None else f"two hosts, {f'{mbit} Mbit/s' if mbit else 'unlimited'}"
+    return {"peers": peers, "numbers": numbers, "where": where, "busy": busy, "exit": done.returncode, **found}
+
+
+def judge(folder: Path, peers: int, rounds: int) -> dict[str, Any]:
+    """What a run has written down. Who finishes first hands on what would have been the next round: that is no fault."""
+    events = [row for row in rows(folder / "events.jsonl") if row.get("round", 0) < rounds]
+    commits = rows(folder / "commits.jsonl")
+    counts = Counter(row["event"] for row in events)
+    ends = [row["t"] for row in commits if row["shard"] == 0]
+    times = sorted(after - before for before, after in itertools.pairwise(ends))
+    return {
+        "rounds": len({row["round"] for row in commits}),
+        "commits": len(commits),
+        "lack": sum(len(row["contributors"]) < peers for row in commits),
+        **{event: counts[event] for event in COUNTED},
+        "round_s": round(statistics.median(times), 3) if times else None,
+        "longest_s": round(times[-1], 3) if times else None,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--peers", type=int, nargs="+", default=[4])
+    parser.add_argument("--numbers", type=int, nargs="+", default=[25_000_000], help="float32 numbers of the model")
+    parser.add_argument("--hosts", type=int, choices=(1, 2), default=1)
+    parser.add_argument("--mbit", type=int, nargs="+", default=[0], help="of either host's cable; 0: what the machine gives")
+    parser.add_argument("--busy", type=int, nargs="+", default=[0], help="processes that compute beside the peers")
+    parser.add_argument("--rounds", type=int, default=200)
+    parser.add_argument("--aggregator", default="mean")
+    parser.add_argument("--word", action="append", default=[], help="a further word of gossip run")
+    parser.add_argument("--keep", type=Path, help="where the folder of the last run is to be copied to")
+    parser.add_argument("--json", type=Path, help="file to which a line is added for each run")
+    options = parser.parse_args()
+    if options.hosts == 2 and (why := why_no_hosts()):
+        raise SystemExit(why)
+    cables = options.mbit if options.hosts == 2 else [None]
+    for peers, numbers, mbit, busy in itertools.product(options.peers, options.numbers, cables, options.busy):
+        found = cell(peers, numbers, mbit, busy, options)
+        print(" ".join(f"{name}={value}" for name, value in found.items()), flush=True)
+        if options.json:
+            with options.json.open("a") as out:
+                out.write(json.dumps(found) + "\n")
+
+
+if __name__ == "__main__":
+    main()
