@@ -500,7 +500,7 @@ def test_with_quorum_available_fewer_liars_are_tolerated_rather_than_none_traine
 
 def test_one_that_is_late_is_waited_for_and_one_that_is_late_again_and_again_for_the_grace_only() -> None:
     table = Table(4)
-    for _ in range(12):  # so that the grace is learnt
+    for _ in range(24):  # so that each server has learnt the grace
         table.contribute()
         table.deliver()
     slow, waits = 3, []
