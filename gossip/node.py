@@ -29,6 +29,7 @@ from gossip.errors import ConfigError, LocalError, RemoteError
 from gossip.training import control
 from gossip.training.channel import Channel, ChannelClosed
 from gossip.training.layout import shard_sizes
+from gossip.transport.base import Arrival
 from gossip.transport.memory import Hub
 
 from .drills import DrillBook
@@ -281,13 +282,13 @@ class Node:
                 return
             self._take(arrivals, time.monotonic())
 
-    def _take(self, arrivals: list[events.Received | events.LinkUp | events.LinkDown], now: float) -> None:
+    def _take(self, arrivals: list[Arrival], now: float) -> None:
         for arrival in arrivals:
             if isinstance(arrival, events.LinkUp):
                 self._linked.add(arrival.peer)
             elif isinstance(arrival, events.LinkDown):
                 self._linked.discard(arrival.peer)
-            else:
+            elif isinstance(arrival, events.Received):
                 if self._tongue.tells_each:
                     self._tongue.heard(arrival.sender, arrival.message, arrival.payload)
                 if (compared := self._comparison.of(arrival, self.core.compared_with)) is not None:

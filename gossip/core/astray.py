@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from .deadline import Deadline
 from .events import Effect, Send
 from .lineage import Lineage, Stance
 from .messages import Commit, CommitRequest, Hello, NotMe, PeerId, Query, Update
@@ -21,6 +22,12 @@ from .shard import ShardRound
 from .sides import Sides
 from .timers import Timers
 from .view import View
+
+BEHIND_SHARE = 0.25
+"""Of a usual round: the commits that others are ahead by have so much time to come by themselves."""
+
+LOOK_EVERY_S = 0.25
+"""How often one that is behind looks whether what it lacks is still coming."""
 
 ASK_AGAIN_S = 0.5
 """Most between two requests for commits, however long answers take. After so long without any the next one comes soon again."""
@@ -43,7 +50,16 @@ class Astray:
     ``lost_track`` names a peer to take the state from, and why, when nothing else can help: too far behind, or on a fork.
     """
 
-    def __init__(self, local: PeerId, settings: CoreSettings, lineage: Lineage, timers: Timers[Any], view: View) -> None:
+    def __init__(
+        self,
+        local: PeerId,
+        settings: CoreSettings,
+        lineage: Lineage,
+        timers: Timers[Any],
+        view: View,
+        deadline: Deadline,
+    ) -> None:
+        self.deadline = deadline
         self.local, self.settings, self.lineage, self.timers, self.view = local, settings, lineage, timers, view
         self.sides = Sides(local, settings, lineage)
         self.lost_track: tuple[PeerId, str] | None = None
@@ -92,11 +108,23 @@ class Astray:
         if self._asked == here:
             return []
         self._asked = here
-        return [self.timers.set(max(now + self.settings.rounds.behind_after_s, self._not_before), StillBehind(here, peer))]
+        return [self.timers.set(max(now + self._behind_after_s(), self._not_before), StillBehind(here, peer))]
+
+    def _behind_after_s(self) -> float:
+        """How long the commits between have to come by themselves: large ones take a share of the round."""
+        return max(self.settings.rounds.behind_after_s, BEHIND_SHARE * self.deadline.usual_round_s())
+
+    def _are_coming(self, now: float) -> bool:
+        """Whether each commit that is lacking is on its way here already."""
+        lacking = [shard for shard in self.shards if shard.commit is None]
+        limit = now + self.deadline.cap_s
+        return bool(lacking) and all(shard.result is not None and shard.result.ends_at(now) <= limit for shard in lacking)
 
     def still_behind(self, timer: StillBehind, now: float) -> list[Effect]:
         """Asks. Each answer is all that is lacking: over a slow link it is on its way for long, and must not be asked for over
-        and over meanwhile, so the pauses grow."""
+        and over meanwhile, so the pauses grow. What is on its way is not asked for."""
+        if self._are_coming(now):
+            return [self.timers.set(now + LOOK_EVERY_S, timer)]
         soon_again = now < self._not_before + ASK_AGAIN_S
         self._pause_s = min(2.0 * self._pause_s, ASK_AGAIN_S) if soon_again else self.settings.rounds.behind_after_s
         self._asked, self._not_before = -1, now + self._pause_s

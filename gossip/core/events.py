@@ -71,6 +71,20 @@ class Received:
 
 
 @record
+class Arriving:
+    """The payload of a message is on its way here: ``received`` of ``nbytes`` have come. Told while it grows, now and then.
+
+    The message itself is handed over as ``Received``, when all of it is there.
+    """
+
+    sender: PeerId
+    incarnation: int
+    message: Message
+    received: int
+    nbytes: int
+
+
+@record
 class LinkUp:
     """A connection to the peer is established. Says nothing about the peer's health."""
 
@@ -219,6 +233,7 @@ class Stop:
 Event: TypeAlias = (
     Started
     | Received
+    | Arriving
     | LinkUp
     | LinkDown
     | TimerFired

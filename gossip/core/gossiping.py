@@ -17,7 +17,22 @@ from gossip.topologies.base import Plan, Roster
 from .data_share import share_of
 from .deadline import Deadline
 from .elsewhere import Elsewhere
-from .events import Aggregate, Aggregated, Applied, Apply, Contributed, Effect, Go, Payload, Received, Report, Row, Send, Token
+from .events import (
+    Aggregate,
+    Aggregated,
+    Applied,
+    Apply,
+    Arriving,
+    Contributed,
+    Effect,
+    Go,
+    Payload,
+    Received,
+    Report,
+    Row,
+    Send,
+    Token,
+)
 from .lineage import genesis
 from .messages import Commit, Contribution, Hello, Message, PeerId, Push, Rejection, Update
 from .mixing import Mixing
@@ -249,6 +264,10 @@ class GossipRounds:
 
     def on_stood_still(self, still_s: float, now: float) -> list[Effect]:
         """This peer was stopped for a while. Nobody relied on it: nothing to do."""
+        return []
+
+    def on_arriving(self, event: Arriving, now: float) -> list[Effect]:
+        """A push is on its way. Stale ones are taken too, so that nobody waits for one beyond its grace."""
         return []
 
     def on_progress(self, peer: PeerId, step: int, now: float) -> list[Effect]:

@@ -230,6 +230,18 @@ class Overdue:
 
 
 @record
+class Collecting:
+    """The server of an attempt has not got all updates yet, and they are coming: do not give it up. Said again while they do."""
+
+    lineage: bytes
+    round_id: int
+    shard: int
+    attempt: int
+    parent: bytes  # H of the round before
+    received: int  # bytes of updates so far
+
+
+@record
 class CommitRequest:
     """Send me the commits from ``first`` on, as far as you still have them. Of that round I take nothing of an attempt before
     ``attempt``, as I have promised in some shard."""
@@ -342,6 +354,7 @@ Message: TypeAlias = (
     | Partial
     | Overdue
     | Voucher
+    | Collecting
 )
 
 # Messages that travel on the bulk lane, because a payload follows them (or may).

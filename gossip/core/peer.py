@@ -25,6 +25,7 @@ from .ending import Ending, Helped
 from .events import (
     Aggregated,
     Applied,
+    Arriving,
     ClockJumped,
     Confirm,
     Contributed,
@@ -52,6 +53,7 @@ from .greeting import Greeting
 from .membership import TIMERS, Change, Membership
 from .messages import (
     Ack,
+    Collecting,
     Commit,
     CommitRequest,
     Gossip,
@@ -204,6 +206,9 @@ class Peer:
                 return self._on_received(event, now)
             case Contributed():
                 return self._on_contributed(event, now)
+            case Arriving(sender, incarnation):
+                known = self.phase == "running" and self.membership.heard(sender, incarnation, now)
+                return self.rounds.on_arriving(event, now) if known else []
             case Aggregated():
                 return self.rounds.on_aggregated(event, now)
             case Applied():
@@ -258,7 +263,7 @@ class Peer:
                 elif type(message) is Ack and self.phase == "draining":
                     self.rounds.elsewhere.heard(message.target, message.progress.step)  # so that nobody stays for it in vain
                 return effects
-            case Push() | Update() | Query() | Commit() | NotMe() | CommitRequest() | Partial() | Overdue():
+            case Push() | Update() | Query() | Commit() | NotMe() | CommitRequest() | Partial() | Overdue() | Collecting():
                 if self.phase == "unprepared" or (kind is Push) == self.topology.rolling or self.confirming.bars(message):
                     return []
                 return self.greeting.again(event, now) + self.rounds.on_message(event, now)

@@ -17,9 +17,9 @@ from .commit_log import CommitLog, Held, reissue
 from .deadline import Deadline
 from .doubts import Doubts
 from .elsewhere import Elsewhere
-from .events import Aggregated, Applied, Contributed, Effect, Go, Payload, Received, Report, Send, Token
+from .events import Aggregated, Applied, Arriving, Contributed, Effect, Go, Payload, Received, Report, Send, Token
 from .joint import Joint
-from .messages import Commit, CommitRequest, Hello, Message, NotMe, Overdue, Partial, PeerId, Push, Query, Update
+from .messages import Collecting, Commit, CommitRequest, Hello, Message, NotMe, Overdue, Partial, PeerId, Push, Query, Update
 from .pace import since_us
 from .parting import Partings
 from .promises import Promises
@@ -28,6 +28,7 @@ from .settings import CoreSettings
 from .shard import ShardRound, attempt_report, bytes_of
 from .spreading import next_roster, spread
 from .timers import Timers
+from .transfers import Transfer
 from .view import RollingTopology, View
 
 AFTER_STANDING_STILL_S = 1.0
@@ -48,8 +49,8 @@ class RollingRounds:
         self.local, self.settings, self.topology, self.view, self.timers = local, settings, topology, view, timers
         rounds = settings.rounds
         self.agreed = Agreed(settings)
-        self.astray = Astray(local, settings, self.agreed.lineage, timers, view)
         self.deadline = Deadline(rounds.grace_mads, rounds.grace_floor_s, rounds.round_timeout_s)
+        self.astray = Astray(local, settings, self.agreed.lineage, timers, view, self.deadline)
         self.log = CommitLog(rounds.commit_log, rounds.commit_log_bytes)
         self.joining: set[PeerId] = set()  # ready to be in the roster
         self.partings = Partings(rounds.commit_log)
@@ -172,11 +173,13 @@ class RollingRounds:
 
     def on_message(self, event: Received, now: float) -> list[Effect]:
         sender, message = event.sender, event.message
-        assert isinstance(message, Update | Query | Commit | NotMe | CommitRequest | Partial | Overdue)
+        assert isinstance(message, Update | Query | Commit | NotMe | CommitRequest | Partial | Overdue | Collecting)
         if message.lineage != self.settings.lineage:
             return []
         if isinstance(message, CommitRequest):
             return self.log.catch_up(sender, message, self.round_id, self.agreed.lineage.before(message.first))
+        if isinstance(message, Collecting):
+            return self._on_collecting(sender, message, now)
         self.elsewhere.heard(sender, message.round_id, isinstance(message, Update))
         self.doubts.saw(event)
         if isinstance(message, NotMe):
@@ -215,6 +218,25 @@ class RollingRounds:
             self.joining.add(sender)
             return self.on_view_change(now)  # a round may be closed to let it in
         return self.astray.greeted(sender, hello, stance, now)
+
+    def on_arriving(self, event: Arriving, now: float) -> list[Effect]:
+        """An update for us, or a result, is on its way. What moves is waited for."""
+        sender, message = event.sender, event.message
+        if not isinstance(message, Update | Commit) or message.lineage != self.settings.lineage:
+            return []
+        if message.round_id != self.round_id or message.shard >= len(self._shards):
+            return []
+        shard = self._shards[message.shard]
+        if shard.commit is not None:
+            return []
+        if isinstance(message, Update):
+            ours = shard.server(message.attempt) == self.local and message.attempt >= shard.attempt and sender in self.roster
+            return self.server.on_arriving(shard, event, message.attempt, now) if ours and self.mode == "active" else []
+        if shard.result is None or event.received < shard.result.received:
+            shard.result = Transfer.begun(event.nbytes, event.received, now)
+        shard.result.grew(event.received, now)
+        moves = shard.result.ends_at(now) - now <= self.deadline.cap_s
+        return self.server.more_time(shard, now) if moves and self.mode == "active" else []
 
     def on_progress(self, peer: PeerId, step: int, now: float) -> list[Effect]:
         """An ack tells how many rounds a peer's trainer has applied: more than we know of means that we have missed some."""
@@ -276,6 +298,19 @@ class RollingRounds:
             commit = replace(commit, attempt=max(commit.attempt, shard.attempt))
         effects = spread(self.local, self.view, self.roster, commit, payload) if serves else []
         return effects + self._hold(shard, commit, payload, False, now)
+
+    def _on_collecting(self, sender: PeerId, said: Collecting, now: float) -> list[Effect]:
+        """The server of our attempt says that the updates that it lacks are coming."""
+        here = said.round_id == self.round_id and said.parent == self.chain and said.shard < len(self._shards)
+        if self.mode != "active" or not here:
+            return []
+        shard = self._shards[said.shard]
+        serves = said.attempt == shard.attempt and shard.server(said.attempt) == sender
+        if shard.commit is not None or not serves or said.received <= shard.told:
+            return []
+        shard.told = said.received
+        self.joint.on_collecting(shard, now)
+        return self.server.more_time(shard, now)
 
     def _on_not_me(self, sender: PeerId, notice: NotMe, now: float) -> list[Effect]:
         if notice.round_id > self.round_id:

@@ -9,8 +9,8 @@ from typing import Any, Literal
 from gossip.topologies.base import Roster
 
 from .deadline import Deadline
-from .events import Aggregate, Aggregated, Effect, Payload, Report, Row, Send, SetTimer
-from .messages import Charge, Commit, PeerId, Query, Update
+from .events import Aggregate, Aggregated, Arriving, Effect, Payload, Report, Row, Send, SetTimer
+from .messages import Charge, Collecting, Commit, PeerId, Query, Update
 from .parting import Partings
 from .punctuality import Punctuality
 from .quorum import needed_by_rule, quorum_of
@@ -18,9 +18,19 @@ from .record import record
 from .settings import CoreSettings
 from .shard import ShardRound, Together
 from .timers import Timers
+from .transfers import Transfer
 
 CLOSE_BEFORE_GIVING_UP = 0.7
 """Of the round timeout: a server closes before its participants give up on it."""
+
+MOVING_FACTOR = 3.0
+"""Of the most that a round may wait: so long is waited for updates that are on their way, and for a server that collects them."""
+
+TELL_EVERY_S = 0.3
+"""How often those who wait are told that updates are coming."""
+
+LOOK_EVERY_S = 0.25
+"""How often a server looks whether they still are, once the grace is over."""
 
 PULSE_S = 0.1
 """Whoever serves wants to find out that it was stopped before the others' heartbeats do: it has a timer that is so near."""
@@ -144,10 +154,18 @@ class Server:
 
     def give_time(self, shard: ShardRound, now: float) -> list[Effect]:
         """The server of the attempt that we are at has its time from now on."""
+        if shard.given_to != shard.attempt:
+            shard.given_to, shard.given_at, shard.told = shard.attempt, now, -1
         where = (self.round_id, shard.index, shard.attempt)
         timer = self.timers.set(now + self.deadline.round_timeout_s(), RoundTimer("give_up", *where))
         before, shard.give_up = shard.give_up, timer.token
         return [*self.timers.cancel(before), timer]
+
+    def more_time(self, shard: ShardRound, now: float) -> list[Effect]:
+        """The server of the attempt that we are at does something, so its time begins anew; but not for ever."""
+        if shard.give_up is None or now - shard.given_at > MOVING_FACTOR * self.deadline.cap_s:
+            return []
+        return self.give_time(shard, now)
 
     def serve(self, shard: ShardRound, attempt: int, now: float) -> list[Effect]:
         """Starts to serve an attempt. For a later one we ask around: somebody may hold a commit of an earlier."""
@@ -169,6 +187,7 @@ class Server:
         if not shard.answers:
             shard.first_at = now
         shard.answers[sender] = (update, payload)
+        shard.arriving.pop((sender, update.attempt), None)
         if sender != self.local:  # the own one is here without having travelled
             self.punctuality.came(update, shard.first_at, now)
         return self.maybe_close(shard, now)
@@ -192,6 +211,8 @@ class Server:
         if not missing:
             return self._close(shard, now)
         over_at = shard.first_at + self._patience_s(shard, len(expected), missing)
+        if now >= over_at and self._are_coming(shard, missing, now):
+            over_at = now + LOOK_EVERY_S
         if now >= over_at:
             fields = {"round": self.round_id, "shard": shard.index, "missing": missing}
             late = Report("late", {**fields, "waited_s": round(now - shard.first_at, 4)})
@@ -201,6 +222,31 @@ class Server:
         timer = self.timer("grace", shard, over_at)
         shard.grace = timer.token
         return [timer]
+
+    def _are_coming(self, shard: ShardRound, missing: Sequence[PeerId], now: float) -> bool:
+        """Whether the update of somebody whom we wait for moves, so that it will be here in time."""
+        until = shard.first_at + MOVING_FACTOR * self.deadline.cap_s
+        transfers = [shard.arriving.get((p, shard.attempt)) for p in missing if not self.punctuality.is_slow(p)]
+        return any(transfer is not None and transfer.ends_at(now) <= until for transfer in transfers)
+
+    def on_arriving(self, shard: ShardRound, event: Arriving, attempt: int, now: float) -> list[Effect]:
+        """An update for an attempt of ours is on its way. Those who have sent theirs hear of it now and then."""
+        transfer = shard.arriving.get((event.sender, attempt))
+        if transfer is None or event.received < transfer.received:
+            shard.arriving[event.sender, attempt] = Transfer.begun(event.nbytes, event.received, now)
+        else:
+            transfer.grew(event.received, now)
+        if not shard.tell_at:
+            shard.tell_at = now + TELL_EVERY_S
+        if now < shard.tell_at or attempt != shard.attempt or shard.ticket is not None:
+            return []
+        came = sum([payload.nbytes for _, payload in shard.answers.values() if payload is not None])
+        received = came + sum([transfer.received for (_, of), transfer in shard.arriving.items() if of == attempt])
+        if received <= shard.said:
+            return []
+        shard.tell_at, shard.said = now + TELL_EVERY_S, received
+        told = Collecting(self.settings.lineage, self.round_id, shard.index, attempt, self.parent, received)
+        return [Send(peer, told) for peer in self.expected() if peer != self.local]
 
     def _patience_s(self, shard: ShardRound, expected: int, missing: Sequence[PeerId]) -> float:
         """How long after the first update the last one may come; longer while the rule has too few to work with."""

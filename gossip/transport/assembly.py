@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gossip.core.digests import PartsDigest, digest_of, digests_of
-from gossip.core.events import Payload, Received
+from gossip.core.events import Arriving, Payload, Received
 from gossip.core.messages import BULK_MESSAGES, Commit, Envelope, Message, PeerId, StateOffer
 from gossip.errors import Malformed
 
@@ -21,6 +21,7 @@ UNFINISHED_MAX = 2  # of one sender: one that runs, and one that its former conn
 ANYBODY: PeerId = -1
 """As the owner of a connection: it is not known whose that is, and whoever it says to be is believed."""
 STALLED_S = 10.0  # an unfinished payload that did not grow for so long is forgotten
+TOLD_EVERY_S = 0.1  # of a payload that is on its way
 ORPHANED_S = 1.0  # the same when its sender is gone: what the kernel still holds of it comes sooner
 
 _BULK = frozenset(BULK_MESSAGES)
@@ -101,6 +102,7 @@ class Incoming:
         "index",
         "nbytes",
         "patience_s",
+        "tell_at",
     )
 
     def __init__(
@@ -111,6 +113,7 @@ class Incoming:
         self.index = self.filled = 0
         self.patience_s = STALLED_S
         self.deadline = now + self.patience_s
+        self.tell_at = now + TOLD_EVERY_S  # what is here sooner needs no word
         self._expected, self._sum = expected_sum, 0
         self._finite = True
         self._raw: NDArray[np.uint8] = np.empty(nbytes, np.uint8)
@@ -139,6 +142,14 @@ class Incoming:
         self.index += 1
         self.filled += len(chunk)
         return self.filled == self.nbytes
+
+    def news(self, now: float) -> tuple[Arriving, ...]:
+        """How much of it is here, when that has not been told lately."""
+        if now < self.tell_at:
+            return ()
+        self.tell_at = now + TOLD_EVERY_S
+        told = self.envelope
+        return (Arriving(told.sender, told.incarnation, told.message, self.filled, self.nbytes),)
 
     def finish(self) -> Received | None:
         """None when the checksum does not fit."""

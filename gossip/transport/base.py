@@ -15,10 +15,10 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from gossip.core.events import LinkDown, LinkUp, Payload, Received
+from gossip.core.events import Arriving, LinkDown, LinkUp, Payload, Received
 from gossip.core.messages import Message, PeerId
 
-Arrival = Received | LinkUp | LinkDown
+Arrival = Received | Arriving | LinkUp | LinkDown
 
 PayloadLimit = Callable[[PeerId, Message], int]
 """Bytes that a message's payload must have, by what is known locally; -1 when none may come. A payload of any other size

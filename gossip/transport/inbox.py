@@ -178,6 +178,8 @@ class BulkInbox(_Router):
             if socket.get(_RCVMORE):
                 incoming = self._reception.chunk(connection, header, now, owner)
                 received = None if incoming is None else self._take_chunk(connection, incoming)
+                if incoming is not None and received is None:
+                    arrivals += incoming.news(now)
                 if socket.get(_RCVMORE) and not self.refuse_rest():
                     return False
             else:

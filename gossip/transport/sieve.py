@@ -16,7 +16,7 @@ from random import Random
 import numpy as np
 from numpy.typing import NDArray
 
-from gossip.core.events import LinkDown, LinkUp, Payload, Received
+from gossip.core.events import Arriving, LinkDown, LinkUp, Payload, Received
 from gossip.core.messages import Message, PeerId
 
 from .base import Arrival, Transport
@@ -85,6 +85,8 @@ class Sieve:
         for arrival in come:
             if isinstance(arrival, Received):
                 arrivals += self._let_through(arrival, now) if self._faults or self._held else (arrival,)
+            elif isinstance(arrival, Arriving):
+                arrivals += () if self._is_deaf(arrival.sender) else (arrival,)
             else:
                 arrivals += self._link(arrival)
         while self._held and self._held[0][0] <= now:

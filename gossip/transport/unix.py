@@ -215,14 +215,14 @@ class UnixInbox:
             if not got:
                 self._close(fd)
                 return
-            received = self._take(serial, connection, got, now)
+            received = self._take(serial, connection, got, now, arrivals)
             if received is not None:
                 arrivals.append(received)
                 return  # most often there is no more, and of more the descriptor tells
             if self._traffic.received_bytes >= stop_at:
                 return
 
-    def _take(self, serial: int, connection: socket.socket, seen: int, now: float) -> Received | None:
+    def _take(self, serial: int, connection: socket.socket, seen: int, now: float, arrivals: list[Arrival]) -> Received | None:
         """One packet, whose first bytes are in the scratch buffer."""
         end = _LENGTH.size + (_LENGTH.unpack_from(self._scratch)[0] if seen >= _LENGTH.size else _HEADER_MAX)
         if seen < end <= _HEADER_MAX:
@@ -253,7 +253,10 @@ class UnixInbox:
         room = incoming.room()
         got, _, flags, _ = connection.recvmsg_into([self._view[:end], room])
         self._traffic.received_bytes += got - _LENGTH.size
-        return self._reception.filled(serial, incoming, got == end + len(room) and not flags & _TRUNCATED)
+        received = self._reception.filled(serial, incoming, got == end + len(room) and not flags & _TRUNCATED)
+        if received is None:
+            arrivals += incoming.news(now)
+        return received
 
     def _take_ahead(self, serial: int, connection: socket.socket, header: memoryview, end: int) -> None:
         room = self._reception.ahead(serial, header)
