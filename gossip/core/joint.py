@@ -22,7 +22,7 @@ from .digests import digest_of
 from .events import Effect, Part, Send
 from .messages import STATISTICS_BYTES_MAX, Overdue, Partial, PeerId
 from .record import record
-from .serving import MOVING_FACTOR, Server
+from .serving import LOOK_EVERY_S, Server
 from .settings import CoreSettings
 from .shard import ShardRound, Together
 from .timers import Timers
@@ -66,7 +66,6 @@ class Joint:
         self._parts: dict[int, _Given] = {}
         self._given: dict[int, tuple[int, int]] = {}  # attempt that was given, of each shard, to which of the first
         self._asked: Counter[tuple[int, int]] = Counter()  # shard, and the attempt of the first that has asked for it
-        self._collecting_at: dict[int, float] = {}  # when the server of a shard has said last that updates are coming
         self._renewed = -1  # attempt of the first shard that has got more time since others kept something back
 
     @property
@@ -76,7 +75,7 @@ class Joint:
     def begin(self, shards: Sequence[ShardRound]) -> None:
         """A round begins, or the local peer is back in it: some shards may be committed already."""
         self.shards, self.active = shards, self.server.joint
-        self._parts, self._given, self._renewed, self._collecting_at = {}, {}, -1, {}
+        self._parts, self._given, self._renewed = {}, {}, -1
         self._asked.clear()
         self._want()
 
@@ -178,8 +177,11 @@ class Joint:
         lacking = [each for each in self.shards[1:] if each.commit is None and self._part_of(each) is None]
         if self._measured(shard) is None or not lacking:
             return []
-        heard_at = max([self._collecting_at.get(each.index, shard.first_at) for each in lacking])
-        over_at = max(shard.first_at, heard_at) + self._timeout_s(OVERDUE)
+        over_at = shard.first_at + self._timeout_s(OVERDUE)
+        if now >= over_at and self.server.is_moving(shard, now):
+            timer = self.server.timer("lack", shard, now + LOOK_EVERY_S)
+            shard.lack = timer.token
+            return [timer]
         time_is_up = now >= over_at
         effects = self._more_time(now) if time_is_up else []
         for each in lacking:
@@ -201,11 +203,6 @@ class Joint:
         own = points_of(first.together.statistics, len(first.rows))
         fits = own is None or not given.part.peers or points_of(given.part.statistics, len(given.part.peers)) == own
         return given.part if fits else None
-
-    def on_collecting(self, shard: ShardRound, now: float) -> None:
-        """Its server says that the updates that it lacks are coming: nobody keeps anything back."""
-        if now - shard.given_at <= MOVING_FACTOR * self.deadline.cap_s:
-            self._collecting_at[shard.index] = now
 
     # --- what others say --------------------------------------------------------------------------------------------------
 

@@ -230,15 +230,11 @@ class Overdue:
 
 
 @record
-class Collecting:
-    """The server of an attempt has not got all updates yet, and they are coming: do not give it up. Said again while they do."""
+class Receiving:
+    """Payloads of rounds are on their way to me: that is why I have nothing to say yet. Said to all, again while more come."""
 
     lineage: bytes
-    round_id: int
-    shard: int
-    attempt: int
-    parent: bytes  # H of the round before
-    received: int  # bytes of updates so far
+    received: int  # bytes of such payloads in this life
 
 
 @record
@@ -354,7 +350,7 @@ Message: TypeAlias = (
     | Partial
     | Overdue
     | Voucher
-    | Collecting
+    | Receiving
 )
 
 # Messages that travel on the bulk lane, because a payload follows them (or may).

@@ -53,7 +53,6 @@ from .greeting import Greeting
 from .membership import TIMERS, Change, Membership
 from .messages import (
     Ack,
-    Collecting,
     Commit,
     CommitRequest,
     Gossip,
@@ -69,6 +68,7 @@ from .messages import (
     Push,
     PushPull,
     Query,
+    Receiving,
     StateOffer,
     StateRequest,
     Update,
@@ -263,7 +263,7 @@ class Peer:
                 elif type(message) is Ack and self.phase == "draining":
                     self.rounds.elsewhere.heard(message.target, message.progress.step)  # so that nobody stays for it in vain
                 return effects
-            case Push() | Update() | Query() | Commit() | NotMe() | CommitRequest() | Partial() | Overdue() | Collecting():
+            case Push() | Update() | Query() | Commit() | NotMe() | CommitRequest() | Partial() | Overdue() | Receiving():
                 if self.phase == "unprepared" or (kind is Push) == self.topology.rolling or self.confirming.bars(message):
                     return []
                 return self.greeting.again(event, now) + self.rounds.on_message(event, now)

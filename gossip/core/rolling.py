@@ -19,7 +19,21 @@ from .doubts import Doubts
 from .elsewhere import Elsewhere
 from .events import Aggregated, Applied, Arriving, Contributed, Effect, Go, Payload, Received, Report, Send, Token
 from .joint import Joint
-from .messages import Collecting, Commit, CommitRequest, Hello, Message, NotMe, Overdue, Partial, PeerId, Push, Query, Update
+from .messages import (
+    ROUND_MAX,
+    Commit,
+    CommitRequest,
+    Hello,
+    Message,
+    NotMe,
+    Overdue,
+    Partial,
+    PeerId,
+    Push,
+    Query,
+    Receiving,
+    Update,
+)
 from .pace import since_us
 from .parting import Partings
 from .promises import Promises
@@ -173,13 +187,16 @@ class RollingRounds:
 
     def on_message(self, event: Received, now: float) -> list[Effect]:
         sender, message = event.sender, event.message
-        assert isinstance(message, Update | Query | Commit | NotMe | CommitRequest | Partial | Overdue | Collecting)
+        assert isinstance(message, Update | Query | Commit | NotMe | CommitRequest | Partial | Overdue | Receiving)
         if message.lineage != self.settings.lineage:
             return []
         if isinstance(message, CommitRequest):
             return self.log.catch_up(sender, message, self.round_id, self.agreed.lineage.before(message.first))
-        if isinstance(message, Collecting):
-            return self._on_collecting(sender, message, now)
+        if event.payload is not None:
+            self.server.moving.came(event, now)
+        if isinstance(message, Receiving):
+            self.server.moving.told(sender, message.received, now)
+            return []
         self.elsewhere.heard(sender, message.round_id, isinstance(message, Update))
         self.doubts.saw(event)
         if isinstance(message, NotMe):
@@ -220,23 +237,21 @@ class RollingRounds:
         return self.astray.greeted(sender, hello, stance, now)
 
     def on_arriving(self, event: Arriving, now: float) -> list[Effect]:
-        """An update for us, or a result, is on its way. What moves is waited for."""
-        sender, message = event.sender, event.message
-        if not isinstance(message, Update | Commit) or message.lineage != self.settings.lineage:
+        """An update for us, or a result, is on its way. Others hear of it now and then: they are not to give us up."""
+        message, moving = event.message, self.server.moving
+        if self.mode == "off" or not isinstance(message, Update | Commit) or message.lineage != self.settings.lineage:
             return []
-        if message.round_id != self.round_id or message.shard >= len(self._shards):
+        moving.grew(event, now)
+        if isinstance(message, Commit) and message.round_id == self.round_id and message.shard < len(self._shards):
+            shard = self._shards[message.shard]
+            if shard.result is None or event.received < shard.result.received:
+                shard.result = Transfer.begun(event.nbytes, event.received, now)
+            shard.result.grew(event.received, now)
+        if not moving.is_to_be_told(now):
             return []
-        shard = self._shards[message.shard]
-        if shard.commit is not None:
-            return []
-        if isinstance(message, Update):
-            ours = shard.server(message.attempt) == self.local and message.attempt >= shard.attempt and sender in self.roster
-            return self.server.on_arriving(shard, event, message.attempt, now) if ours and self.mode == "active" else []
-        if shard.result is None or event.received < shard.result.received:
-            shard.result = Transfer.begun(event.nbytes, event.received, now)
-        shard.result.grew(event.received, now)
-        moves = shard.result.ends_at(now) - now <= self.deadline.cap_s
-        return self.server.more_time(shard, now) if moves and self.mode == "active" else []
+        moving.told(self.local, moving.total, now)
+        told = Receiving(self.settings.lineage, min(moving.total, ROUND_MAX))
+        return [Send(peer, told) for peer in self.roster if peer != self.local and not self.skip_reason(peer)]
 
     def on_progress(self, peer: PeerId, step: int, now: float) -> list[Effect]:
         """An ack tells how many rounds a peer's trainer has applied: more than we know of means that we have missed some."""
@@ -299,19 +314,6 @@ class RollingRounds:
         effects = spread(self.local, self.view, self.roster, commit, payload) if serves else []
         return effects + self._hold(shard, commit, payload, False, now)
 
-    def _on_collecting(self, sender: PeerId, said: Collecting, now: float) -> list[Effect]:
-        """The server of our attempt says that the updates that it lacks are coming."""
-        here = said.round_id == self.round_id and said.parent == self.chain and said.shard < len(self._shards)
-        if self.mode != "active" or not here:
-            return []
-        shard = self._shards[said.shard]
-        serves = said.attempt == shard.attempt and shard.server(said.attempt) == sender
-        if shard.commit is not None or not serves or said.received <= shard.told:
-            return []
-        shard.told = said.received
-        self.joint.on_collecting(shard, now)
-        return self.server.more_time(shard, now)
-
     def _on_not_me(self, sender: PeerId, notice: NotMe, now: float) -> list[Effect]:
         if notice.round_id > self.round_id:
             return self.astray.not_kept(sender, notice, now) if self.mode != "off" else []
@@ -364,7 +366,9 @@ class RollingRounds:
         match timer.what:
             case "give_up":
                 shard.give_up = None
-                return self.doubts.give_up(shard, now) if timer.attempt == shard.attempt else []
+                if timer.attempt != shard.attempt:
+                    return []
+                return self.server.more_time(shard, now) or self.doubts.give_up(shard, now)
             case "grace":
                 shard.grace = None
                 return self.server.maybe_close(shard, now) if timer.attempt == shard.serving else []
@@ -384,6 +388,7 @@ class RollingRounds:
     def _begin(self, now: float) -> list[Effect]:
         self.mode = "active" if self.local in self.roster else "following"
         plan = self.topology(self.agreed.electorate(), self.round_id, self.settings.seed, shards=len(self.sizes))
+        self.server.moving.fair_bytes_per_s = 4 * max(self.sizes, default=0) / self.deadline.cap_s
         self._shards = self.astray.shards = [ShardRound(index, order) for index, order in enumerate(plan.servers)]
         self._own, self.astray.began_at = None, now
         common = (self.round_id, self.roster, self.agreed.begin(), self.chain)

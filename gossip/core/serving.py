@@ -9,8 +9,8 @@ from typing import Any, Literal
 from gossip.topologies.base import Roster
 
 from .deadline import Deadline
-from .events import Aggregate, Aggregated, Arriving, Effect, Payload, Report, Row, Send, SetTimer
-from .messages import Charge, Collecting, Commit, PeerId, Query, Update
+from .events import Aggregate, Aggregated, Effect, Payload, Report, Row, Send, SetTimer
+from .messages import Charge, Commit, PeerId, Query, Update
 from .parting import Partings
 from .punctuality import Punctuality
 from .quorum import needed_by_rule, quorum_of
@@ -18,19 +18,19 @@ from .record import record
 from .settings import CoreSettings
 from .shard import ShardRound, Together
 from .timers import Timers
-from .transfers import Transfer
+from .transfers import Moving
 
 CLOSE_BEFORE_GIVING_UP = 0.7
 """Of the round timeout: a server closes before its participants give up on it."""
 
-MOVING_FACTOR = 3.0
-"""Of the most that a round may wait: so long is waited for updates that are on their way, and for a server that collects them."""
-
-TELL_EVERY_S = 0.3
-"""How often those who wait are told that updates are coming."""
+MOVING_FACTOR = 6.0
+"""Of the most that a round may wait without anything that moves: so long, at most, while something does."""
 
 LOOK_EVERY_S = 0.25
-"""How often a server looks whether they still are, once the grace is over."""
+"""How often is looked whether it still does."""
+
+BACK_OFF_MAX = 3
+"""Doublings of the time that a server has, one each time that all of them had their turn."""
 
 PULSE_S = 0.1
 """Whoever serves wants to find out that it was stopped before the others' heartbeats do: it has a timer that is so near."""
@@ -68,7 +68,7 @@ class Server:
         is_gone: Callable[[PeerId], bool],
     ) -> None:
         self.local, self.settings, self.timers, self.deadline = local, settings, timers, deadline
-        self.punctuality = Punctuality(deadline)
+        self.punctuality, self.moving = Punctuality(deadline), Moving()
         self.skip_reason, self.joining, self.partings, self.is_gone = skip_reason, joining, partings, is_gone
         self.round_id = 0
         self.roster = Roster(())
@@ -155,17 +155,27 @@ class Server:
     def give_time(self, shard: ShardRound, now: float) -> list[Effect]:
         """The server of the attempt that we are at has its time from now on."""
         if shard.given_to != shard.attempt:
-            shard.given_to, shard.given_at, shard.told = shard.attempt, now, -1
+            shard.given_to, shard.given_at = shard.attempt, now
         where = (self.round_id, shard.index, shard.attempt)
-        timer = self.timers.set(now + self.deadline.round_timeout_s(), RoundTimer("give_up", *where))
+        # Who has given up on everybody once is too impatient for the load that this makes.
+        turns = min(shard.attempt // len(shard.order), BACK_OFF_MAX)
+        timer = self.timers.set(now + self.deadline.round_timeout_s() * 2**turns, RoundTimer("give_up", *where))
         before, shard.give_up = shard.give_up, timer.token
         return [*self.timers.cancel(before), timer]
 
+    def is_moving(self, shard: ShardRound, now: float) -> bool:
+        """Whether somebody on whom this round depends is being sent payloads, as fast as can be asked: then it is not for lack of
+        will that a result is not here. Nothing moves for ever."""
+        bound = now - shard.given_at <= MOVING_FACTOR * self.deadline.cap_s
+        return bound and any(self.moving.is_busy(peer, now) for peer in self.roster if not self.punctuality.is_slow(peer))
+
     def more_time(self, shard: ShardRound, now: float) -> list[Effect]:
-        """The server of the attempt that we are at does something, so its time begins anew; but not for ever."""
-        if shard.give_up is None or now - shard.given_at > MOVING_FACTOR * self.deadline.cap_s:
+        """The time of the server of our attempt is over. It gets more as long as something moves."""
+        if not self.is_moving(shard, now):
             return []
-        return self.give_time(shard, now)
+        timer = self.timers.set(now + LOOK_EVERY_S, RoundTimer("give_up", self.round_id, shard.index, shard.attempt))
+        shard.give_up = timer.token
+        return [timer]
 
     def serve(self, shard: ShardRound, attempt: int, now: float) -> list[Effect]:
         """Starts to serve an attempt. For a later one we ask around: somebody may hold a commit of an earlier."""
@@ -187,7 +197,6 @@ class Server:
         if not shard.answers:
             shard.first_at = now
         shard.answers[sender] = (update, payload)
-        shard.arriving.pop((sender, update.attempt), None)
         if sender != self.local:  # the own one is here without having travelled
             self.punctuality.came(update, shard.first_at, now)
         return self.maybe_close(shard, now)
@@ -224,29 +233,12 @@ class Server:
         return [timer]
 
     def _are_coming(self, shard: ShardRound, missing: Sequence[PeerId], now: float) -> bool:
-        """Whether the update of somebody whom we wait for moves, so that it will be here in time."""
+        """Whether somebody whom we wait for sends, so that its update will be in time, or still receives what comes before. The
+        update may wait behind another payload."""
         until = shard.first_at + MOVING_FACTOR * self.deadline.cap_s
-        transfers = [shard.arriving.get((p, shard.attempt)) for p in missing if not self.punctuality.is_slow(p)]
-        return any(transfer is not None and transfer.ends_at(now) <= until for transfer in transfers)
-
-    def on_arriving(self, shard: ShardRound, event: Arriving, attempt: int, now: float) -> list[Effect]:
-        """An update for an attempt of ours is on its way. Those who have sent theirs hear of it now and then."""
-        transfer = shard.arriving.get((event.sender, attempt))
-        if transfer is None or event.received < transfer.received:
-            shard.arriving[event.sender, attempt] = Transfer.begun(event.nbytes, event.received, now)
-        else:
-            transfer.grew(event.received, now)
-        if not shard.tell_at:
-            shard.tell_at = now + TELL_EVERY_S
-        if now < shard.tell_at or attempt != shard.attempt or shard.ticket is not None:
-            return []
-        came = sum([payload.nbytes for _, payload in shard.answers.values() if payload is not None])
-        received = came + sum([transfer.received for (_, of), transfer in shard.arriving.items() if of == attempt])
-        if received <= shard.said:
-            return []
-        shard.tell_at, shard.said = now + TELL_EVERY_S, received
-        told = Collecting(self.settings.lineage, self.round_id, shard.index, attempt, self.parent, received)
-        return [Send(peer, told) for peer in self.expected() if peer != self.local]
+        waited_for = [peer for peer in missing if not self.punctuality.is_slow(peer)]
+        moving = self.moving
+        return now < until and any(moving.is_sending(peer, until, now) or moving.is_busy(peer, now) for peer in waited_for)
 
     def _patience_s(self, shard: ShardRound, expected: int, missing: Sequence[PeerId]) -> float:
         """How long after the first update the last one may come; longer while the rule has too few to work with."""

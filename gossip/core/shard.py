@@ -54,7 +54,6 @@ class ShardRound:
     again: Token | None = None  # fires when it serves once more
     given_to: int = -1  # the attempt whose server has its time
     given_at: float = 0.0  # since when
-    told: int = -1  # how many bytes of updates it has said that it had
     result: Transfer | None = None  # a commit that is on its way here
 
     # As a server: what has come for the attempt served.
@@ -67,9 +66,6 @@ class ShardRound:
     ticket: int | None = None  # the rule is running
     together: Together | None = None
     lack: Token | None = None  # fires when what others have measured should be here
-    arriving: dict[tuple[PeerId, int], Transfer] = field(default_factory=dict)  # updates, of attempts, that are on their way
-    tell_at: float = 0.0  # when the others are to be told that they are
-    said: int = 0  # how many bytes they were told of
     blamed: int = -1  # attempt of the first shard whose server had this one handed on last
 
     doubted: set[PeerId] = field(default_factory=set)  # who has handed us results that we doubt
@@ -85,7 +81,6 @@ class ShardRound:
     def serve(self, attempt: int) -> None:
         """Starts collecting for ``attempt``; what came for an earlier one was sent under a promise that no longer binds."""
         self.serving, self.answers, self.rows, self.ticket, self.together = attempt, {}, (), None, None
-        self.arriving = {key: transfer for key, transfer in self.arriving.items() if key[1] >= attempt}
 
     @property
     def turn(self) -> dict[str, int]:
@@ -159,7 +154,7 @@ class ShardRound:
 
     def hold(self, commit: Commit, payload: Payload | None, made_here: bool) -> None:
         self.commit, self.payload, self.made_here = commit, payload, made_here
-        self.answers, self.rows, self.together, self.arriving, self.result = {}, (), None, {}, None
+        self.answers, self.rows, self.together, self.result = {}, (), None, None
         self.give_up = self.grace = self.query = self.pulse = self.lack = self.again = None
 
     def tokens(self) -> tuple[Token | None, ...]:

@@ -8,8 +8,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .events import Arriving, Received
+from .messages import Message, PeerId
+
 WINDOW_S = 0.5
 """The speed is that of the last window: one that began fast and trickles now is found out after it."""
+TELL_EVERY_S = 0.3
+"""How often the others hear that payloads come here."""
+BUSY_S = 1.0
+"""For how long that counts: payloads come one after the other, with pauses in between."""
+FORGOTTEN_S = 2.0
+"""A word that is older says nothing of the speed."""
 
 
 @dataclass(slots=True)
@@ -41,3 +50,64 @@ class Transfer:
             return now
         came = self.received - had
         return now + (self.nbytes - self.received) * elapsed / came if came else float("inf")
+
+
+class Moving:
+    """Who sends us payloads of rounds just now, and who says that it is being sent some.
+
+    Attributes:
+        total: Bytes of such payloads that have come here.
+        fair_bytes_per_s: Who receives less does not move: at that speed a payload takes as long as a round may wait for nothing.
+    """
+
+    def __init__(self) -> None:
+        self.total = 0
+        self.fair_bytes_per_s = 0.0
+        self._last: dict[PeerId, tuple[Message, Transfer]] = {}  # a peer sends us one after the other
+        self._came_at: dict[PeerId, float] = {}
+        self._tell_at = float("-inf")
+        self._told: dict[PeerId, tuple[float, int]] = {}  # how much others have received, and when they said so
+        self._busy_at: dict[PeerId, float] = {}
+
+    def grew(self, event: Arriving, now: float) -> None:
+        known = self._last.get(event.sender)
+        if known is not None and known[0] == event.message and event.received >= known[1].received:
+            self.total += event.received - known[1].received
+            known[1].grew(event.received, now)
+        else:
+            self.total += event.received
+            self._last[event.sender] = event.message, Transfer.begun(event.nbytes, event.received, now)
+
+    def came(self, event: Received, now: float) -> None:
+        """A payload is complete. Of the next one nothing may be known yet."""
+        _, known = self._last.pop(event.sender, (None, None))
+        if event.payload is not None:
+            self.total += event.payload.nbytes - (known.received if known is not None else 0)
+        self._came_at[event.sender] = now
+
+    def is_sending(self, peer: PeerId, until: float, now: float) -> bool:
+        """Whether a payload of this peer will be complete by ``until``, or was a moment ago."""
+        if (known := self._last.get(peer)) is not None:
+            return known[1].ends_at(now) <= until
+        return now - self._came_at.get(peer, float("-inf")) <= WINDOW_S
+
+    def is_to_be_told(self, now: float) -> bool:
+        """Whether the others have not been told lately that payloads come here."""
+        if now < self._tell_at:
+            return False
+        self._tell_at = now + TELL_EVERY_S
+        return True
+
+    def told(self, peer: PeerId, received: int, now: float) -> None:
+        """``peer``, or this one, has received so much. Trickles count for nothing."""
+        at, before = self._told.get(peer, (float("-inf"), 0))
+        if received <= before and peer in self._told:
+            return
+        fair = now - at > FORGOTTEN_S or received - before >= self.fair_bytes_per_s * (now - at)
+        self._told[peer] = now, received
+        if fair:
+            self._busy_at[peer] = now
+
+    def is_busy(self, peer: PeerId, now: float) -> bool:
+        """Whether it is being sent payloads."""
+        return now - self._busy_at.get(peer, float("-inf")) <= BUSY_S

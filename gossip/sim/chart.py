@@ -150,8 +150,8 @@ def say(message: Message) -> str:
         case messages.Overdue():
             where = f"r{message.round_id}{_shard(message.shard)}{_attempt(message.attempt)}"
             return f"Overdue {where}{', time is up' if message.time_is_up else ''}"
-        case messages.Collecting(_, round_id, shard, attempt, _, received):
-            return f"Collecting r{round_id}{_shard(shard)}{_attempt(attempt)} has {received} bytes"
+        case messages.Receiving():
+            return f"Receiving, {message.received} bytes so far"
         case messages.NotMe(_, asked, shard, attempt, round_id):
             return f"NotMe r{asked}{_shard(shard)}{_attempt(attempt)}, I am at r{round_id}"
         case messages.CommitRequest(_, first, attempt):

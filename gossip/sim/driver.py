@@ -107,6 +107,8 @@ class Swarm(Timeline, Generic[C]):
         self.hooks = Hooks()
         self.outgoing: Outgoing | None = None
         self._dice: dict[PeerId, random.Random] = {}  # of a peer in all its lives
+        self.copies_per_s = 0.0  # bytes of payloads that a node copies in a second; 0.0: that takes no time
+        self.travel_s = 0.0  # that the payloads of a round need on links and in nodes
         self.deliveries = 0
         self.deliveries_max, self.too_many = DELIVERIES_MAX, _too_many
         self.handling: Event | None = None

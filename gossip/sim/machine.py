@@ -23,6 +23,7 @@ class Machine:
         handling_ns: What the node needs for one event; meanwhile others wait. 0: events take no time.
         late_ns: How much later than asked every timer fires.
         free_at_ns: When the node has handled what it took up last.
+        copied_ns: When the node has taken in the payloads that have come.
         waited: How many events had to wait for that.
         true: Its clock shows the world's time, as most do: saves the arithmetic.
     """
@@ -31,6 +32,7 @@ class Machine:
     handling_ns: int = 0
     late_ns: int = 0
     free_at_ns: int = 0
+    copied_ns: int = 0
     waited: int = 0
     rate: float = 1.0
     _since_ns: int = 0  # when the clock got its present rate

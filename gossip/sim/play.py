@@ -221,7 +221,7 @@ class _Pace:
     def __init__(self, schedule: Schedule, swarm: Swarm[Peer]) -> None:
         self._since = swarm.now
         self._from = _reached(swarm, schedule.compute_s[0])
-        self._round_s = schedule.compute_s[1] + schedule.rule_s + AT_ONCE_S
+        self._round_s = schedule.compute_s[1] + schedule.rule_s + schedule.travel_s + AT_ONCE_S
         self._compute_s = schedule.compute_s[0]
 
     def judge(self, swarm: Swarm[Peer]) -> None:
@@ -263,6 +263,7 @@ def circumstances(schedule: Schedule) -> Circumstances:
         two_faced=two_faced,
         lies=[fault.lie for fault in node_lies],
         forgetting=any(isinstance(fault, FORGETTING) for fault in schedule.faults),
+        faultless=not schedule.faults and not schedule.joins_s,
         unborne=schedule.aggregator == "mean" and bool(liars) and tolerated(schedule) > 0,
     )
 
@@ -323,8 +324,8 @@ def make_swarm(schedule: Schedule, nemesis: Nemesis) -> Swarm[Peer]:
             piece_bytes=schedule.piece_bytes,
         )
 
-    network = Network(LinkModel(delay_s=schedule.delay_s))
-    return Swarm(
+    network = Network(LinkModel(delay_s=schedule.delay_s, bytes_per_s=schedule.bytes_per_s or None))
+    swarm = Swarm(
         make_core,
         schedule.peers,
         schedule.seed,
@@ -334,6 +335,9 @@ def make_swarm(schedule: Schedule, nemesis: Nemesis) -> Swarm[Peer]:
         stable_addresses=schedule.stable_addresses,
         absent=schedule.absent,
     )
+    swarm.copies_per_s = schedule.copies_per_s
+    swarm.travel_s = schedule.travel_s
+    return swarm
 
 
 def tolerated(schedule: Schedule) -> int:

@@ -47,6 +47,8 @@ class Schedule:
         stable_addresses: Who is started again has the addresses that it had.
         prepare_s: Time that the trainer of one who is started again takes until it has a model; its node is there at once.
         server_weights: How often peers serve, as in the settings of a run: ``0:4,2:2``.
+        bytes_per_s: What each link carries of payloads, each way; 0: they take no time. A number of the toy model has 4 bytes.
+        copies_per_s: Bytes of payloads that a node takes in in a second, one after the other; 0: they take no time.
         joins_s: When newcomers are started, whose ids come behind those of ``peers``: each finds the others by way of the folder
             of addresses.
         piece_bytes: Of a piece of the toy model's state. A float32 element has 4.
@@ -77,6 +79,8 @@ class Schedule:
     prepare_s: float = 0.001
     piece_bytes: int = PIECE_BYTES
     server_weights: str = ""
+    bytes_per_s: float = 0.0
+    copies_per_s: float = 0.0
     joins_s: tuple[float, ...] = ()
 
     @property
@@ -88,6 +92,14 @@ class Schedule:
     def absent(self) -> tuple[int, ...]:
         """Who of the run's first peers is not there when it starts."""
         return tuple(sorted({fault.peer for fault in self.faults if isinstance(fault, LateStart | NeverStarts)}))
+
+    @property
+    def travel_s(self) -> float:
+        """What the updates and results of a round need, at most, on a link and to be taken in."""
+        nbytes = 4 * sum(self.shards)
+        on_link_s = nbytes / self.bytes_per_s if self.bytes_per_s else 0.0
+        taken_in_s = self.everybody * nbytes / self.copies_per_s if self.copies_per_s else 0.0
+        return 2.0 * (on_link_s + taken_in_s)
 
     @property
     def weighted_topology(self) -> str:

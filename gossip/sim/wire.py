@@ -9,10 +9,11 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from gossip.core.digests import digests_of
-from gossip.core.events import Event, Payload, Received, Send
+from gossip.core.events import Arriving, Event, Payload, Received, Send
 from gossip.core.messages import BULK_MESSAGES, Commit, Envelope, PeerId, StateOffer
 from gossip.errors import Malformed
 from gossip.lying import Letter
+from gossip.transport.assembly import TOLD_EVERY_S
 from gossip.transport.chunks import bytes_of, checksum
 from gossip.transport.codec import decode, encode
 
@@ -26,6 +27,7 @@ from .toy_trainer import payload_of
 _BULK = frozenset(BULK_MESSAGES)
 _RUNNING = frozenset({"up", "paused"})
 WORD = 2**64 - 1
+TOLD_EVERY_NS = to_ns(TOLD_EVERY_S)
 KNOWN_MAX = 512  # decoded messages that are kept, since most are sent to several peers
 
 Outgoing = Callable[[PeerId, PeerId, Envelope, Payload | None], Iterable[Letter]]
@@ -42,6 +44,7 @@ class Surroundings(Protocol):
     now_ns: int
     run: bytes
     encoded: bool
+    copies_per_s: float
     outgoing: Outgoing | None
 
     def at_ns(self, t_ns: int, act: Callable[..., None], *arguments: Any) -> None: ...
@@ -115,8 +118,11 @@ class Wire:
                 return
             if waiting_s > 0.0:
                 note("queued", sender, to, said)
-            lane.free_at_ns = max(leaves_ns, lane.free_at_ns) + to_ns(payload.nbytes / model.bytes_per_s)
-            leaves_ns = lane.free_at_ns
+            begins_ns = max(leaves_ns, lane.free_at_ns)
+            leaves_ns = lane.free_at_ns = begins_ns + to_ns(payload.nbytes / model.bytes_per_s)
+            if leaves_ns - begins_ns > TOLD_EVERY_NS and type(said) is Envelope:
+                under_way = _UnderWay(said, payload.nbytes, begins_ns, leaves_ns, lane, lane.to_incarnation, lane.breaks)
+                swarm.at_ns(begins_ns + TOLD_EVERY_NS, self._tell, under_way, to)
         if delay_s > network.default.delay_s[1]:
             note("delayed", sender, to, said)
         if fate.spiked:
@@ -142,6 +148,18 @@ class Wire:
             if network.fifo:
                 arrives_ns = lane.arrives_ns[bulk] = max(arrives_ns, lane.arrives_ns[bulk])
             swarm.at_ns(arrives_ns, self._arrive, *trip)
+
+    def _tell(self, under_way: _UnderWay, to: PeerId) -> None:
+        """The receiver's transport says how much of a payload has come, now and then."""
+        swarm, said, lane = self.swarm, under_way.said, under_way.lane
+        host, now_ns = swarm.hosts[to], swarm.now_ns
+        if now_ns >= under_way.ends_ns or lane.breaks != under_way.breaks or host.incarnation != under_way.incarnation:
+            return
+        if host.state == "up" and (said.sender, to) not in swarm.network.cuts and self._expects(host, said, under_way.nbytes):
+            share = (now_ns - under_way.begins_ns) / (under_way.ends_ns - under_way.begins_ns)
+            received = int(share * under_way.nbytes)
+            swarm.deliver(host, Arriving(said.sender, said.incarnation, said.message, received, under_way.nbytes))
+        swarm.at_ns(now_ns + TOLD_EVERY_NS, self._tell, under_way, to)
 
     def _note(self, what: str, sender: PeerId, to: PeerId, said: Envelope | bytes) -> None:
         """Counts what befalls a message, and tells whoever looks on."""
@@ -190,7 +208,18 @@ class Wire:
         if payload is not None and not self._takes(host, envelope, payload):
             self._note("unwanted_payload", source, to, sent)
             return
-        swarm.deliver(host, Received(sender, envelope.incarnation, envelope.message, payload), said)
+        event = Received(sender, envelope.incarnation, envelope.message, payload)
+        if swarm.copies_per_s and payload is not None:
+            machine = host.machine
+            machine.copied_ns = max(swarm.now_ns, machine.copied_ns) + to_ns(payload.nbytes / swarm.copies_per_s)
+            swarm.at_ns(machine.copied_ns, self._copied, host, event, said, (lane, breaks))
+            return
+        swarm.deliver(host, event, said)
+
+    def _copied(self, host: Host[Any], event: Received, said: bytes | None, connection: tuple[Lane, int]) -> None:
+        """The node has copied and hashed a payload, chunk by chunk between other things."""
+        if connection[0].breaks == connection[1] and host.state in _RUNNING:
+            self.swarm.deliver(host, event, said)
 
     def _read(self, data: bytes) -> Envelope | None:
         """None: malformed."""
@@ -206,6 +235,10 @@ class Wire:
     @staticmethod
     def _takes(host: Host[Any], envelope: Envelope, payload: Payload) -> bool:
         """What the transports' gate lets in."""
+        return Wire._expects(host, envelope, payload.nbytes)
+
+    @staticmethod
+    def _expects(host: Host[Any], envelope: Envelope, nbytes: int) -> bool:
         message = envelope.message
         if type(message) not in _BULK:
             return False
@@ -213,7 +246,7 @@ class Wire:
             return True
         limit = host.payload_limit(envelope.sender, message)
         wanted = message.nbytes if type(message) is StateOffer else limit
-        return limit >= 0 and payload.nbytes <= limit and payload.nbytes == wanted
+        return limit >= 0 and nbytes <= limit and nbytes == wanted
 
 
 def _chance(lot: int, number: int) -> float:
@@ -222,6 +255,18 @@ def _chance(lot: int, number: int) -> float:
     mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & WORD
     mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & WORD
     return (mixed ^ (mixed >> 31)) / 2.0**64
+
+
+class _UnderWay(NamedTuple):
+    """A payload on a link that takes time for it."""
+
+    said: Envelope
+    nbytes: int
+    begins_ns: int
+    ends_ns: int
+    lane: Lane
+    incarnation: int
+    breaks: int
 
 
 class _Fate(NamedTuple):

@@ -33,6 +33,7 @@ from .evidence import (
     TheAccusedHear,
 )
 from .exchange import TakesWhatItWasPushed
+from .fault_free import NothingGoesWrong
 from .fetching import AsksForWhatIsMissing, FetchesInMeasure, GivesInMeasure
 from .handing_on import GivesWhatIsAskedFor, HandsOnWhatItHolds, TakesWhatWasCommitted
 from .hearing import Hearing
@@ -160,6 +161,7 @@ def every_checker(circumstances: Circumstances | None = None) -> list[Onlooker]:
         TakesAStateInstead(c),
         NobodyStarves(disturbances, c),
         StopEnds(disturbances, c),
+        NothingGoesWrong(c),
     ]
 
 

@@ -24,7 +24,7 @@ class Violation(AssertionError):
     """An invariant does not hold.
 
     Attributes:
-        invariant: its number, ``"S1"`` .. ``"S17"``, ``"L1"`` .. ``"L7"``.
+        invariant: its number, ``"S1"`` .. ``"S17"``, ``"L1"`` .. ``"L8"``.
         peer: where it was seen.
         now_s: virtual time, seconds.
         text: what is the case and what should be.
@@ -99,6 +99,7 @@ class Circumstances:
         lies: what they say (the names of ``gossip.lies``): each excuses what the sets above say, and no more.
         forgetting: some are killed and started again, and know nothing of what they promised; or their trainer hangs, so that
             they have no update of their own to compare a result with, and are passed over while they hold one.
+        faultless: nothing at all is done to them.
         unborne: the rule bears fewer liars than the run is told of: most may refuse what an honest server has made.
     """
 
@@ -108,6 +109,7 @@ class Circumstances:
     lies: frozenset[str] = frozenset()
     forgetting: bool = False
     unborne: bool = False
+    faultless: bool = False
 
     @staticmethod
     def of(
@@ -118,9 +120,10 @@ class Circumstances:
         lies: Collection[str] = (),
         forgetting: bool = False,
         unborne: bool = False,
+        faultless: bool = False,
     ) -> Circumstances:
         """Some lies fork the history like a network that loses commits."""
-        found = Circumstances(frozenset(liars), forks, frozenset(two_faced), frozenset(lies), forgetting, unborne)
+        found = Circumstances(frozenset(liars), forks, frozenset(two_faced), frozenset(lies), forgetting, unborne, faultless)
         return replace(found, forks=forks or found.forking_lies)
 
     @property

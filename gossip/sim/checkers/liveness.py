@@ -121,7 +121,7 @@ class RoundLiveness(Liveness):
         settings = settings_of(swarm)
         if settings is None:
             return 0.0
-        return converged_after_s(settings.membership, len(swarm.hosts)) + 2.0 * settings.rounds.round_timeout_s
+        return converged_after_s(settings.membership, len(swarm.hosts)) + 2.0 * settings.rounds.round_timeout_s + 4.0 * swarm.travel_s
 
     def participants(self, swarm: Swarm[Any]) -> list[tuple[PeerId, Peer]]:
         """Who runs and goes on; nobody when too few are left for a round anywhere."""
@@ -167,7 +167,7 @@ class RoundsGoOn(RoundLiveness):
         core = peer_core(swarm, peer)
         if before is None or core is None or self._settled_at is None or before < max(self._settled_at, self._last_life_at):
             return
-        most_s = 2.0 * core.rounds.deadline.round_timeout_s()
+        most_s = 2.0 * core.rounds.deadline.round_timeout_s() + swarm.travel_s
         self.judged += 1
         if swarm.now - before > most_s:
             text = f"applies round {effect.round_id} {swarm.now - before:.2f} s after the one before; at most {most_s:.2f} s"
@@ -179,7 +179,7 @@ class RoundsGoOn(RoundLiveness):
                 where = f"{core.phase} in round {core.rounds.round_id}"
                 return peer, f"it has applied {self._applied[peer]} rounds in the calm, and is {where}"
             since_s = max(self._applied_at[peer], self._settled_at or 0.0, self._last_life_at)
-            if self._settled_at is not None and swarm.now - since_s > 2.0 * core.rounds.deadline.round_timeout_s():
+            if self._settled_at is not None and swarm.now - since_s > 2.0 * core.rounds.deadline.round_timeout_s() + swarm.travel_s:
                 return peer, f"it has applied nothing for {swarm.now - since_s:.2f} s, and is in round {core.rounds.round_id}"
         return None
 

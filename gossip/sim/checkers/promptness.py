@@ -184,7 +184,7 @@ class OverWhenAllIsThere(Checker):
         text = (
             f"round {round_id} was over {waited_s:.2f} s after the last update of {list(roster)} was there, with nobody missing"
         )
-        self.demand(waited_s <= AT_ONCE_S, swarm, peer, text)
+        self.demand(waited_s <= AT_ONCE_S + swarm.travel_s, swarm, peer, text)
 
     def _is_settled(self, swarm: Swarm[Any], roster: tuple[PeerId, ...]) -> bool:
         """Whether everybody runs, undisturbed, reaches a quorum, and skips exactly those whom it does not reach."""
@@ -247,7 +247,7 @@ class NobodyIsStuck(Checker):
         well_since = max(self._well_since, self.disturbances.calm_since(swarm))
         for other, core in cores.items():
             stuck_s = swarm.now - max(self._applied_at[other], well_since)
-            most_s = 2.0 * core.rounds.deadline.round_timeout_s()
+            most_s = 2.0 * core.rounds.deadline.round_timeout_s() + swarm.travel_s
             self.judged += 1
             if stuck_s > most_s + LOOK_EVERY_S:
                 where = f"has been in round {core.rounds.round_id} for {stuck_s:.2f} s with nothing in its way"
@@ -311,7 +311,7 @@ class AsksForWhatItLacks(Checker):
             text = (
                 f"was told {waited_s:.2f} s ago that others are beyond round {rounds.round_id}, and has asked for nothing since"
             )
-            self.demand(waited_s <= ASKED_WITHIN_S, swarm, peer, text)
+            self.demand(waited_s <= ASKED_WITHIN_S + swarm.travel_s, swarm, peer, text)  # what is on its way is not asked for
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
         self._told_at.pop(peer, None)

@@ -1,0 +1,64 @@
+"""Payloads that take time on links and in nodes: without a fault every commit has everybody, and nobody is suspected (L8)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gossip.core.punctuality import Punctuality
+from gossip.core.serving import Server
+from gossip.sim.play import run
+from gossip.sim.schedule import Schedule
+
+LARGE = Schedule(1, peers=2, shards=(8, 8), compute_s=(0.05, 0.1), active_s=60.0, duration_s=60.0, round_timeout_s=10.0)
+"""32 bytes a shard: over a link of 30 bytes/s an update takes 1.1 s, and a round four of these."""
+SPEEDS = [(1000.0, 0.0), (30.0, 0.0), (0.0, 300.0), (100.0, 300.0), (6.0, 0.0)]
+
+
+@pytest.mark.parametrize(("bytes_per_s", "copies_per_s"), SPEEDS)
+@pytest.mark.parametrize("peers", [2, 4, 8])
+def test_without_a_fault_large_updates_are_all_in_every_commit(peers: int, bytes_per_s: float, copies_per_s: float) -> None:
+    outcome = run(replace(LARGE, peers=peers, bytes_per_s=bytes_per_s, copies_per_s=copies_per_s))
+    assert outcome.violation is None, outcome.violation
+    assert outcome.judged["L8"] > 0
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_nor_where_shards_decide_together(seed: int) -> None:
+    together = replace(LARGE, seed=seed, peers=6, shards=(4, 4, 4), aggregator="geometric_median", bytes_per_s=20.0)
+    outcome = run(together)
+    assert outcome.violation is None, outcome.violation
+
+
+def test_l8_a_grace_from_lags_alone_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it was: of two, the own update has no lag, and the other's is late for ever."""
+    monkeypatch.setattr(Punctuality, "patience_s", lambda self, missing: self._deadline.grace_s())
+    monkeypatch.setattr(Server, "_are_coming", lambda self, shard, missing, now: False)
+    take = Server.take
+
+    def observed(self, shard, sender, update, payload, now):  # type: ignore[no-untyped-def]
+        if sender == self.local:
+            self.deadline.observe(0.0)
+        return take(self, shard, sender, update, payload, now)
+
+    monkeypatch.setattr(Server, "take", observed)
+    violation = run(replace(LARGE, bytes_per_s=100.0, compute_s=(0.05, 0.3))).violation
+    assert violation is not None
+    assert violation.invariant == "L8"
+
+
+def test_l8_a_server_that_does_not_see_what_is_on_its_way_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both shards' updates come over one link, one behind the other, where one server has both turns."""
+    monkeypatch.setattr(Server, "_are_coming", lambda self, shard, missing, now: False)
+    violation = run(replace(LARGE, bytes_per_s=30.0)).violation
+    assert violation is not None
+    assert violation.invariant == "L8"
+
+
+def test_l8_giving_up_a_server_that_collects_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A round takes longer than the round timeout, and something moves all the time."""
+    monkeypatch.setattr(Server, "more_time", lambda self, shard, now: [])
+    violation = run(replace(LARGE, peers=4, bytes_per_s=6.0)).violation
+    assert violation is not None
+    assert violation.invariant == "L8"
