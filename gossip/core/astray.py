@@ -21,6 +21,7 @@ from .settings import CoreSettings
 from .shard import ShardRound
 from .sides import Sides
 from .timers import Timers
+from .transfers import MOVING_FACTOR, Moving
 from .view import View
 
 BEHIND_SHARE = 0.25
@@ -59,7 +60,7 @@ class Astray:
         view: View,
         deadline: Deadline,
     ) -> None:
-        self.deadline = deadline
+        self.deadline, self.moving = deadline, Moving()
         self.local, self.settings, self.lineage, self.timers, self.view = local, settings, lineage, timers, view
         self.sides = Sides(local, settings, lineage)
         self.lost_track: tuple[PeerId, str] | None = None
@@ -112,13 +113,16 @@ class Astray:
 
     def _behind_after_s(self) -> float:
         """How long the commits between have to come by themselves: large ones take a share of the round."""
-        return max(self.settings.rounds.behind_after_s, BEHIND_SHARE * self.deadline.usual_round_s())
+        share_s = min(BEHIND_SHARE * self.deadline.usual_round_s(), LOOK_EVERY_S) if self.moving.takes_time else 0.0
+        return max(self.settings.rounds.behind_after_s, share_s)
 
     def _are_coming(self, now: float) -> bool:
-        """Whether each commit that is lacking is on its way here already."""
+        """Whether each commit that is lacking is on its way here already, or payloads come that it may be behind of."""
         lacking = [shard for shard in self.shards if shard.commit is None]
         limit = now + self.deadline.cap_s
-        return bool(lacking) and all(shard.result is not None and shard.result.ends_at(now) <= limit for shard in lacking)
+        if lacking and all(shard.result is not None and shard.result.ends_at(now) <= limit for shard in lacking):
+            return True
+        return self.moving.is_busy(self.local, now) and now - self.began_at <= MOVING_FACTOR * self.deadline.cap_s
 
     def still_behind(self, timer: StillBehind, now: float) -> list[Effect]:
         """Asks. Each answer is all that is lacking: over a slow link it is on its way for long, and must not be asked for over
@@ -143,7 +147,9 @@ class Astray:
     def request(self, peer: PeerId) -> Send:
         """For the commits from the present round on."""
         attempt = max([shard.attempt for shard in self.shards], default=0)
-        return Send(peer, CommitRequest(self.settings.lineage, self.lineage.next_round, attempt))
+        lacking = tuple([shard.index for shard in self.shards if shard.commit is None])
+        lacking = lacking if len(lacking) < len(self.shards) else ()
+        return Send(peer, CommitRequest(self.settings.lineage, self.lineage.next_round, attempt, lacking))
 
     def not_me(self, asked: Update | Query) -> NotMe:
         """The answer to an update that is not served here, or to one who asks for ours on another branch."""

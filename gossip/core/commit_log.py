@@ -57,7 +57,13 @@ class CommitLog:
             return [Send(peer, NotMe(request.lineage, request.first, 0, 0, round_id, chain))]
         # Of the rounds after the first it has promised nothing yet.
         attempts = [request.attempt, *[0] * len(rounds)]
-        return [reissue(peer, *each, at) for held, at in zip(rounds, attempts, strict=False) for each in held]
+        lacking = frozenset(request.lacking)
+        return [
+            reissue(peer, *each, at)
+            for held, at in zip(rounds, attempts, strict=False)
+            for each in held
+            if not lacking or each[0].round_id > request.first or each[0].shard in lacking
+        ]
 
     def answer_late(
         self, peer: PeerId, message: Update | Query | Commit | Partial | Overdue, round_id: int, chain: bytes

@@ -240,11 +240,12 @@ class Receiving:
 @record
 class CommitRequest:
     """Send me the commits from ``first`` on, as far as you still have them. Of that round I take nothing of an attempt before
-    ``attempt``, as I have promised in some shard."""
+    ``attempt``, as I have promised in some shard, and lack the shards ``lacking``; empty: all."""
 
     lineage: bytes
     first: int
     attempt: int
+    lacking: tuple[int, ...] = ()
 
 
 # --- gossip rounds ------------------------------------------------------------------------------------------------------

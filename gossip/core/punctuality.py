@@ -1,6 +1,7 @@
-"""Who can be expected to be in time: everybody but those whom the last commits did without.
+"""How long a server waits for whom: for one that is late for once longer than for one that is always late.
 
-All peers see the same commits, so all servers are of one opinion.
+Who was in the commits is seen by all alike. How late each came is seen by those who serve, also of those who came after the end:
+else what was learnt would only ever shrink.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Collection, Iterable
 
-from .deadline import Deadline
+from .deadline import Deadline, RecentMedian
 from .messages import PeerId, Update
 
 MISSES = 2
@@ -16,37 +17,60 @@ MISSES = 2
 AMENDS = 8
 """Rounds in time, more than those without it, after which a slow one is waited for again: who is in time now and then only must
 not hold up the others each time."""
+ANOTHER_CHANCE = 32
+"""Rounds without a slow one after which it is waited for once more: its link may be slow, which only waiting shows."""
 PATIENCE_S = 0.5
 """At least so long is waited for one that is not known to be slow, however soon others come: a busy machine takes its time."""
 PATIENCE_ROUNDS = 0.5
 """And so much of a round as it usually takes: what makes rounds long makes lags long."""
 SERVED_MAX = 64
 """Attempts of which is remembered when the first update came."""
+LAGS_KEPT, LAGS_ENOUGH = 8, 4
+"""Of each peer."""
 
 
 class Punctuality:
-    """How long a server waits for whom. ``deadline`` learns the lags, also of those who came too late: else it would shrink."""
+    """``deadline`` learns the lags of all, from which the grace follows."""
 
     def __init__(self, deadline: Deadline) -> None:
         self._deadline = deadline
         self._missed: dict[PeerId, int] = {}
+        self._absent: dict[PeerId, int] = {}  # rounds in a row without it
+        self._lags: dict[PeerId, RecentMedian] = {}
         self._began: OrderedDict[tuple[int, int, int], float] = OrderedDict()  # (round, shard, attempt) -> the first update came
 
-    def committed(self, expected: Iterable[PeerId], contributors: Collection[PeerId]) -> None:
-        """A round has ended. ``contributors``: whose updates are in all its commits; a round without any tells nothing."""
-        if not contributors:
-            return
-        for peer in expected:
+    def committed(self, roster: Iterable[PeerId], expected: Collection[PeerId], contributors: Collection[PeerId]) -> None:
+        """A round has ended.
+
+        Args:
+            expected: Of whom something could come. Who was away is not waited for long when it is back, before it takes part.
+            contributors: Whose updates are in all its commits; a round without any tells nothing.
+        """
+        for peer in roster if contributors else ():
             missed = self._missed.pop(peer, 0)
+            if peer not in expected and peer not in contributors:
+                self._missed[peer] = max(missed, MISSES)
+                continue
+            absent = 0 if peer in contributors else self._absent.get(peer, 0) + 1
             if peer in contributors:
                 missed -= 1
             elif missed < MISSES:
                 missed = missed + 1 if missed + 1 < MISSES else MISSES + AMENDS
+            elif absent >= ANOTHER_CHANCE:
+                missed, absent = MISSES - 1, 0
+            self._absent[peer] = absent
             if missed > 0:
                 self._missed[peer] = missed
 
-    def is_slow(self, peer: PeerId) -> bool:
+    def is_missed(self, peer: PeerId) -> bool:
+        """Whether the last rounds did without it."""
         return self._missed.get(peer, 0) >= MISSES
+
+    def is_slow(self, peer: PeerId) -> bool:
+        """Whether it is late as a rule: later than is usual among all."""
+        lags = self._lags.get(peer)
+        late = lags is not None and len(lags) >= LAGS_ENOUGH and lags.median() > self._deadline.grace_s()
+        return late or self.is_missed(peer)
 
     def patience_s(self, missing: Iterable[PeerId]) -> float:
         """How long after the first update those who are ``missing`` may come."""
@@ -54,15 +78,19 @@ class Punctuality:
             return self._deadline.grace_s()
         return max(self._deadline.grace_s(), PATIENCE_S, PATIENCE_ROUNDS * self._deadline.usual_round_s())
 
-    def came(self, update: Update, first_at: float, now: float) -> None:
+    def came(self, sender: PeerId, update: Update, first_at: float, now: float) -> None:
         """Somebody else's update, in time."""
         self._began[update.round_id, update.shard, update.attempt] = first_at
         if len(self._began) > SERVED_MAX:
             self._began.popitem(last=False)
-        self._deadline.observe(now - first_at)
+        self._observe(sender, now - first_at)
 
     def came_late(self, sender: PeerId, update: Update, now: float) -> None:
-        """The attempt that it is for is over here. Of one that is known to be slow it tells nothing new: it would slow us all."""
+        """The attempt that it is for is over here. Of one that is missed it tells nothing new: it would slow us all."""
         first_at = self._began.get((update.round_id, update.shard, update.attempt))
-        if first_at is not None and not self.is_slow(sender):
-            self._deadline.observe(min(now - first_at, self._deadline.cap_s))
+        if first_at is not None and not self.is_missed(sender):
+            self._observe(sender, min(now - first_at, self._deadline.cap_s))
+
+    def _observe(self, sender: PeerId, lag_s: float) -> None:
+        self._deadline.observe(lag_s)
+        self._lags.setdefault(sender, RecentMedian(LAGS_KEPT)).add(lag_s)

@@ -42,11 +42,14 @@ from .settings import CoreSettings
 from .shard import ShardRound, attempt_report, bytes_of
 from .spreading import next_roster, spread
 from .timers import Timers
-from .transfers import Transfer
+from .transfers import MOVING_FACTOR, Transfer
 from .view import RollingTopology, View
 
 AFTER_STANDING_STILL_S = 1.0
 """How long a peer that was stopped does not serve: what it was sent before is drained by then, and was meant for another time."""
+
+SMALL_BYTES = 2**20
+"""Results up to this size are sent once more to whoever may lack them."""
 
 RollingTimer: TypeAlias = RoundTimer | StillBehind
 Mode: TypeAlias = Literal["off", "following", "active"]
@@ -68,7 +71,17 @@ class RollingRounds:
         self.log = CommitLog(rounds.commit_log, rounds.commit_log_bytes)
         self.joining: set[PeerId] = set()  # ready to be in the roster
         self.partings = Partings(rounds.commit_log)
-        self.server = Server(local, settings, timers, self.deadline, self.skip_reason, self.joining, self.partings, view.is_gone)
+        self.server = Server(
+            local,
+            settings,
+            timers,
+            self.deadline,
+            self.skip_reason,
+            self.joining,
+            self.partings,
+            view.is_gone,
+            self.astray.moving,
+        )
         self.joint = Joint(local, settings, self.server, timers, self._advance)
         self.doubts = Doubts(self.agreed, self.astray, self.server, view, self._advance)
         self.elsewhere = Elsewhere()
@@ -264,7 +277,10 @@ class RollingRounds:
             return [Send(sender, self.astray.not_me(update))]
         if shard.commit is not None:
             self.server.punctuality.came_late(sender, update, now)
-            return [reissue(sender, shard.commit, shard.payload, update.attempt)]
+            # A large one that was spread is on its way already. Should it be lost, the sender asks for it.
+            spread_before = shard.made_here and update.attempt <= shard.commit.attempt
+            large = shard.payload is not None and shard.payload.nbytes > SMALL_BYTES
+            return [] if spread_before and large else [reissue(sender, shard.commit, shard.payload, update.attempt)]
         serves = self._serves(now) and shard.server(update.attempt) == self.local
         if not serves or update.attempt < shard.attempt:
             if sender == self.local:
@@ -388,7 +404,7 @@ class RollingRounds:
     def _begin(self, now: float) -> list[Effect]:
         self.mode = "active" if self.local in self.roster else "following"
         plan = self.topology(self.agreed.electorate(), self.round_id, self.settings.seed, shards=len(self.sizes))
-        self.server.moving.fair_bytes_per_s = 4 * max(self.sizes, default=0) / self.deadline.cap_s
+        self.server.moving.fair_bytes_per_s = 4 * max(self.sizes, default=0) / (MOVING_FACTOR * self.deadline.cap_s)
         self._shards = self.astray.shards = [ShardRound(index, order) for index, order in enumerate(plan.servers)]
         self._own, self.astray.began_at = None, now
         common = (self.round_id, self.roster, self.agreed.begin(), self.chain)
@@ -494,7 +510,7 @@ class RollingRounds:
         alive = sum([peer == self.local or not self.skip_reason(peer) for peer in held[0][0].roster])
         effects = self.agreed.append(held, [shard.made_here for shard in self._shards], alive)
         self.deadline.observe_round(now - self.astray.began_at)
-        self.server.punctuality.committed(self.server.expected(), _in_all(held))
+        self.server.punctuality.committed(self.roster, self.server.expected(), _in_all(held))
         self.astray.sides.committed([c.peer for c in held[0][0].contributors])
         self.joining.difference_update(self.roster)
         if self._own is not None and self._applied == self.round_id - 1:

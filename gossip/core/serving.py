@@ -18,13 +18,10 @@ from .record import record
 from .settings import CoreSettings
 from .shard import ShardRound, Together
 from .timers import Timers
-from .transfers import Moving
+from .transfers import MOVING_FACTOR, Moving
 
 CLOSE_BEFORE_GIVING_UP = 0.7
 """Of the round timeout: a server closes before its participants give up on it."""
-
-MOVING_FACTOR = 6.0
-"""Of the most that a round may wait without anything that moves: so long, at most, while something does."""
 
 LOOK_EVERY_S = 0.25
 """How often is looked whether it still does."""
@@ -66,9 +63,10 @@ class Server:
         joining: Collection[PeerId],
         partings: Partings,
         is_gone: Callable[[PeerId], bool],
+        moving: Moving | None = None,
     ) -> None:
         self.local, self.settings, self.timers, self.deadline = local, settings, timers, deadline
-        self.punctuality, self.moving = Punctuality(deadline), Moving()
+        self.punctuality, self.moving = Punctuality(deadline), moving or Moving()
         self.skip_reason, self.joining, self.partings, self.is_gone = skip_reason, joining, partings, is_gone
         self.round_id = 0
         self.roster = Roster(())
@@ -198,7 +196,7 @@ class Server:
             shard.first_at = now
         shard.answers[sender] = (update, payload)
         if sender != self.local:  # the own one is here without having travelled
-            self.punctuality.came(update, shard.first_at, now)
+            self.punctuality.came(sender, update, shard.first_at, now)
         return self.maybe_close(shard, now)
 
     def ask(self, shard: ShardRound, attempt: int) -> list[Effect]:
@@ -226,19 +224,23 @@ class Server:
             fields = {"round": self.round_id, "shard": shard.index, "missing": missing}
             late = Report("late", {**fields, "waited_s": round(now - shard.first_at, 4)})
             return [late, *self._close(shard, now)]
-        if shard.grace is not None:
+        if shard.grace is not None and shard.grace_at <= over_at:
             return []
+        before = self.timers.cancel(shard.grace)  # those who are missing now are waited for less
         timer = self.timer("grace", shard, over_at)
-        shard.grace = timer.token
-        return [timer]
+        shard.grace, shard.grace_at = timer.token, over_at
+        return [*before, timer]
 
     def _are_coming(self, shard: ShardRound, missing: Sequence[PeerId], now: float) -> bool:
         """Whether somebody whom we wait for sends, so that its update will be in time, or still receives what comes before. The
         update may wait behind another payload."""
         until = shard.first_at + MOVING_FACTOR * self.deadline.cap_s
-        waited_for = [peer for peer in missing if not self.punctuality.is_slow(peer)]
-        moving = self.moving
-        return now < until and any(moving.is_sending(peer, until, now) or moving.is_busy(peer, now) for peer in waited_for)
+        punctual, moving = self.punctuality, self.moving
+        return now < until and any(
+            (not punctual.is_missed(peer) and moving.is_sending(peer, until, now))
+            or (not punctual.is_slow(peer) and moving.is_busy(peer, now))
+            for peer in missing
+        )
 
     def _patience_s(self, shard: ShardRound, expected: int, missing: Sequence[PeerId]) -> float:
         """How long after the first update the last one may come; longer while the rule has too few to work with."""

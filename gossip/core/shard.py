@@ -62,6 +62,7 @@ class ShardRound:
     rows: tuple[Row, ...] = ()
     first_at: float = 0.0
     grace: Token | None = None
+    grace_at: float = 0.0
     query: Token | None = None
     ticket: int | None = None  # the rule is running
     together: Together | None = None

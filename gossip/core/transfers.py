@@ -13,11 +13,13 @@ from .messages import Message, PeerId
 
 WINDOW_S = 0.5
 """The speed is that of the last window: one that began fast and trickles now is found out after it."""
+MOVING_FACTOR = 6.0
+"""Of the most that a round may wait without anything that moves: so long, at most, while something does."""
 TELL_EVERY_S = 0.3
 """How often the others hear that payloads come here."""
-BUSY_S = 1.0
+BUSY_S = 2.0
 """For how long that counts: payloads come one after the other, with pauses in between."""
-FORGOTTEN_S = 2.0
+FORGOTTEN_S = 4.0
 """A word that is older says nothing of the speed."""
 
 
@@ -57,11 +59,13 @@ class Moving:
 
     Attributes:
         total: Bytes of such payloads that have come here.
-        fair_bytes_per_s: Who receives less does not move: at that speed a payload takes as long as a round may wait for nothing.
+        takes_time: Some came so slowly that they were told of on their way.
+        fair_bytes_per_s: Who receives less does not move: at that speed a payload is not here when all patience is at its end.
     """
 
     def __init__(self) -> None:
         self.total = 0
+        self.takes_time = False
         self.fair_bytes_per_s = 0.0
         self._last: dict[PeerId, tuple[Message, Transfer]] = {}  # a peer sends us one after the other
         self._came_at: dict[PeerId, float] = {}
@@ -70,6 +74,7 @@ class Moving:
         self._busy_at: dict[PeerId, float] = {}
 
     def grew(self, event: Arriving, now: float) -> None:
+        self.takes_time = True
         known = self._last.get(event.sender)
         if known is not None and known[0] == event.message and event.received >= known[1].received:
             self.total += event.received - known[1].received
@@ -83,10 +88,11 @@ class Moving:
         _, known = self._last.pop(event.sender, (None, None))
         if event.payload is not None:
             self.total += event.payload.nbytes - (known.received if known is not None else 0)
-        self._came_at[event.sender] = now
+        if known is not None:
+            self._came_at[event.sender] = now  # a small one says nothing of what is behind it
 
     def is_sending(self, peer: PeerId, until: float, now: float) -> bool:
-        """Whether a payload of this peer will be complete by ``until``, or was a moment ago."""
+        """Whether a large payload of this peer will be complete by ``until``, or was a moment ago."""
         if (known := self._last.get(peer)) is not None:
             return known[1].ends_at(now) <= until
         return now - self._came_at.get(peer, float("-inf")) <= WINDOW_S

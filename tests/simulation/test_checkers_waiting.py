@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from checked_swarm import checked_swarm
+from impatient import as_it_was
 from test_checkers_gossip import caught
 
 from gossip.core.messages import Charge, PeerId
@@ -50,7 +51,8 @@ def waits_for_the_silent(core: Any) -> None:
 
 
 @pytest.mark.parametrize("faulty", [True, False])
-def test_l2_waiting_for_one_that_is_back_without_a_state_is_caught(faulty: bool) -> None:
+def test_l2_waiting_for_one_that_is_back_without_a_state_is_caught(faulty: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    as_it_was(monkeypatch)
     checker = WaitsForNobodyInVain()
     swarm = swarm_of(replace(QUICK, compute_s=(0.3, 0.4), prepare_s=1.0), checker)
     swarm.hooks.extend([Faulty(waits_for_the_silent)] if faulty else [])

@@ -26,7 +26,7 @@ def test_without_a_fault_large_updates_are_all_in_every_commit(peers: int, bytes
 
 @pytest.mark.parametrize("seed", range(4))
 def test_nor_where_shards_decide_together(seed: int) -> None:
-    together = replace(LARGE, seed=seed, peers=6, shards=(4, 4, 4), aggregator="geometric_median", bytes_per_s=20.0)
+    together = replace(LARGE, seed=seed, peers=6, shards=(4, 4, 4), aggregator="geometric_median", bytes_per_s=40.0)
     outcome = run(together)
     assert outcome.violation is None, outcome.violation
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from impatient import as_it_was
 
 from gossip.core.messages import PeerId
 from gossip.core.peer import Peer
@@ -48,7 +49,8 @@ RESTARTS = (Restart(1, None, 0.2, 2.0), Restart(2, None, 0.5, 3.5))  # peer 0, t
 
 
 @pytest.mark.parametrize("lie", [lie for lie in NODE_LIES if lie not in SHARD_LIES])  # those: test_together
-def test_one_liar_of_any_kind_tells_its_lie_and_breaks_nothing(lie: str) -> None:
+def test_one_liar_of_any_kind_tells_its_lie_and_breaks_nothing(lie: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    as_it_was(monkeypatch)
     short = replace(SHORT, piece_bytes=8, peers=5, aggregator="median") if lie in PIECE_LIES else SHORT
     if lie == "ghost_roster":
         short = replace(short, joins_s=(4.5,))  # there are ids that nobody has as yet
@@ -163,8 +165,11 @@ def test_seed_1235_a_result_that_all_refused_may_be_shown_as_it_is_to_one_who_re
     assert run(schedule).violation is None
 
 
-def test_seed_1819_a_server_that_is_late_with_all_it_hears_does_not_hold_a_commit_that_others_have_gone_on_without() -> None:
+def test_seed_1819_a_server_that_is_late_with_all_it_hears_does_not_hold_a_commit_that_others_have_gone_on_without(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """It was never silent for long, so it did not notice; the lies have no part in it."""
+    as_it_was(monkeypatch)
     faults = (
         Crash("server", at_s=5.249),
         CrashMidway(0, 1.398, 28, 0.651),

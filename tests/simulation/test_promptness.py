@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from checked_swarm import checked_swarm, tamper
+from impatient import as_it_was
 
 from gossip.core.events import Aggregate, Contributed, Effect, Event, Go, Received
 from gossip.core.messages import Commit, Hello, NotMe, PeerId
@@ -238,8 +239,9 @@ def test_s10_a_server_that_stood_still_for_less_than_a_probe_interval_commits_no
     assert outcome.struck == {"hang_server": 1}
 
 
-def test_a_trainer_that_computes_applies_nothing_meanwhile() -> None:
+def test_a_trainer_that_computes_applies_nothing_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     """As a real one: the rounds that were committed meanwhile wait, and its update comes too late for its round."""
+    as_it_was(monkeypatch)
     late: list[tuple[int, int]] = []
 
     class Watches(Observer):

@@ -532,7 +532,7 @@ def test_the_lag_of_one_that_comes_after_the_end_teaches_the_grace() -> None:
     punctuality = Table(2).peers[0].server.punctuality
     update = Update(LINEAGE, 0, 0, 0, b"", 4, None)
     for round_id in range(8):
-        punctuality.came(replace(update, round_id=round_id), 0.0, 0.05)
+        punctuality.came(1, replace(update, round_id=round_id), 0.0, 0.05)
     assert punctuality.patience_s(()) == pytest.approx(0.05)
     for round_id in range(8):
         punctuality.came_late(1, replace(update, round_id=round_id), 2.0)
@@ -544,12 +544,12 @@ def test_one_that_is_in_time_now_and_then_holds_up_the_others_seldom() -> None:
     held_up = 0
     for round_id in range(90):
         held_up += not punctuality.is_slow(2) and round_id % 3 != 0
-        punctuality.committed((0, 1, 2), (0, 1, 2) if round_id % 3 == 0 else (0, 1))
+        punctuality.committed((0, 1, 2), (0, 1, 2), (0, 1, 2) if round_id % 3 == 0 else (0, 1))
     assert held_up <= 12
     for _ in range(AMENDS):
-        punctuality.committed((0, 1, 2), ())  # a round that is lost tells nothing
-        punctuality.committed((0, 1, 2), (0, 1, 2))
-        punctuality.committed((0, 1, 2), (0, 1, 2))
+        punctuality.committed((0, 1, 2), (0, 1, 2), ())  # a round that is lost tells nothing
+        punctuality.committed((0, 1, 2), (0, 1, 2), (0, 1, 2))
+        punctuality.committed((0, 1, 2), (0, 1, 2), (0, 1, 2))
     assert not punctuality.is_slow(2)
 
 

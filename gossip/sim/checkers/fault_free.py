@@ -37,7 +37,8 @@ class NothingGoesWrong(Checker):
             return
         if isinstance(effect, Report):
             text = f"reports {effect.event} {effect.fields}, and nothing is wrong"
-            self.demand(effect.event not in WRONG, swarm, peer, text)
+            refused = effect.event == "attempt" and "is refused" in effect.fields["reason"]  # near the optimum, now and then
+            self.demand(effect.event not in WRONG or refused, swarm, peer, text)
         elif isinstance(effect, Committed):
             commit = effect.commit
             there = {contribution.peer for contribution in commit.contributors}

@@ -218,7 +218,13 @@ class GivesWhatIsAskedFor(Checker):
             return
         kept = range(asked.first, rounds.round_id) if rounds.log.get(asked.first) is not None else range(0)
         held = [(round_id, rounds.log.get(round_id)) for round_id in kept]
-        commits = {(round_id, shard) for round_id, of_round in held for shard in range(len(of_round or ()))}
+        lacking = frozenset(asked.lacking)
+        commits = {
+            (round_id, shard)
+            for round_id, of_round in held
+            for shard in range(len(of_round or ()))
+            if not lacking or round_id > asked.first or shard in lacking
+        }
         not_me = not commits and asked.first < rounds.round_id
         if commits or not_me:
             self._owed[peer] = _Owed(event.sender, commits, not_me, asked)

@@ -121,7 +121,11 @@ class RoundLiveness(Liveness):
         settings = settings_of(swarm)
         if settings is None:
             return 0.0
-        return converged_after_s(settings.membership, len(swarm.hosts)) + 2.0 * settings.rounds.round_timeout_s + 4.0 * swarm.travel_s
+        return (
+            converged_after_s(settings.membership, len(swarm.hosts))
+            + 2.0 * settings.rounds.round_timeout_s
+            + 4.0 * swarm.travel_s
+        )
 
     def participants(self, swarm: Swarm[Any]) -> list[tuple[PeerId, Peer]]:
         """Who runs and goes on; nobody when too few are left for a round anywhere."""
@@ -179,7 +183,10 @@ class RoundsGoOn(RoundLiveness):
                 where = f"{core.phase} in round {core.rounds.round_id}"
                 return peer, f"it has applied {self._applied[peer]} rounds in the calm, and is {where}"
             since_s = max(self._applied_at[peer], self._settled_at or 0.0, self._last_life_at)
-            if self._settled_at is not None and swarm.now - since_s > 2.0 * core.rounds.deadline.round_timeout_s() + swarm.travel_s:
+            if (
+                self._settled_at is not None
+                and swarm.now - since_s > 2.0 * core.rounds.deadline.round_timeout_s() + swarm.travel_s
+            ):
                 return peer, f"it has applied nothing for {swarm.now - since_s:.2f} s, and is in round {core.rounds.round_id}"
         return None
 

@@ -21,6 +21,7 @@ from gossip.core.messages import Ack, Commit, CommitRequest, Hello, NotMe, PeerI
 from gossip.core.peer import Peer
 from gossip.core.rolling import RollingRounds
 from gossip.core.shard import ShardRound
+from gossip.core.transfers import BUSY_S
 
 from .base import Checker, Circumstances, peer_core
 from .disturbances import NEVER, STILL_S, Disturbances
@@ -279,6 +280,12 @@ class NobodyIsStuck(Checker):
         return cores
 
 
+def _is_sent_payloads(swarm: Swarm[Any], peer: PeerId) -> bool:
+    """Whether some are on a slow link to it, or were a moment ago."""
+    lanes = [host.lanes.get(peer) for host in swarm.hosts.values()]
+    return any(lane is not None and lane.free_at_ns / 1e9 > swarm.now - BUSY_S - 1.0 for lane in lanes)
+
+
 class AsksForWhatItLacks(Checker):
     """L5: who is told that others are ahead asks for what it lacks, and again for as long as it is told so."""
 
@@ -304,14 +311,14 @@ class AsksForWhatItLacks(Checker):
             self._told_at.pop(peer, None)
             return
         told_at = self._told_at.setdefault(peer, swarm.now)
-        if swarm.now - core._handled_at > STILL_S:
-            self._told_at[peer] = swarm.now  # it stood still
+        if swarm.now - core._handled_at > STILL_S or _is_sent_payloads(swarm, peer):
+            self._told_at[peer] = swarm.now  # it stood still, or what it lacks may be on its way
         else:
             waited_s = swarm.now - told_at
             text = (
                 f"was told {waited_s:.2f} s ago that others are beyond round {rounds.round_id}, and has asked for nothing since"
             )
-            self.demand(waited_s <= ASKED_WITHIN_S + swarm.travel_s, swarm, peer, text)  # what is on its way is not asked for
+            self.demand(waited_s <= ASKED_WITHIN_S + swarm.travel_s, swarm, peer, text)
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
         self._told_at.pop(peer, None)

@@ -1,0 +1,23 @@
+"""Servers that wait for the grace alone, as they did when some seeds were found: what these are about happens no more in them
+otherwise, and could still."""
+
+from __future__ import annotations
+
+import pytest
+
+from gossip.core import punctuality
+from gossip.core.serving import Server
+
+
+def as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(punctuality, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(punctuality, "PATIENCE_ROUNDS", 0.0)
+    take = Server.take
+
+    def observed(self, shard, sender, update, payload, now):  # type: ignore[no-untyped-def]
+        if sender == self.local and update.attempt == shard.serving and shard.ticket is None:
+            self.deadline.observe(now - shard.first_at if shard.answers else 0.0)
+        return take(self, shard, sender, update, payload, now)
+
+    monkeypatch.setattr(Server, "take", observed)
+    monkeypatch.setattr(punctuality.Punctuality, "came_late", lambda self, sender, update, now: None)
