@@ -66,6 +66,7 @@ class Astray:
         self.lost_track: tuple[PeerId, str] | None = None
         self.shards: Sequence[ShardRound] = ()  # of the present round
         self.began_at = 0.0  # when the present round did
+        self.follows = False  # the rounds, without taking part
         self._ahead: dict[PeerId, int] = {}  # the latest round that each peer says it is in, of those that said more than ours
         self._branches: dict[PeerId, bytes] = {}
         self.forked: OrderedDict[int, None] = OrderedDict()  # rounds after which others were seen with another history
@@ -103,7 +104,7 @@ class Astray:
             return [self.request(peer)]
         # Where two sides may go on, what a peer says of its progress may be of a branch that it has left.
         far = here + self.settings.rounds.commit_log
-        if round_id > far and not self.sides.may_differ and self.is_believed(self._beyond(far), now):
+        if round_id > far and (self.follows or not self.sides.may_differ) and self.is_believed(self._beyond(far), now):
             self.lost_track = (peer, f"round {round_id} is under way, this peer is in round {here}")
             return []
         if self._asked == here:
@@ -145,7 +146,8 @@ class Astray:
         return next((other for other in ahead if other > peer), ahead[0]) if ahead else peer
 
     def request(self, peer: PeerId) -> Send:
-        """For the commits from the present round on."""
+        """For the commits from the present round on. The answer may be that they are not kept."""
+        self._open = (peer, self.lineage.next_round)
         attempt = max([shard.attempt for shard in self.shards], default=0)
         lacking = tuple([shard.index for shard in self.shards if shard.commit is None])
         lacking = lacking if len(lacking) < len(self.shards) else ()
@@ -217,6 +219,8 @@ class Astray:
     def _shows(self, peer: PeerId, notice: NotMe) -> bool:
         """Whether this answer of one that is ahead shows that it is on another branch. Who has forgotten its history is taken
         to be, unless it has contributed to ours lately."""
+        if self.follows:
+            return False  # it took its state from one of them, and is of no side
         tells = self.sides.may_differ and (notice.chain or self.sides.parted(peer))
         return bool(tells) and not self.sides.heard(peer, notice.asked_round, notice.chain)
 

@@ -13,6 +13,8 @@ Held: TypeAlias = tuple[tuple[Commit, Payload | None], ...]
 """The commits of one round with their payloads, one a shard."""
 
 ROUNDS_KEPT_ALWAYS = 2
+ANSWER_BYTES = 64 * 2**20
+"""Of an answer to who is behind; the commits of one round, at least."""
 
 
 class CommitLog:
@@ -57,13 +59,15 @@ class CommitLog:
             return [Send(peer, NotMe(request.lineage, request.first, 0, 0, round_id, chain))]
         # Of the rounds after the first it has promised nothing yet.
         attempts = [request.attempt, *[0] * len(rounds)]
-        lacking = frozenset(request.lacking)
-        return [
-            reissue(peer, *each, at)
-            for held, at in zip(rounds, attempts, strict=False)
-            for each in held
-            if not lacking or each[0].round_id > request.first or each[0].shard in lacking
-        ]
+        effects: list[Effect] = []
+        lacking, nbytes = frozenset(request.lacking), 0
+        for held, at in zip(rounds, attempts, strict=False):
+            if effects and nbytes + _weight(held) > ANSWER_BYTES:
+                break  # it asks for the rest when it has these
+            nbytes += _weight(held)
+            wanted = [each for each in held if not lacking or each[0].round_id > request.first or each[0].shard in lacking]
+            effects += [reissue(peer, *each, at) for each in wanted]
+        return effects
 
     def answer_late(
         self, peer: PeerId, message: Update | Query | Commit | Partial | Overdue, round_id: int, chain: bytes

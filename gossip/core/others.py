@@ -29,8 +29,10 @@ class Others:
         return tuple(sorted(usable, key=lambda peer: (not self._wanted(peer), -self.round_of(peer), peer)))
 
     def next_donor(self) -> PeerId | None:
-        """Another donor each time, so that none is asked for everything. None: there is none."""
+        """Another donor each time, so that none is asked for everything. None: there is none. Newcomers like us keep no commits
+        from before they came."""
         donors = self.donors()
+        donors = tuple([peer for peer in donors if peer in self.rounds.roster]) or donors
         if not donors:
             return None
         self._turn += 1

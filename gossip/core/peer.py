@@ -86,6 +86,9 @@ from .timers import Timers
 
 STOOD_STILL_S = 0.25  # longer than a node is ever idle, and less than it takes until others find it silent and go on without it
 
+FELL_BEHIND_S, FELL_BEHIND_MAX_S = 0.5, 5.0
+"""Before one that could not keep up twice takes over another state; twice as long each time."""
+
 Phase: TypeAlias = Literal["unprepared", "gathering", "running", "recovering", "draining", "halted"]
 
 
@@ -136,6 +139,8 @@ class Peer:
         self.quorum_watch = QuorumWatch(local, settings, (self._rolling or self.membership).skip_reason, self.ending)
         self.phase: Phase = "unprepared"
         self._seeds = {peer: at for peer, at in (seeds or {}).items() if peer != local}
+        self._fell_behind = 0  # how often in a row while it followed
+        self._recover_at: float | None = None  # when it may try again
         self._handled_at = float("inf")
         self._accounted_at = float("-inf")  # what stood still until then has been told of it
         self._data: tuple[int, int, int] | None = None
@@ -163,9 +168,7 @@ class Peer:
             effects += self._on_change(change, now)
         effects += self.confirming.look(now) if self.confirming.round_id is not None else ()
         if rolling is not None and rolling.astray.lost_track is not None:
-            (donor, reason), rolling.astray.lost_track = rolling.astray.lost_track, None
-            if self.phase == "running" and self.confirming.lets_go():
-                effects += self._recover(donor, reason, now)
+            effects += self._lost_track(rolling, rolling.astray.lost_track, now)
         effects += self.recovery.giving.on_round(now) if self.recovery.giving.next_named <= self.rounds.round_id else ()
         if self._returning is not None and self.phase == "running" and self._returning.is_due:
             effects += self._returning.go_on(True, now)
@@ -207,8 +210,11 @@ class Peer:
             case Contributed():
                 return self._on_contributed(event, now)
             case Arriving(sender, incarnation):
-                known = self.phase == "running" and self.membership.heard(sender, incarnation, now)
-                return self.rounds.on_arriving(event, now) if known else []
+                if not self.membership.heard(sender, incarnation, now):
+                    return []
+                if isinstance(event.message, StateOffer):
+                    return self.recovery.on_arriving(event, now)
+                return self.rounds.on_arriving(event, now) if self.phase == "running" else []
             case Aggregated():
                 return self.rounds.on_aggregated(event, now)
             case Applied():
@@ -368,6 +374,26 @@ class Peer:
             return self._end(Halt(str(error), error.exit_code))
 
     # --- returning --------------------------------------------------------------------------------------------------------
+
+    def _lost_track(self, rolling: RollingRounds, found: tuple[PeerId, str], now: float) -> list[Effect]:
+        """Takes over another's state. Who has just done so and could not keep up from there waits, longer each time: states would
+        be all that its link, and those of its donors, carry."""
+        donor, reason = found
+        effects: list[Effect] = []
+        if rolling.mode == "following":
+            if self._recover_at is None:
+                wait_s = min(FELL_BEHIND_S * (2.0**self._fell_behind - 1.0), FELL_BEHIND_MAX_S)
+                self._fell_behind, self._recover_at = self._fell_behind + 1, now + wait_s
+                told = {"round": rolling.round_id, "reason": reason, "times": self._fell_behind, "again_s": wait_s}
+                effects.append(Report("cannot_keep_up", told))
+            if now < self._recover_at:
+                return effects
+        else:
+            self._fell_behind = 0
+        self._recover_at = rolling.astray.lost_track = None
+        if self.phase == "running" and self.confirming.lets_go():
+            effects += self._recover(donor, reason, now)
+        return effects
 
     def _recover(self, donor: PeerId | None, reason: str, now: float) -> list[Effect]:
         has_own, self.phase = self.phase == "running", "recovering"

@@ -128,6 +128,11 @@ class Gathering:
                     self.asked[fresh[-1]] = until
         return fresh
 
+    def put_off(self, sender: PeerId, piece: int, until: float) -> None:
+        """It is on its way: ``sender`` may take longer."""
+        if (sender, piece) in self.asked:
+            self.asked[sender, piece] = until
+
     def length(self, sender: PeerId, piece: int) -> int:
         """Bytes of what ``sender`` was asked for; -1: it was not."""
         start, stop = self.outline.bounds(piece)

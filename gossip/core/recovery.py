@@ -23,7 +23,7 @@ from dataclasses import replace
 from typing import Any, Literal, Protocol, TypeAlias
 
 from .donating import AHEAD_MAX, NO_STATE, TAKES_OVER, CopyExpires, Donor, Source, core_of, is_usable, parts_of, vouched_digest
-from .events import Effect, Payload, Received, Report, Restore, Restored, Send, Token
+from .events import Arriving, Effect, Payload, Received, Report, Restore, Restored, Send, Token
 from .messages import PeerId, StateOffer, StateRequest, Voucher
 from .pieces import Gathering, Outline
 from .polls import Emptiness, Poll
@@ -31,6 +31,7 @@ from .record import record
 from .rests import Rests
 from .settings import CoreSettings
 from .timers import Timers
+from .transfers import MOVING_FACTOR, Transfer
 
 STATE_TIMES = 7
 """A donor's packed state may be so many times as large as ours was when we began. An optimizer's memory comes with its first
@@ -107,6 +108,7 @@ class Recovery:
         self._sources: list[PeerId] = []  # who vouched for what is agreed, and has not been asked for it yet
         self._takes_settings = False
         self._patience: Token | None = None
+        self._coming: dict[tuple[PeerId, int], Transfer] = {}  # pieces that are on their way, by sender
 
     def on_message(self, event: Received, able: bool, now: float) -> list[Effect]:
         """``able``: the trainer holds the state of the rounds."""
@@ -188,6 +190,7 @@ class Recovery:
     def _wait(self, stage: Stage, donor: PeerId | None, patience_s: float, now: float) -> list[Effect]:
         """For an answer to what is asked under a new nonce."""
         self.stage, self.donor, self.pieces = stage, donor, None
+        self._coming.clear()
         self._nonce += 1
         cancelled = self.timers.cancel(self._patience)
         timer = self.timers.set(now + patience_s, AskAnother(self._nonce))
@@ -204,6 +207,27 @@ class Recovery:
         if self.stage != "asking":
             return []
         return self._another(now) if self.pieces is None else self._hurry(self.pieces, now)
+
+    def on_arriving(self, event: Arriving, now: float) -> list[Effect]:
+        """A state, or a piece of one, is on its way: who sends it as fast as its link carries it is not late."""
+        offer, sender = event.message, event.sender
+        assert isinstance(offer, StateOffer)
+        if self.stage != "asking" or offer.nonce != self._nonce or sender not in self.waits_for:
+            return []
+        transfer, timeout_s = self._coming.get((sender, offer.piece)), self.settings.rounds.round_timeout_s
+        if transfer is None or event.received < transfer.received:
+            transfer = self._coming[sender, offer.piece] = Transfer.begun(event.nbytes, event.received, now)
+        transfer.grew(event.received, now)
+        if transfer.ends_at(now) > now + MOVING_FACTOR * timeout_s:
+            return []
+        until = now + timeout_s
+        if self.pieces is not None:
+            self.pieces.put_off(sender, offer.piece, until)
+            until = min(self.pieces.asked.values())
+        cancelled = self.timers.cancel(self._patience)
+        timer = self.timers.set(until, AskAnother(self._nonce))
+        self._patience = timer.token
+        return [*cancelled, timer]
 
     def in_vain(self, timer: RecoveryTimer) -> bool:
         """Whether everybody was asked, nobody had a state to give, and the own one is whole: it has to do, then.

@@ -44,7 +44,9 @@ class Returning:
         effects: list[Effect] = [self.timers.set(now + RETURN_INTERVAL_S, ReturnTurn())]
         if self._turns % RETURN_HELLO_EVERY == 0:
             effects += self.greeting.to_all()
-        if (donor := self.others.next_donor()) is not None:
+        astray = self.rounds.astray
+        waits = astray.lost_track is not None or astray.moving.is_busy(self.rounds.local, now)  # what it asked for is coming
+        if not waits and (donor := self.others.next_donor()) is not None:
             effects.append(self.rounds.astray.request(donor))
         if self.ending.last_round_had():
             # No commit will name us any more. Our trainer may see for itself that it has had all its rounds.

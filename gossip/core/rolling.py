@@ -48,6 +48,9 @@ from .view import RollingTopology, View
 AFTER_STANDING_STILL_S = 1.0
 """How long a peer that was stopped does not serve: what it was sent before is drained by then, and was meant for another time."""
 
+BEHIND_MAX, BEHIND_S = 2, 0.5
+"""How many rounds, or seconds of rounds, a newcomer may be behind when it says that it is ready."""
+
 SMALL_BYTES = 2**20
 """Results up to this size are sent once more to whoever may lack them."""
 
@@ -237,7 +240,7 @@ class RollingRounds:
     def on_hello(self, sender: PeerId, hello: Hello, now: float) -> list[Effect]:
         """A peer says how far it is: ready to be in the roster, or finished."""
         self.elsewhere.heard(sender, hello.round_id)
-        close = hello.round_id > 0 and self.round_id - hello.round_id <= self.settings.rounds.commit_log
+        close = hello.round_id > 0 and self.round_id - hello.round_id <= self._rounds_behind_max()
         if hello.stage != "ready":
             self.joining.discard(sender)
             self.partings.hear(sender, hello)
@@ -247,7 +250,15 @@ class RollingRounds:
             self.partings.is_back(sender)
             self.joining.add(sender)
             return self.on_view_change(now)  # a round may be closed to let it in
+        if not close:
+            self.joining.discard(sender)
         return self.astray.greeted(sender, hello, stance, now)
+
+    def _rounds_behind_max(self) -> int:
+        """Who is ready and no further behind keeps up with the rounds: it counts when it does, and not before. What is said takes
+        a while to get here, in which short rounds pass."""
+        usual_s = self.deadline.usual_round_s()
+        return max(BEHIND_MAX, min(self.settings.rounds.commit_log, int(BEHIND_S / usual_s) if usual_s else 0))
 
     def on_arriving(self, event: Arriving, now: float) -> list[Effect]:
         """An update for us, or a result, is on its way. Others hear of it now and then: they are not to give us up."""
@@ -268,7 +279,11 @@ class RollingRounds:
 
     def on_progress(self, peer: PeerId, step: int, now: float) -> list[Effect]:
         """An ack tells how many rounds a peer's trainer has applied: more than we know of means that we have missed some."""
-        return self.astray.behind(peer, step, now) if step > self.round_id and self.mode != "off" else []
+        if step <= self.round_id or self.mode == "off":
+            return []
+        # A newcomer that is ahead of another has no commits to give, if there is anybody else.
+        others = [other for other in self.roster if other != self.local and not self.skip_reason(other)]
+        return self.astray.behind(peer, step, now) if peer in others or not others else []
 
     def _on_update(self, sender: PeerId, shard: ShardRound, update: Update, payload: Payload | None, now: float) -> list[Effect]:
         if sender not in self.roster:
@@ -406,7 +421,7 @@ class RollingRounds:
         plan = self.topology(self.agreed.electorate(), self.round_id, self.settings.seed, shards=len(self.sizes))
         self.server.moving.fair_bytes_per_s = 4 * max(self.sizes, default=0) / (MOVING_FACTOR * self.deadline.cap_s)
         self._shards = self.astray.shards = [ShardRound(index, order) for index, order in enumerate(plan.servers)]
-        self._own, self.astray.began_at = None, now
+        self._own, self.astray.began_at, self.astray.follows = None, now, self.mode == "following"
         common = (self.round_id, self.roster, self.agreed.begin(), self.chain)
         self.server.begin(*common, self.log.previous, len(self._shards))
         self._promises.recall(self.round_id, self.chain, self._shards)

@@ -56,6 +56,7 @@ from .membership import (
     OneAddressALife,
     StandingNeverFalls,
 )
+from .newcomers import CountsWhenItKeepsUp
 from .panel import Panel
 from .promptness import (
     AsksForWhatItLacks,
@@ -162,6 +163,7 @@ def every_checker(circumstances: Circumstances | None = None) -> list[Onlooker]:
         NobodyStarves(disturbances, c),
         StopEnds(disturbances, c),
         NothingGoesWrong(c),
+        CountsWhenItKeepsUp(c),
     ]
 
 

@@ -362,7 +362,7 @@ class TakesAStateInstead(Checker):
         core, here = peer_core(swarm, peer), self._lost.pop(peer, None)
         if core is not None and here is not None:
             text = f"cannot go on from round {here} by commits, as it has heard, and takes over no state"
-            self.demand(core.phase != "running", swarm, peer, text)
+            self.demand(core.phase != "running" or core._recover_at is not None, swarm, peer, text)  # it tries again later
 
 
 def _round_told(event: Received) -> int:

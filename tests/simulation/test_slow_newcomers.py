@@ -1,0 +1,52 @@
+"""Newcomers behind a link that carries less than state and rounds need: they count when they keep up, and nobody waits for them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gossip.core.rolling import RollingRounds
+from gossip.sim.play import run
+from gossip.sim.schedule import Schedule
+from gossip.world_faults import Narrow
+
+PAIR = Schedule(
+    1,
+    peers=2,
+    joins_s=(5.0, 5.2),
+    active_s=70.0,
+    duration_s=74.0,
+    compute_s=(0.3, 0.4),
+    round_timeout_s=10.0,
+    shards=(8, 8),
+)
+"""A round has 64 bytes of results and takes 0.35 s: a link of fewer than 183 bytes/s cannot follow."""
+
+
+def behind(bytes_per_s: float) -> Schedule:
+    return replace(PAIR, faults=(Narrow(bytes_per_s, 1e9, 1.0, 25.0, (2, 3)),))
+
+
+@pytest.mark.parametrize("bytes_per_s", [40.0, 100.0])
+def test_newcomers_that_cannot_keep_up_cost_the_others_nothing(bytes_per_s: float) -> None:
+    outcome = run(behind(bytes_per_s))
+    assert outcome.violation is None, outcome.violation
+    assert outcome.reports["restored"] >= 2  # a transfer ends, however slow the link
+    assert outcome.rounds > 0.9 * 74.0 / 0.37  # as if nobody had come
+    assert "paused" not in outcome.reports
+
+
+def test_newcomers_that_can_keep_up_come_in() -> None:
+    outcome = run(behind(2000.0))
+    assert outcome.violation is None, outcome.violation
+    assert outcome.reports["restored"] == 2
+    assert outcome.judged["L9"] >= 2
+
+
+def test_l9_letting_in_whoever_says_that_it_is_ready_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it was: within the commit log, which is 64 rounds."""
+    monkeypatch.setattr(RollingRounds, "_rounds_behind_max", lambda self: 64)
+    violation = run(behind(40.0)).violation
+    assert violation is not None
+    assert violation.invariant == "L9"
