@@ -213,7 +213,18 @@ class RollingRounds:
         if isinstance(message, Receiving):
             self.server.moving.told(sender, message.received, now)
             return []
-        self.elsewhere.heard(sender, message.round_id, isinstance(message, Update))
+        heard = self._heard(sender, message.round_id, isinstance(message, Update), now)
+        return heard + self._on_heard(event, now) if heard else self._on_heard(event, now)
+
+    def _heard(self, peer: PeerId, round_id: int, contributes: bool, now: float) -> list[Effect]:
+        """It says where it is. Until then nobody was to be served by it; now it may be the only one who can."""
+        silent = self.elsewhere.why_not(peer)
+        self.elsewhere.heard(peer, round_id, contributes)
+        return self.on_view_change(now) if silent and not self.elsewhere.why_not(peer) else []
+
+    def _on_heard(self, event: Received, now: float) -> list[Effect]:
+        sender, message = event.sender, event.message
+        assert isinstance(message, Update | Query | Commit | NotMe | Partial | Overdue)
         self.doubts.saw(event)
         if isinstance(message, NotMe):
             return self._on_not_me(sender, message, now)
@@ -239,7 +250,10 @@ class RollingRounds:
 
     def on_hello(self, sender: PeerId, hello: Hello, now: float) -> list[Effect]:
         """A peer says how far it is: ready to be in the roster, or finished."""
-        self.elsewhere.heard(sender, hello.round_id)
+        heard = self._heard(sender, hello.round_id, False, now)
+        return heard + self._on_hello(sender, hello, now) if heard else self._on_hello(sender, hello, now)
+
+    def _on_hello(self, sender: PeerId, hello: Hello, now: float) -> list[Effect]:
         close = hello.round_id > 0 and self.round_id - hello.round_id <= self._rounds_behind_max()
         if hello.stage != "ready":
             self.joining.discard(sender)

@@ -156,7 +156,7 @@ class Server:
             shard.given_to, shard.given_at = shard.attempt, now
         where = (self.round_id, shard.index, shard.attempt)
         # Who has given up on everybody once is too impatient for the load that this makes.
-        turns = min(shard.attempt // len(shard.order), BACK_OFF_MAX)
+        turns = min(shard.attempt // len(shard.order), BACK_OFF_MAX) if self.moving.takes_time else 0
         timer = self.timers.set(now + self.deadline.round_timeout_s() * 2**turns, RoundTimer("give_up", *where))
         before, shard.give_up = shard.give_up, timer.token
         return [*self.timers.cancel(before), timer]
