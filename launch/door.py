@@ -23,11 +23,12 @@ from gossip.errors import ConfigError, Malformed
 from gossip.keys import read_pair
 from gossip.telemetry import read_json
 from gossip.transport.curve import Authenticator, as_server, prove_closed
-from gossip.transport.sockets import bind, bound_address, endpoint
+from gossip.transport.sockets import endpoint, listen
 
 from . import door_messages as says
-from .door_calls import NUMBER_BYTES, ask, new_socket, plain
+from .door_calls import NUMBER_BYTES, ask, join, new_socket, plain
 from .door_folder import DoorFolder
+from .door_proxy import Proxy, bind_inside
 from .door_rates import Allowance
 from .doorkeeper import CLAIMED, DOOR_ID_BYTES, DoorEntry, Doorkeeper, Entry
 from .entrance import Entrance
@@ -96,21 +97,22 @@ class Door:
         self._socket = new_socket(self._context, zmq.ROUTER)
         try:
             self._lock()
-            bind(plain(self._socket), self._host, self._entrance.port, self._insecure)
-            at = bound_address(plain(self._socket))
+            inside = bind_inside(plain(self._socket))
             if self._authenticator is not None and self._key is not None:
-                prove_closed(self._context, [at], self._key.public, self._authenticator)
+                prove_closed(self._context, [f"ipc://@{inside}"], self._key.public, self._authenticator)
+            listener = listen(self._host, self._entrance.port, self._insecure)
         except BaseException:
             self._destroy()
             raise
-        self.address = at.removeprefix("tcp://")
+        self._proxy = Proxy(listener, inside)
+        self.address = join(*listener.getsockname()[:2])
         local = DoorEntry(self.door, self.address, self._folder.place())
         self.keeper = Doorkeeper(local, self._own, self._config.peers, self._config.peers_max)
         self.neighbours = Neighbours(self._config.run_id, self.keeper, self._ask, self._learn, self._run, self._going_on)
         self._folder.announce(local)
         self.meet(self._to_meet)
         self._look()
-        for task in (self._serve(), self._keep()):
+        for task in (self._serve(), self._keep(), self._proxy.serve()):
             self._run(task)
 
     def _lock(self) -> None:
@@ -139,6 +141,7 @@ class Door:
         goodbyes = [self._ask(other.address, question) for other in self.neighbours.all.values() if other.answered]
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(asyncio.gather(*goodbyes, return_exceptions=True), self.goodbye_s)
+        await self._proxy.close()
         self._destroy()
         self._folder.withdraw()
 
@@ -166,8 +169,7 @@ class Door:
             self.refused += 1
             return
         sender, number, data = frames[0].bytes, frames[1].bytes, frames[2].bytes
-        seen = frames[2].get("Peer-Address")
-        seen = seen if isinstance(seen, str) else ""
+        seen = self._proxy.host_of(frames[2])
         if not self._allowance.take(seen, 1.0 + len(data) / BYTES_A_UNIT, time.monotonic()):
             self.refused += 1
             return

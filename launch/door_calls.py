@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import itertools
 import socket as sockets
-import struct
 from typing import cast
 
 import zmq
@@ -14,28 +13,21 @@ import zmq.asyncio
 
 from gossip.errors import GossipError, Malformed
 from gossip.transport.curve import KeyPair, as_client
-from gossip.transport.sockets import allow_ipv6
 
 from . import door_messages as says
+from .door_proxy import Held, Meter, TooMuch, bind_inside, pass_on
 
 NUMBER_BYTES = 8
 CONNECT_S = 1.0
 CONNECTS = "connected, and no answer: something listens there, and is busy or no door of gossip"
 OTHER_KEY = "refused by key: this is not the key of that door, or it has none"
 NO_KEY = "refused by key: that door wants one (--key FILE); or it is no door of gossip"
-_WATCHED = (
-    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
-    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
-    | zmq.EVENT_CONNECT_RETRIED
-)
-_EVENT = struct.Struct("=Hi")
+LAST_WORDS_S = 0.5
+"""When the connection has ended: what came before may not be read yet."""
+_WATCHED = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 _OPTIONS: dict[zmq.SocketOption, int] = {
     zmq.LINGER: 0,
     zmq.HANDSHAKE_IVL: 1500,
-    zmq.RECONNECT_IVL: 100,
-    zmq.RECONNECT_IVL_MAX: 1000,
-    zmq.CONNECT_TIMEOUT: 2000,
     zmq.MAXMSGSIZE: len(says.VERSION) + says.MESSAGE_BYTES_MAX,
     zmq.SNDHWM: 64,
     zmq.RCVHWM: 64,
@@ -56,7 +48,7 @@ class Unanswered(GossipError):
 
 
 def new_socket(context: zmq.asyncio.Context, kind: int) -> zmq.asyncio.Socket:
-    """``kind`` is ROUTER, to be bound, or DEALER, to be connected."""
+    """``kind`` is ROUTER, of a door, or DEALER, of who asks. To be bound inside (``door_proxy``)."""
     socket = context.socket(kind)
     for option, value in _OPTIONS.items():
         socket.set(option, value)
@@ -77,51 +69,70 @@ async def ask(
     context: zmq.asyncio.Context, address: str, question: says.Question, timeout_s: float, key: KeyPair | None = None
 ) -> says.Said:
     """The answer of the door at ``address`` (``HOST:PORT``, numbers only). ``key``: the swarm's. Raises: Unanswered."""
-    socket = new_socket(context, zmq.DEALER)
-    monitor = socket.get_monitor_socket(_WATCHED)
+    dealer = new_socket(context, zmq.DEALER)
+    if key is not None:
+        as_client(plain(dealer), key, key.public)
+    monitor = dealer.get_monitor_socket(_WATCHED)
     asked = [
-        asyncio.create_task(_ask(socket, address, question, key)),
-        asyncio.create_task(_refusal(monitor, address, key is not None)),
+        asyncio.create_task(_ask(dealer, question)),
+        asyncio.create_task(_refusal(monitor, key is not None)),
     ]
+    # What answers there may be anything: it says no more than an answer has (``door_proxy``).
+    passage = asyncio.create_task(_connect(address, bind_inside(plain(dealer))))
     try:
-        done, _ = await asyncio.wait(asked, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        done, _ = await asyncio.wait([*asked, passage], timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        if passage in done and not done.intersection(asked):
+            passage.result()
+            done, _ = await asyncio.wait(asked, timeout=LAST_WORDS_S, return_when=asyncio.FIRST_COMPLETED)
         for answered in asked:
             if answered in done:
                 return answered.result()
         raise Unanswered(await why_silent(address))
-    except (zmq.ZMQError, ValueError) as error:
-        raise Unanswered(f"not an address: {error}") from None
     finally:
-        for task in asked:
+        for task in (*asked, passage):
             task.cancel()
-        await asyncio.gather(*asked, return_exceptions=True)
-        socket.disable_monitor()
+        await asyncio.gather(*asked, passage, return_exceptions=True)
+        dealer.disable_monitor()
         monitor.close(0)
-        socket.close(0)
+        dealer.close(0)
 
 
-async def _ask(socket: zmq.asyncio.Socket, address: str, question: says.Question, key: KeyPair | None) -> says.Said:
-    if key is not None:
-        as_client(plain(socket), key, key.public)
-    allow_ipv6(plain(socket), address)
-    socket.connect(f"tcp://{address}")
+async def _connect(address: str, inside: str) -> None:
+    """Makes the connection, until either side ends it. Raises: Unanswered."""
+    try:
+        host, port = split(address)
+    except ValueError as error:
+        raise Unanswered(f"not an address: {error}") from None
+    loop = asyncio.get_running_loop()
+    near = sockets.socket(sockets.AF_UNIX)
+    far = sockets.socket(sockets.AF_INET6 if ":" in host else sockets.AF_INET)
+    with near, far:
+        try:
+            for end in (near, far):
+                end.setblocking(False)
+            await loop.sock_connect(far, (host, port))
+            await loop.sock_connect(near, f"\0{inside}")
+        except OSError as error:
+            raise Unanswered(_in_words(error)) from None
+        try:
+            await pass_on(far, near, Meter(Held()))
+        except TooMuch:
+            raise Unanswered("it says more than a door does") from None
+
+
+async def _ask(dealer: zmq.asyncio.Socket, question: says.Question) -> says.Said:
     number = next(_numbers).to_bytes(NUMBER_BYTES, "little")
-    await socket.send_multipart([number, says.encode(question)])
+    await dealer.send_multipart([number, says.encode(question)])
     while True:
-        frames = await socket.recv_multipart()
+        frames = await dealer.recv_multipart()
         if len(frames) == 2 and frames[0] == number:
             return _read(frames[1])
 
 
-async def _refusal(monitor: zmq.asyncio.Socket, address: str, has_key: bool) -> says.Said:
-    """Waits for a connection that is refused, or a handshake that fails, and says why. Raises: Unanswered."""
-    while True:
-        event, *_ = _EVENT.unpack((await monitor.recv_multipart())[0])
-        if event != zmq.EVENT_CONNECT_RETRIED:
-            raise Unanswered(OTHER_KEY if has_key else NO_KEY, by_key=True)
-        why = await why_silent(address)
-        if why != CONNECTS:
-            raise Unanswered(why)
+async def _refusal(monitor: zmq.asyncio.Socket, has_key: bool) -> says.Said:
+    """Waits for a handshake that fails. Raises: Unanswered."""
+    await monitor.recv_multipart()
+    raise Unanswered(OTHER_KEY if has_key else NO_KEY, by_key=True)
 
 
 def _read(data: bytes) -> says.Said:
@@ -145,14 +156,18 @@ async def why_silent(address: str) -> str:
             _, writer = await asyncio.open_connection(host, port)
     except TimeoutError:
         return "no answer (timeout): no such host, or something in between drops what is sent to it"
-    except ConnectionRefusedError:
-        return "connection refused: nothing listens there"
     except OSError as error:
-        return f"{error.strerror or error}"
+        return _in_words(error)
     writer.close()
     with contextlib.suppress(OSError):
         await writer.wait_closed()
     return CONNECTS
+
+
+def _in_words(error: OSError) -> str:
+    if isinstance(error, ConnectionRefusedError):
+        return "connection refused: nothing listens there"
+    return f"{error.strerror or error}"
 
 
 def split(address: str) -> tuple[str, int]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import re
+import socket as tcp
 from typing import cast
 
 import zmq
@@ -16,6 +18,7 @@ from .holders import holder_of
 
 _ENDPOINT = re.compile(r"tcp://(\[[0-9a-fA-F:]+\]|[0-9.]+):([0-9]{1,5})", re.ASCII)
 
+BACKLOG = 256  # connections that wait to be taken
 HANDSHAKE_BYTES_MAX = 512  # of what comes on an outbound connection: CURVE's longest command has 168, an error's words 256
 _BOTH_LANES: dict[zmq.SocketOption, int] = {
     zmq.LINGER: 0,  # the default, for ever, hangs the end of the context
@@ -27,7 +30,7 @@ _BOTH_LANES: dict[zmq.SocketOption, int] = {
     zmq.TCP_KEEPALIVE_IDLE: 10,
     zmq.TCP_KEEPALIVE_INTVL: 5,
     zmq.TCP_KEEPALIVE_CNT: 4,
-    zmq.BACKLOG: 256,
+    zmq.BACKLOG: BACKLOG,
 }
 # A socket that sends heartbeats aborts its process when a connection ends whose input has stopped because its queue is full
 # (libzmq 4.3.5, #4364: the timer writes to it, "Assertion failed: !_io_error"). Whoever sends a little more than is read, and
@@ -75,6 +78,33 @@ def endpoint(address: str, anywhere: bool = False) -> bool:
 def bind(socket: zmq.Socket[bytes], host: str, port: int, anywhere: bool = False) -> None:
     """Raises: ConfigError: ``host`` is not a loopback address, and not ``anywhere`` either; or no address of one host.
     AddressInUse."""
+    host = _allowed(host, port, anywhere)
+    address = f"tcp://[{host}]:{port or '*'}" if ":" in host else f"tcp://{host}:{port or '*'}"
+    allow_ipv6(socket, address)
+    try:
+        socket.bind(address)
+    except zmq.ZMQError as error:
+        raise _cannot_listen(address, port, error, error.errno == zmq.EADDRINUSE) from None
+
+
+def listen(host: str, port: int, anywhere: bool = False) -> tcp.socket:
+    """The same without ZeroMQ: a socket that takes connections, and does not block."""
+    host = _allowed(host, port, anywhere)
+    listener = tcp.socket(tcp.AF_INET6 if ":" in host else tcp.AF_INET, tcp.SOCK_STREAM)
+    try:
+        listener.setsockopt(tcp.SOL_SOCKET, tcp.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(BACKLOG)
+        listener.setblocking(False)
+    except OSError as error:
+        listener.close()
+        address = f"tcp://[{host}]:{port or '*'}" if ":" in host else f"tcp://{host}:{port or '*'}"
+        raise _cannot_listen(address, port, error, error.errno == errno.EADDRINUSE) from None
+    return listener
+
+
+def _allowed(host: str, port: int, anywhere: bool) -> str:
+    """The number of the host to listen on. Raises: ConfigError."""
     host = "127.0.0.1" if host == "localhost" else host.strip("[]")
     if not is_loopback(host) and not anywhere:
         raise ConfigError(
@@ -85,15 +115,14 @@ def bind(socket: zmq.Socket[bytes], host: str, port: int, anywhere: bool = False
         raise ConfigError(f"cannot listen on {host!r}: others must be told where to connect", "use one address of this machine")
     if not 0 <= port < 65536:
         raise ConfigError(f"port {port} is not within 0..65535", "leave the port out: a free one is chosen")
-    address = f"tcp://[{host}]:{port or '*'}" if ":" in host else f"tcp://{host}:{port or '*'}"
-    allow_ipv6(socket, address)
-    try:
-        socket.bind(address)
-    except zmq.ZMQError as error:
-        if error.errno == zmq.EADDRINUSE:
-            holder = holder_of(port)
-            raise AddressInUse(address, str(holder) if holder else None, holder.run if holder else "") from None
-        raise ConfigError(f"cannot listen on {address}: {error}", "use an address of this machine") from error
+    return host
+
+
+def _cannot_listen(address: str, port: int, error: Exception, taken: bool) -> AddressInUse | ConfigError:
+    if not taken:
+        return ConfigError(f"cannot listen on {address}: {error}", "use an address of this machine")
+    holder = holder_of(port)
+    return AddressInUse(address, str(holder) if holder else None, holder.run if holder else "")
 
 
 def allow_ipv6(socket: zmq.Socket[bytes], address: str) -> None:

@@ -208,17 +208,22 @@ async def test_the_address_that_was_bound_is_in_the_folder(tmp_path: Path) -> No
 async def test_bytes_of_strangers_are_counted_and_nothing_else(tmp_path: Path) -> None:
     context = zmq.asyncio.Context()
     async with door_in(tmp_path / "a", (0,)) as door:
-        stranger = context.socket(zmq.DEALER)
-        stranger.connect(f"tcp://{door.address}")
         number = b"\0" * NUMBER_BYTES
+
+        async def say(frames: list[bytes]) -> zmq.asyncio.Socket:
+            stranger = context.socket(zmq.DEALER)  # one for each: a connection has room for one question
+            stranger.connect(f"tcp://{door.address}")
+            await stranger.send_multipart(frames)
+            return stranger
+
         good = says.encode(says.Look())
         bad = [[b""], [number, b""], [number, b"GDR1"], [number, good + b"x"], [b"short", good], [number, good, b"more"]]
         bad += [[number, says.VERSION + bytes([byte]) * 50] for byte in (0x00, 0x91, 0xC1, 0xDD, 0xDF, 0xFF)]
         bad += [[number, says.encode(says.Granted((1,)))]]
         for frames in bad:
-            await stranger.send_multipart(frames)
+            await say(frames)
         await until(lambda: door.refused == len(bad))
-        await stranger.send_multipart([number, b"GDR9whatever"])
+        stranger = await say([number, b"GDR9whatever"])
         answer = says.decode((await stranger.recv_multipart())[1])
         assert isinstance(answer, says.TurnedAway)
         assert answer.message == "this door speaks version 1, you version 9"
@@ -231,9 +236,9 @@ async def test_who_asks_too_much_is_not_heard_for_a_while(tmp_path: Path, monkey
     monkeypatch.setattr(doors, "UNITS_AT_ONCE", 10.0)
     async with door_in(tmp_path / "a", (0,)) as door:
         context = zmq.asyncio.Context()
-        flood = context.socket(zmq.DEALER)
-        flood.connect(f"tcp://{door.address}")
-        for _ in range(15):
+        floods = [context.socket(zmq.DEALER) for _ in range(15)]
+        for flood in floods:
+            flood.connect(f"tcp://{door.address}")
             await flood.send_multipart([b"\0" * NUMBER_BYTES, says.encode(says.Look())])
         await until(lambda: door.refused == 6)  # a question costs a bit more than one unit
         context.destroy(0)
