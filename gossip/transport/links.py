@@ -319,8 +319,13 @@ def why_not(peer: PeerId, lane: ZmqLane, keys: Keys | None) -> tuple[str, str]:
             "(--allowed), if it has one",
         )
     start = "peers of one run are started either all with keys or all without"
+    refused = bool(lane.turned_away_by & REFUSED)  # else the handshake came to nothing, and nobody said why
+    silent = "it is stopped, hangs, or is no peer of gossip"
     if keys is None:
-        return f"{where} takes nobody without a key", start
+        if refused:
+            return f"{where} takes nobody without a key", start
+        return f"{where} takes connections and says nothing, or hangs up: {silent}", "look at its process, and at its log"
     if lane.turned_away_by == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
         return f"{where} has no key", start
-    return f"{where} ends every handshake: it has another key than its seed file says, or lets nobody in", "look at its log"
+    other = "it has another key than its seed file says, or lets nobody in"
+    return f"{where} ends every handshake, or says nothing: {other}; or {silent}", "look at its process, and at its log"

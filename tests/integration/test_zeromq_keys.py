@@ -16,7 +16,7 @@ from zmq.utils.monitor import parse_monitor_message
 from gossip.core.events import LinkDown, LinkUp
 from gossip.core.messages import Ping
 from gossip.errors import LocalError
-from gossip.transport import guard, links, strangers
+from gossip.transport import guard, links, sockets, strangers
 from gossip.transport.chunks import CHUNK_BYTES, FIRST, FIRST_MARK, NEXT, NEXT_MARK, checksum
 from gossip.transport.curve import KeyPair, as_client, new_pair
 from gossip.transport.zeromq import ZeroMQTransport
@@ -416,3 +416,22 @@ def test_why_there_is_no_link_is_told(known: Known, monkeypatch, here: bool, the
     assert notices(one)[0].startswith("peer 1 at tcp://127.0.0.1:")
     assert said in notices(one)[0]
     assert PATIENCE_S > 0.3
+
+
+@pytest.mark.parametrize("keyed", [False, True])
+def test_of_one_that_takes_connections_and_says_nothing_nobody_says_that_it_is_the_keys(known: Known, monkeypatch, keyed: bool):
+    """As a stopped process does: its kernel goes on taking connections."""
+    monkeypatch.setattr(links, "PATIENCE_S", 0.3)
+    monkeypatch.setitem(sockets._BOTH_LANES, zmq.HANDSHAKE_IVL, 100)
+    with socket.create_server(("127.0.0.1", 0)) as stopped:
+        address = f"tcp://127.0.0.1:{stopped.getsockname()[1]}"
+        one = transport(local=0, keys=known.of(0) if keyed else None)
+        watched = Watched(one)
+        try:
+            one.connect(1, address, address)
+            watched.until(lambda: bool(notices(one)), "a line")
+        finally:
+            one.close()
+    assert "says nothing" in notices(one)[0]
+    assert "it is stopped, hangs, or is no peer of gossip" in notices(one)[0]
+    assert "nobody without a key" not in notices(one)[0]
