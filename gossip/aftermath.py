@@ -1,15 +1,17 @@
-"""Whether a run is over, as who comes late finds out from what its peers have left in the folder that they share."""
+"""Whether a run has begun, and whether it is over, as who comes late finds out from what its peers have left in their folder."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Container
+from collections.abc import Callable, Container
 from pathlib import Path
 from typing import Any
 
 from .rendezvous import answers, peers_in, read_seed
 
+BEGUN = "begun"
+"""A file in the run's folder: some peer here has had a round. Rows of events may be lost with a peer that is killed."""
 TAIL_BYTES = 16 * 1024  # of a peer's events: its end is the last of them
 
 
@@ -27,6 +29,42 @@ def over(folder: Path, but: Container[int]) -> tuple[int, ...]:
     if any(answers(seed) for seed in others if not seed.ended):
         return ()
     return tuple(finished)
+
+
+class Begun:
+    """What a folder says of how far its run was, and a note in it when it gets that far.
+
+    Args:
+        folder: Of the run; None: it leaves nothing behind.
+        tell: Writes an event.
+    """
+
+    def __init__(self, folder: Path | None, tell: Callable[..., None]) -> None:
+        self._folder, self._tell, self._noted = folder, tell, folder is None
+
+    def had_round(self) -> int:
+        """The furthest round that is known of, by what its peers have written down; 0: it has had none."""
+        return 0 if self._folder is None else had_round(self._folder)
+
+    def reached(self, round_id: int) -> None:
+        """A peer here is in this round."""
+        if self._noted or round_id < 1 or self._folder is None:
+            return
+        self._noted = True
+        try:
+            (self._folder / BEGUN).touch()
+        except OSError as error:
+            told = f"cannot write {self._folder / BEGUN} ({error.strerror}): peers that are started again when all are lost"
+            self._tell("notice", message=f"{told} may begin anew without a word", hint="make room on the disk")
+
+
+def had_round(folder: Path) -> int:
+    """The furthest round that peers in ``folder`` are known to have been in; 0: none has had one."""
+    if not (folder / BEGUN).exists():
+        return 0
+    rows = [row for peer in _peers(folder) for row in _last_rows(folder / f"peer-{peer}" / "events.jsonl")]
+    rounds = [row.get("round") for row in rows if row.get("event") in ("round", "halted")]
+    return max([1, *(number for number in rounds if isinstance(number, int))])
 
 
 def nobody_left(seeds: Path, but: Container[int]) -> bool:

@@ -87,6 +87,9 @@ class RunConfig(BaseModel):
     round_timeout_s: Seconds = Field(default=10.0, description="how long a round may wait at most")
     start_timeout_s: Seconds = Field(default=60.0, description="how long peers wait for each other at the start")
     quorum_timeout_s: Seconds = Field(default=60.0, description="how long a run without quorum waits for peers to come back")
+    begin_anew: bool = Field(
+        default=False, description="begin again with fresh weights, when all who had the state of the run are lost"
+    )
     insecure: bool = Field(
         default=False, description="listen on other addresses than loopback, without keys: whoever reaches them can take part"
     )
@@ -208,6 +211,7 @@ class RunConfig(BaseModel):
             membership=MembershipSettings(probe_interval_s=self.probe_interval_s, probe_timeout_s=self.probe_timeout_s),
             batch_policy=self.batch_policy,
             slices=self.slices,
+            begin_anew=self.begin_anew,
             rounds=RoundSettings(
                 quorum=self.quorum,
                 on_minority=self.on_minority,

@@ -20,7 +20,8 @@ GossipError
 └── SwarmError                     the swarm or the network between
     ├── NeverStarted               too few peers came before the start timeout
     ├── NobodyAnswers              no door of the run answers at its address
-    └── QuorumLost                 too few peers are left, and none came back in time
+    ├── QuorumLost                 too few peers are left, and none came back in time
+    └── StateLost                  the run has had rounds, and nobody who had their state is left
 """
 
 from __future__ import annotations
@@ -233,6 +234,23 @@ class QuorumLost(SwarmError):
     @property
     def hint(self) -> str:
         return "restart the lost peers, or choose --quorum available"
+
+
+class StateLost(SwarmError):
+    """The run has had rounds, and nobody who had their state is left: this peer could only begin anew."""
+
+    exit_code = 7
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+    def __str__(self) -> str:
+        return self.message
+
+    @property
+    def hint(self) -> str:
+        return "begin from what is on disk, or with more peers; --begin-anew begins again with fresh weights after such a loss"
 
 
 class NobodyAnswers(SwarmError):

@@ -32,8 +32,8 @@ from gossip.training.layout import shard_sizes
 from gossip.transport.base import Arrival
 from gossip.transport.memory import Hub
 
+from .aftermath import Begun
 from .drills import DrillBook
-from .keyring import Keyring, allow_list, listed_pair
 from .node_clock import Alarms, Oversleep
 from .node_faults import Saboteur
 from .node_files import Journal, write_error
@@ -42,7 +42,7 @@ from .node_lies import Tongue, rule_of
 from .node_plans import Foresight
 from .node_reduce import Judge, Reducer
 from .node_results import Comparison
-from .node_spec import CoreMaker, NodeSpec, TransportMaker, in_memory, over_zeromq, real_core, spec_from
+from .node_spec import CoreMaker, NodeSpec, TransportMaker, in_memory, keys_of, over_zeromq, real_core, spec_from
 from .node_trainer import TrainerLink, pid_behind
 from .node_worker import Worker
 from .rendezvous import SeedFolder
@@ -133,13 +133,14 @@ class Node:
             folder = SeedFolder(self.spec.run_dir / "seeds", self.spec.peer, config.peers_max)
             self.spec = dataclasses.replace(self.spec, incarnation=folder.next_incarnation(self.spec.incarnation))
             if config.keyed:
-                self.spec = dataclasses.replace(self.spec, keys=self._find_keys(folder))
+                self.spec = dataclasses.replace(self.spec, keys=keys_of(self.spec, folder))
         spec, self._seed_folder = self.spec, folder
         rule, topology = aggregators.load(config.aggregator), Foresight(topologies.load(config.weighted_topology))
         settings = config.settings()
         joint = rule.joint and topology.rolling and config.peers_max <= JOINT_PEERS_MAX
         needs = tuple([rule.at_least(f) for f in range(settings.f + 1)])
-        settings = dataclasses.replace(settings, updates_for=needs, joint=joint)
+        self._begun = Begun(spec.run_dir, self._journal.event)
+        settings = dataclasses.replace(settings, updates_for=needs, joint=joint, had_round=self._begun.had_round())
         plan = config.plan
         self._rule, self._settings, self._topology = rule, settings, topology
         drills = DrillBook(spec.run_dir / "faults") if config.drills and spec.run_dir is not None else None
@@ -185,10 +186,6 @@ class Node:
         self._opened = True
         self._handle(events.Started(), now)
         self._settle(now)
-
-    def _find_keys(self, folder: SeedFolder) -> Keyring:
-        allowed = allow_list(self.spec.config.allowed)
-        return Keyring(listed_pair(self.spec.key_file, self.spec.peer, allowed), folder, allowed)
 
     def _leave(self, halt: events.Halt) -> int:
         """The end that the core has asked for."""
@@ -407,6 +404,7 @@ class Node:
     def _report(self, report: events.Report) -> None:
         if report.event == "round":
             self._round = report.fields.get("round", self._round)
+            self._begun.reached(self._round)
             self.trainer.alive = report.fields.get("alive", self.trainer.alive)
         self._journal.event(report.event, **report.fields)
 

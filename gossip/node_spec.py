@@ -18,6 +18,8 @@ from gossip.transport.memory import Hub, MemoryTransport
 
 from . import recorder
 from .config import RunConfig
+from .keyring import Keyring, allow_list, listed_pair
+from .rendezvous import SeedFolder
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,12 @@ def spec_from(given: Mapping[str, str]) -> NodeSpec:
         given.get("GOSSIP_LISTEN", ""),
         given.get("GOSSIP_KEY", ""),
     )
+
+
+def keys_of(spec: NodeSpec, folder: SeedFolder) -> Keyring:
+    """Its own key and the others', in a run with keys. Raises: ConfigError."""
+    allowed = allow_list(spec.config.allowed)
+    return Keyring(listed_pair(spec.key_file, spec.peer, allowed), folder, allowed)
 
 
 class HasIncarnation(Protocol):

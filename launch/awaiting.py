@@ -13,6 +13,10 @@ from gossip.rendezvous import read_seed
 from .view import RunView
 
 TROUBLES_SHOWN = 4
+INSECURE_EVERY_S = 60.0
+INSECURE = (
+    "! insecure: there are no keys: whoever reaches the peers' addresses can take part, read gradients, lie and stop the run"
+)
 
 
 def waiting(

@@ -46,7 +46,7 @@ app = typer.Typer(
     help="Fault-tolerant training for PyTorch: no process is special, anything may crash, hang or lie.",
 )
 
-NOT_OF_DEMO = ("room", "min_peers", "patience", "on_minority", "start_timeout", "round_timeout", "record", "drills")
+NOT_OF_DEMO = ("room", "min_peers", "patience", "on_minority", "start_timeout", "round_timeout", "begin_anew", "record", "drills")
 
 
 def _version(wanted: bool) -> None:

@@ -48,6 +48,12 @@ CODES: dict[int, Meaning] = {
     6: Meaning(
         "refused", "The swarm refused the peers: another model, version, swarm key or run.", "make all peers build the same model"
     ),
+    7: Meaning(
+        "state_lost",
+        "All peers that had the state of the run are gone, and one that was started again would begin anew, with fresh weights."
+        " What is lost, and what of it is on disk, was said.",
+        "begin from what is on disk, or with more peers; `--begin-anew` for a run that begins again by itself",
+    ),
     130: Meaning("stopped", "Ctrl-C: every peer finishes its round and leaves; a second one kills. After the last round: 0."),
     143: Meaning("stopped", "The launcher got SIGTERM or SIGHUP; peers left as after one Ctrl-C."),
 }

@@ -18,7 +18,7 @@ from gossip.telemetry import JsonLines, Logbook, write_json
 from gossip.transport.curve import KeyPair
 
 from . import collecting, invitation, ssh, words
-from .awaiting import waiting
+from .awaiting import INSECURE, INSECURE_EVERY_S, waiting
 from .collecting import Collector
 from .frames import Frame
 from .hostlist import Host, place
@@ -26,7 +26,7 @@ from .outcome import Outcome, Stop
 from .peer_process import Guardian, Life
 from .remote import Lost, Remote
 from .screens import Screen
-from .supervisor import INSECURE, INSECURE_EVERY_S, STOP_GRACE_S, TICK_S, WAITING_EVERY_S
+from .supervisor import STOP_GRACE_S, TICK_S, WAITING_EVERY_S
 from .survey import Survey, Wanted, survey
 from .view import RunView
 

@@ -98,6 +98,12 @@ Patience = Annotated[
 RoundTimeout = Annotated[
     float | None, typer.Option(help="Seconds that a round may wait at most; 10 by default.", show_default=False)
 ]
+BeginAnew = Annotated[
+    bool,
+    typer.Option(
+        "--begin-anew", help="When all who had the state are lost, begin again with fresh weights; by default that ends it."
+    ),
+]
 Record = Annotated[
     bool, typer.Option("--record", help="Write down every event of the protocol, for gossip simulate --recording.")
 ]
@@ -155,6 +161,7 @@ SETTINGS: dict[str, tuple[Any, Any]] = {
     "server_weights": (ServerWeights, None),
     "start_timeout": (StartTimeout, None),
     "round_timeout": (RoundTimeout, None),
+    "begin_anew": (BeginAnew, False),
     "record": (Record, False),
     "drills": (Drills, False),
 }
@@ -197,6 +204,7 @@ def flags(
     fault: list[str] | None = None,
     faults: Path | None = None,
     run_dir: Path | None = None,
+    begin_anew: bool = False,
     record: bool = False,
     drills: bool = False,
     **others: Any,
@@ -211,6 +219,7 @@ def flags(
         **{SETTING_OF.get(name, name): value for name, value in others.items()},
         "faults": specs,
         "run_dir": str(run_dir) if run_dir is not None else None,
+        "begin_anew": begin_anew or None,
         "record": record or None,
         "drills": drills or None,
     }

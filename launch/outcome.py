@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from gossip.config import RunConfig
+from gossip.core.ending import QUORUM_LOST, STATE_LOST
 from gossip.errors import NeverStarted
 
 from .peer_process import Life
 from .view import RunView
 
-Stop = Literal["", "interrupt", "terminate", "killed", "never_started"]
+Stop = Literal["", "interrupt", "terminate", "killed", "never_started", "state_lost"]
 
 
 @dataclass(slots=True)
@@ -24,6 +25,7 @@ class Outcome:
     lives: list[Life] = field(default_factory=list)
     stopped: Stop = ""
     dismissed: set[int] = field(default_factory=set)  # who waited for a start that could not come
+    joins: bool = False  # its peers came to a run that others had begun
     wall_s: float = 0.0
     bytes_sent: int = 0
 
@@ -57,6 +59,8 @@ def exit_code(outcome: Outcome) -> int:
             return 143
         case "never_started":
             return NeverStarted.exit_code
+        case "state_lost":
+            return STATE_LOST
         case "":
             pass
     if outcome.finished:
@@ -64,12 +68,14 @@ def exit_code(outcome: Outcome) -> int:
     # What the peers themselves say is more than what their processes' codes can.
     judged = [life for life in outcome.last_lives.values() if life.peer not in outcome.dismissed]
     codes = [_code(life, outcome.view.halted.get(life.peer, {})) for life in judged]
-    return telling(codes)
+    code = telling(codes)
+    # Who is started again and finds nobody says that the run never started, of one that has had rounds.
+    return QUORUM_LOST if code == NeverStarted.exit_code and outcome.view.round >= 0 else code
 
 
 def telling(codes: Sequence[int]) -> int:
     """Of the codes of peers none of which has come to the end, the one that says most."""
-    for code in (6, 2, 4, 1, 5):
+    for code in (6, 2, STATE_LOST, 4, 1, 5):
         if code in codes:
             return code
     return next((code for code in codes if code), 5)  # all were killed: nobody is left to reach a quorum

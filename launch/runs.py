@@ -87,25 +87,29 @@ def train(
 
 def conclude(folder: Path, outcome: Outcome) -> dict[str, Any]:
     """Writes ``commits.jsonl`` and ``summary.json``. Returns the summary."""
-    return summary.write(folder, outcome.exit_code, outcome.wall_s)
+    return summary.write(folder, outcome.exit_code, outcome.wall_s, outcome.joins)
 
 
 def finish(folder: Path, outcome: Outcome, screen: Screen, as_json: bool) -> int:
     """The same, and says how it went. Returns the exit code that tells it. Raises: GossipError: All for nothing."""
-    summary = conclude(folder, outcome)
+    found = conclude(folder, outcome)
     if as_json:
-        print(json.dumps(summary))
+        print(json.dumps(found))
     else:
-        screen.say(
-            f"{summary['status']} after {counted(summary['rounds'], 'round')}, {outcome.wall_s:.1f} s: {folder / 'summary.json'}"
+        of = f"{found['status']} after {counted(found['rounds'], 'round')}"
+        own = (
+            ""
+            if found["exit_code"] in (outcome.exit_code, 1)
+            else f"{summary.STATUS.get(outcome.exit_code, 'failed')}; the run: "
         )
-    for line in [*alone.told(summary["alone"]), *missed.told(summary["faults_missed"])]:
+        screen.say(f"{own}{of}, {outcome.wall_s:.1f} s: {folder / 'summary.json'}")
+    for line in [*alone.told(found["alone"]), *missed.told(found["faults_missed"])]:
         screen.say(line)
-    if summary["finished"] and not summary["rounds"]:
+    if found["finished"] and not found["rounds"]:
         screen.say("! no round was trained: each peer ran the script by itself, and nothing was exchanged")
         screen.say("  in the script: peer = gossip.init(), then model, optimizer = peer.prepare(model, optimizer)")
-    if summary["exit_code"] != outcome.exit_code:
-        lost = summary["rounds_lost"]
+    if found["exit_code"] != outcome.exit_code == 0:
+        lost = found["rounds_lost"]
         which = "the only round" if lost == 1 else f"every one of {lost} rounds"
         raise GossipError(f"{which} was lost: nothing was learnt; {folder}/events.jsonl says why")
     return outcome.exit_code

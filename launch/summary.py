@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from gossip.config import RunConfig
+from gossip.core.ending import QUORUM_LOST
+from gossip.errors import NeverStarted
 from gossip.telemetry import JsonLines, read_json, read_lines, write_json
 
 from . import history
@@ -27,6 +29,7 @@ STATUS = {
     4: "never_started",
     5: "quorum_lost",
     6: "refused",
+    7: "state_lost",
     130: "stopped",
     143: "stopped",
 }
@@ -70,11 +73,27 @@ def codes(folder: Path) -> list[int]:
     return [code if isinstance(code, int) else 5 for code in last.values()]
 
 
-def build(folder: Path, exit_code: int, wall_s: float) -> dict[str, Any]:
+def of_the_run(exit_code: int, joined: bool, events: Iterable[Mapping[str, Any]], rounds: int) -> int:
+    """The exit code that tells how the run went, of which one launcher knows only how its own peers did.
+
+    Args:
+        exit_code: That launcher's.
+        joined: Its peers came to a run that others had begun. That they failed says nothing of the others.
+        rounds: That the run has had.
+    """
+    ends = [row for row in events if row.get("event") == "launcher_ended" and isinstance(row.get("exit_code"), int)]
+    if exit_code == 0 or any(row["exit_code"] == 0 for row in ends):
+        return 0
+    first = [int(row["exit_code"]) for row in ends if not row.get("joins")]
+    code = first[-1] if joined and first else exit_code
+    return QUORUM_LOST if code == NeverStarted.exit_code and rounds else code
+
+
+def build(folder: Path, exit_code: int, wall_s: float, joined: bool = False) -> dict[str, Any]:
     """The summary of the run in ``folder``.
 
     Args:
-        exit_code: The launcher's.
+        exit_code, joined: Of the launcher that asks, see ``of_the_run``.
         wall_s: From the start of the first peer to the end of the last.
     """
     config = RunConfig.load(folder / "config.json")
@@ -97,6 +116,7 @@ def build(folder: Path, exit_code: int, wall_s: float) -> dict[str, Any]:
     finished = [peer for peer, row in view.rows.items() if row.state == "done"]
     if finished and any(folder.glob("events-*.jsonl")):
         exit_code = 0  # that of one launcher of many, each with a peer of its own, says nothing of the others
+    exit_code = of_the_run(exit_code, joined, events, last + 1)
     if exit_code == 0 and lost and last + 1 == len(lost):
         exit_code = 1  # all peers came to their end, and nothing was ever learnt: a rule that always fails, say
     present = finished or [peer for peer, row in view.rows.items() if row.state != "gone"]
@@ -149,6 +169,7 @@ def build(folder: Path, exit_code: int, wall_s: float) -> dict[str, Any]:
         ],
         "joins": joins(view, commits),
         "elsewhere": elsewhere,
+        "begun_anew": view.anew,
         "alone": trained_alone(events, config.peers, finished),
         "left": [{"peer": peer, "round": round_id} for peer, round_id in sorted(view.leaves.items())],
         "partitions": partitions(view, past),
@@ -177,7 +198,7 @@ def _elsewhere(folder: Path, first: int, came: set[int], commits: Iterable[Mappi
     return sorted(({*range(first)} - came) | {peer for peer in contributed if f"peer-{peer}" not in written})
 
 
-def write(folder: Path, exit_code: int, wall_s: float) -> dict[str, Any]:
+def write(folder: Path, exit_code: int, wall_s: float, joined: bool = False) -> dict[str, Any]:
     """Merges the commits, builds the summary and writes it.
 
     Each launcher of a run does so when its own peers have ended, one at a time: the last one has all.
@@ -186,7 +207,7 @@ def write(folder: Path, exit_code: int, wall_s: float) -> dict[str, Any]:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         merge_commits(folder)
-        summary = build(folder, exit_code, wall_s)
+        summary = build(folder, exit_code, wall_s, joined)
         write_json(folder / "summary.json", summary)
     finally:
         os.close(lock)

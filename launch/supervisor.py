@@ -18,7 +18,8 @@ from gossip.errors import LocalError, NeverStarted
 from gossip.rendezvous import announce_end
 from gossip.telemetry import JsonLines, Logbook
 
-from .awaiting import Tries, waiting
+from . import lost_state
+from .awaiting import INSECURE, INSECURE_EVERY_S, Tries, waiting
 from .doorway import Doorway
 from .drilling import DrillDesk
 from .entrance import Entrance
@@ -33,10 +34,6 @@ from .warm import Gone, WarmStart, is_possible
 from .words import counted
 
 WAITING_EVERY_S = 5.0
-INSECURE_EVERY_S = 60.0
-INSECURE = (
-    "! insecure: there are no keys: whoever reaches the peers' addresses can take part, read gradients, lie and stop the run"
-)
 TICK_S = 0.1
 STOP_GRACE_S = 30.0  # after the first Ctrl-C; then those that did not leave are killed
 START_AGAIN_S = (0.5, 1.0, 2.0, 4.0)  # after each failure to make a process
@@ -76,7 +73,7 @@ class Supervisor:
         given = newcomers if newcomers is not None else share
         self.peers = dict(given) if given is not None else dict.fromkeys(range(config.peers), 0)
         self.view = RunView(self.peers, self.plan)
-        self.outcome = Outcome(config, self.view)
+        self.outcome = Outcome(config, self.view, joins=self.joins)
         self._environment = peer_environment(self.folder, os.environ if environment is None else environment)
         self.token = secrets.token_hex(16)
         self._processes: dict[int, PeerProcess] = {}
@@ -134,6 +131,7 @@ class Supervisor:
             for line in self.view.untold_epochs():
                 self._remind(line)
             self.screen.close(self.view)
+            self.record("launcher_ended", None, exit_code=self.outcome.exit_code, joins=self.joins)
             self._logbook.note(
                 f"ended after {self.outcome.wall_s:.1f} s at round {self.view.round}, exit code {self.outcome.exit_code}"
             )
@@ -265,11 +263,12 @@ class Supervisor:
         after_s = self.view.restarts.pop(peer, None)
         if after_s is None or life.signal != signal.SIGKILL:
             return False
+        lost_state.look(self)
         wait_s = max(0.0, life.ended_at + after_s - time.monotonic())
         try:
             await asyncio.wait_for(self._stop.wait(), wait_s)
         except TimeoutError:
-            return True
+            return not lost_state.look(self)
         return False
 
     def _on_exit(self, life: Life) -> None:
@@ -289,8 +288,7 @@ class Supervisor:
         if life.code is not None:
             going_on = sum(process.running for process in self._processes.values())
             lines = explain(life, going_on, len(self.outcome.finished), self.folder / f"peer-{life.peer}")
-            # The first failure is mostly the cause of the others.
-            for line in lines[:1] if self._explained else lines:
+            for line in lines[:1] if self._explained else lines:  # the first failure is mostly the cause of the others
                 self.screen.say(line)
             self._explained = True
 
@@ -368,6 +366,8 @@ class Supervisor:
             if self._guardian.revive():
                 self._say("! the guardian process was killed; it is started again")
             self._dismiss_early_birds()
+            if any(map(self.is_here, self.peers)):
+                lost_state.look(self)
             if self.joins and not (self.is_training or self.is_over) and now - looked >= WAITING_EVERY_S:
                 looked = now
                 if nobody_left(self.folder / "seeds", self.peers):

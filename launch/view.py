@@ -13,6 +13,7 @@ from gossip.fault_words import LINK_KINDS
 from gossip.faults import FaultPlan
 
 from .happenings import SLACK_S, Arrival, Blow, Outage
+from .holders import Holders
 from .words import counted
 
 State = Literal["starting", "here", "training", "stopped", "gone", "done", "elsewhere"]
@@ -71,6 +72,8 @@ class RunView:
         self.outages: list[Outage] = []
         self.suspicions: dict[int, dict[str, Any]] = {}  # peer -> when it first fell under the threshold, and why
         self.quarantines: set[int] = set()
+        self.holders = Holders()
+        self.anew: list[dict[str, Any]] = []  # what was lost each time that the swarm began anew, with fresh weights
         self.unconfirmed: set[int] = set()  # who could not tell whether others hold the parameters that it has ended with
         self.restarts: dict[int, float] = {}  # peer -> seconds after which to start it again
         self.hangs: dict[int, float] = {}  # peer -> seconds after which to wake it
@@ -119,6 +122,7 @@ class RunView:
         row = self.rows.get(peer) if isinstance(peer, int) else None
         if row is None:
             return []
+        self.holders.feed(event)
         subject = self._subject(event["subject"]) if isinstance(event.get("subject"), int) else None
         match name:
             case "spawned" if event.get("joins"):
@@ -140,6 +144,8 @@ class RunView:
                 self.ready.add(row.peer)
                 row.state = "training"
                 return self._begun(event, t)
+            case "begun_anew" if self.round >= 0 and not self.holders.anybody:
+                return self._begins_anew(event)
             case "round":
                 return self._round(row, event, t)
             case "metrics":
@@ -341,6 +347,14 @@ class RunView:
         if not without or not self._fresh("begun", -1, t):
             return []
         return [f"! it begins without {', '.join(map(str, without))}: whoever of them comes takes the state of the others"]
+
+    def _begins_anew(self, event: Mapping[str, Any]) -> list[str]:
+        was = self.holders.in_words()
+        self.anew.append({"lost_round": self.holders.round, **self.holders.metrics, "wall": event.get("wall")})
+        self.holders, self.round, self.loss = Holders(), -1, None
+        for row in self.rows.values():
+            row.round, row.loss, row.accuracy = -1, None, None
+        return [f"! the swarm begins anew, with fresh weights: all that was learnt until {was} is lost (--begin-anew)"]
 
     def outage_at(self, t: float) -> int | None:
         """The last that was on at a moment, or over since not long."""

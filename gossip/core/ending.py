@@ -21,6 +21,7 @@ from .settings import CoreSettings
 from .timers import Timers
 
 QUORUM_LOST = 5  # exit code
+STATE_LOST = 7  # exit code
 
 
 class Progressing(Protocol):

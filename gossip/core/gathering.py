@@ -6,12 +6,14 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from .events import Report
+from .ending import STATE_LOST
+from .events import Halt, Report
 from .messages import Hello, PeerId
 from .quorum import quorum_of
 from .settings import CoreSettings
 from .view import View
 
+REFUSED, NEVER_STARTED = 6, 4  # exit codes
 HELLO_INTERVAL_S = 0.25
 WAITING_REPORT_S = 5.0
 PARDONS_MAX = 3
@@ -41,6 +43,13 @@ class Follow:
 
 
 @dataclass(frozen=True, slots=True)
+class Lost:
+    """The run has had rounds, and nobody came who has their state."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Refuse:
     """We train another model than the swarm."""
 
@@ -54,7 +63,18 @@ class TooFew:
     reason: str
 
 
-Decision: TypeAlias = Wait | Begin | Follow | Refuse | TooFew
+Decision: TypeAlias = Wait | Begin | Follow | Lost | Refuse | TooFew
+
+
+def end_of(decision: Refuse | TooFew | Lost) -> Halt:
+    """How a peer ends that cannot begin."""
+    match decision:
+        case Refuse(reason):
+            return Halt(f"refused by the swarm: {reason}", REFUSED)
+        case TooFew(reason):
+            return Halt(reason, NEVER_STARTED)
+        case Lost(reason):
+            return Halt(f"state lost: {reason}", STATE_LOST)
 
 
 class Gathering:
@@ -71,6 +91,8 @@ class Gathering:
         self._passed: set[PeerId] = set()  # of those who have not given them in time
         self._pardons: Counter[PeerId] = Counter()
         self._stale: set[PeerId] = set()  # who has said nothing since nobody had what it spoke of
+        self.holds = False  # our trainer has the state of a round, of which an earlier node of ours knew
+        self._said: dict[PeerId, int] = {}  # the furthest round that each has said it is in
         self._enough_at: float | None = None  # since when so many are here that they may begin without the others
 
     def start(self, now: float) -> None:
@@ -93,6 +115,23 @@ class Gathering:
             self._pardons[peer] += 1
             self._passed.remove(peer)
 
+    @property
+    def had_round(self) -> int:
+        """The furthest that the run is known to have been in: who begins it anew throws that away. More than f have said so, or
+        whoever has started us knows."""
+        said = sorted(self._said.values(), reverse=True)
+        heard = said[self.settings.f] if len(said) > self.settings.f else 0
+        return max(self.settings.had_round, heard)
+
+    @property
+    def may_begin(self) -> bool:
+        """Whether the run may begin with our weights."""
+        return self.holds or self.settings.begin_anew or not self.had_round
+
+    def begun_anew(self) -> list[Report]:
+        """What there is to say when the run begins now: that it throws away what somebody has had."""
+        return [Report("begun_anew", {"lost": self.had_round})] if self.had_round and not self.holds else []
+
     def waited_s(self, now: float) -> float:
         return now - self._started_at
 
@@ -100,6 +139,8 @@ class Gathering:
         """Whether that is the first that we hear of it."""
         new = peer not in self.hellos
         self.hellos[peer] = hello
+        if hello.round_id > 0 and peer != self.local:
+            self._said[peer] = max(hello.round_id, self._said.get(peer, 0))
         self._stale.discard(peer)
         if peer == self.local and self._prepared_at is None:
             self._prepared_at = now
@@ -165,7 +206,10 @@ class Gathering:
                 return Wait(missing)
             came = f"{len(present)} of {self.needed} needed peers came in {self.waited_s(now):.0f} s"
             return TooFew(f"{came}; missing: {', '.join(map(str, missing))}")
-        states = {peer: self.hellos[peer].state for peer in present}
+        if not any(self.hellos[peer].state for peer in present):
+            held = f"the run has been in round {self.had_round}, and nobody who has its state came in {self.waited_s(now):.0f} s"
+            return Lost(held) if time_is_up else Wait(missing)
+        states = {peer: self.hellos[peer].state for peer in present if self.hellos[peer].state}
         states = {peer: state for peer, state in states.items() if peer not in self._passed} or states
         state = _most_common(states)
         if own.state != state:

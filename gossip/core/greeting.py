@@ -20,16 +20,27 @@ class Progressing(Protocol):
 
 
 class Greeting:
-    """``stage``: unless it is ``ready``, nobody is to expect anything of us any more."""
+    """``stage``: unless it is ``ready``, nobody is to expect anything of us any more.
+
+    Args:
+        may_begin: Whether the run may begin with our weights; unless it may, others do not hear of them.
+    """
 
     def __init__(
-        self, local: PeerId, settings: CoreSettings, membership: Membership, rounds: Progressing, address: tuple[str, str]
+        self,
+        local: PeerId,
+        settings: CoreSettings,
+        membership: Membership,
+        rounds: Progressing,
+        address: tuple[str, str],
+        may_begin: Callable[[], bool],
     ) -> None:
         self.local, self.settings, self.membership, self.rounds, self.address = local, settings, membership, rounds, address
         self.layout = b""
         self.state = b""
         self.stage: Stage = "ready"
         self.asks = self.begun = False
+        self._may_begin = may_begin
         self.branch: Callable[[], tuple[bytes, tuple[PeerId, ...]]] = lambda: (b"", ())
         """H of the last round, and who has contributed lately where branches may live side by side."""
         self.begin_branch: Callable[[bytes], None] = lambda state: None
@@ -50,7 +61,7 @@ class Greeting:
         return Hello(
             lineage=self.settings.lineage,
             layout=self.layout,
-            state=self.state if self.rounds.round_id == 0 else b"",
+            state=self.state if self.rounds.round_id == 0 and (self.begun or self._may_begin()) else b"",
             round_id=self.rounds.round_id,
             stage=self.stage,
             address=self.address[0],

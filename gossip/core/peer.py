@@ -124,8 +124,8 @@ class Peer:
         self.compared_with = self.rounds.compared_with
         self._rolling = self.rounds if isinstance(self.rounds, RollingRounds) else None
         self._tolerance_s = min(settings.membership.probe_interval_s, STOOD_STILL_S)
-        self.greeting = Greeting(local, settings, self.membership, self.rounds, (control, bulk))
-        self.gathering = Gathering(local, settings, self.membership)
+        self.gathering = begins = Gathering(local, settings, self.membership)
+        self.greeting = Greeting(local, settings, self.membership, self.rounds, (control, bulk), lambda: begins.may_begin)
         self.others = Others(local, self.membership, self.rounds, self.gathering)
         self.ending = Ending(local, settings, self.membership, self.rounds, self.timers)
         self.confirming = Confirming(local, self._rolling, self.membership, self.greeting, self.ending, self.timers)
@@ -317,7 +317,7 @@ class Peer:
 
     def _on_prepared(self, event: Prepared, now: float) -> list[Effect]:
         self.greeting.prepare(event)
-        self.rounds.sizes, self.recovery.state_bytes = event.sizes, event.state_bytes
+        self.rounds.sizes, self.recovery.state_bytes, self.gathering.holds = event.sizes, event.state_bytes, event.round_id > 0
         if self.phase != "unprepared":
             return [Report("error", {"message": "the trainer prepared twice"})]
         self.phase = "gathering"
@@ -339,14 +339,12 @@ class Peer:
                 self.greeting.begin()
                 self.rounds.elsewhere.never_came = self.gathering.unheard()
                 ready = Report("ready", {"present": list(present), "waited_s": round(self.gathering.waited_s(now), 3)})
-                return [ready, *self._configured(), *self.rounds.start(now)]
+                return [*self.gathering.begun_anew(), ready, *self._configured(), *self.rounds.start(now)]
             case gathering.Follow(donor, reason):
                 self.rounds.elsewhere.never_came = self.gathering.missed_by(donor)
                 return self._recover(donor, reason, now)
-            case gathering.Refuse(reason):
-                return self._end(Halt(f"refused by the swarm: {reason}", 6))
-            case gathering.TooFew(reason):
-                return self._end(Halt(reason, 4))
+            case gathering.Refuse() | gathering.TooFew() | gathering.Lost():
+                return self._end(gathering.end_of(decision))
             case _:
                 assert_never(decision)
 

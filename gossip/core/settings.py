@@ -105,6 +105,8 @@ class CoreSettings:
     batch_policy: BatchPolicy = "fixed_local"
     slices: Slices = "speed"
     room: int = 0  # ids below it may join later; 0: nobody but ``peers`` is ever in the run
+    had_round: int = 0  # the furthest that the run is known to have been in before this life; 0: nothing is known of one
+    begin_anew: bool = False  # with fresh weights, though it has had rounds and nobody has their state any more
     joint: bool = False  # the shards of a round decide together, on what their servers have measured
     membership: MembershipSettings = field(default_factory=MembershipSettings)
     rounds: RoundSettings = field(default_factory=RoundSettings)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import nan, sqrt
 from statistics import median_high
 from typing import Any
@@ -298,10 +298,12 @@ def make_swarm(schedule: Schedule, nemesis: Nemesis) -> Swarm[Peer]:
         trust=TRUST,
     )
     folder: Folder = {}
+    made: list[Swarm[Peer]] = []
 
     def make_core(peer: PeerId, incarnation: int) -> Peer:
         control, bulk = address(peer, 0 if schedule.stable_addresses else incarnation)
-        return _Newcomer(folder, peer, incarnation, settings, topology, control=control, bulk=bulk)
+        known = replace(settings, had_round=max([had_round(swarm) for swarm in made], default=0))
+        return _Newcomer(folder, peer, incarnation, known, topology, control=control, bulk=bulk)
 
     late = {fault.peer: fault.at_s for fault in schedule.faults if isinstance(fault, LateTrainer)}
 
@@ -337,7 +339,15 @@ def make_swarm(schedule: Schedule, nemesis: Nemesis) -> Swarm[Peer]:
     )
     swarm.copies_per_s = schedule.copies_per_s
     swarm.travel_s = schedule.travel_s
+    made.append(swarm)
     return swarm
+
+
+def had_round(swarm: Swarm[Peer]) -> int:
+    """The furthest round that an honest peer has been in, as far as peers write that down in their run's folder."""
+    lives = (*swarm.past, *swarm.hosts.values())
+    rounds = [report.fields["round"] for life in lives for _, report in life.reports if report.event == "round"]
+    return max(rounds, default=0)
 
 
 def tolerated(schedule: Schedule) -> int:

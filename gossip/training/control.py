@@ -28,7 +28,7 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from gossip.core.record import record
-from gossip.errors import ConfigError, Refused, SwarmError
+from gossip.errors import ConfigError, Refused, StateLost, SwarmError
 
 UPDATE_SLOTS = 4
 RESULT_SLOTS = 4
@@ -209,6 +209,8 @@ def error_of(halted: Halted) -> BaseException:
             return ConfigError(halted.reason)
         case 6:
             return Refused(halted.reason)
+        case 7:
+            return StateLost(halted.reason)
         case code:
             error = SwarmError(halted.reason)
             error.exit_code = code

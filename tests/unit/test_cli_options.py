@@ -280,6 +280,7 @@ SAID_OF_A_RUN = {
     "--on-minority": ("continue", "on_minority", "continue"),
     "--start-timeout": ("33", "start_timeout_s", 33.0),
     "--round-timeout": ("4", "round_timeout_s", 4.0),
+    "--begin-anew": (None, "begin_anew", True),
     "--record": (None, "record", True),
     "--drills": (None, "drills", True),
 }

@@ -243,6 +243,48 @@ def test_the_status_is_a_word_for_the_exit_code(tmp_path: Path, code: int, statu
     assert summary.write(folder(tmp_path, [], {}), code, 1.0)["status"] == status
 
 
+def closed(exit_code: int, joins: bool = False) -> dict[str, Any]:
+    return {"event": "launcher_ended", "peer": None, "exit_code": exit_code, "joins": joins}
+
+
+@pytest.mark.parametrize(
+    ("ends", "code", "joined", "status"),
+    [
+        ([closed(5), closed(4, joins=True)], 4, True, "quorum_lost"),  # a joiner that failed wrote last
+        ([closed(0), closed(4, joins=True)], 4, True, "finished"),
+        ([closed(143), closed(4, joins=True)], 4, True, "stopped"),
+        ([closed(4, joins=True)], 4, True, "quorum_lost"),  # the first launcher was killed, or is still there
+        ([closed(4, joins=True), closed(5)], 5, False, "quorum_lost"),
+        ([closed(0, joins=True), closed(5)], 5, False, "finished"),
+        ([closed(4)], 4, False, "quorum_lost"),  # who was started again, and found nobody
+    ],
+)
+def test_a_launcher_that_failed_does_not_say_how_the_run_went(
+    tmp_path: Path, ends: list[dict[str, Any]], code: int, joined: bool, status: str
+) -> None:
+    run = folder(tmp_path, ends, {0: [commit(0), commit(1)]})
+    made = summary.write(run, code, 1.0, joined)
+    assert (made["status"], made["rounds"]) == (status, 2)
+
+
+def test_a_newcomer_that_never_got_in_says_so_of_itself(tmp_path: Path) -> None:
+    assert summary.write(folder(tmp_path, [closed(4, joins=True)], {}), 4, 1.0, True)["status"] == "never_started"
+
+
+def test_what_was_lost_when_a_swarm_began_anew_is_told(tmp_path: Path) -> None:
+    rows = [
+        {"event": "round", "peer": 0, "round": 258},
+        {"event": "metrics", "peer": 0, "accuracy": 0.97},
+        {"event": "exited", "peer": 0, "signal": 9},
+        {"event": "spawned", "peer": 0},
+        {"event": "begun_anew", "peer": 0, "lost": 1, "wall": 12.5},
+        {"event": "round", "peer": 0, "round": 3},
+        {"event": "begun_anew", "peer": 1, "lost": 1, "wall": 12.6},  # the same beginning, as another tells it
+    ]
+    made = summary.write(folder(tmp_path, rows, {}), 0, 1.0)
+    assert made["begun_anew"] == [{"lost_round": 258, "accuracy": 0.97, "wall": 12.5}]
+
+
 def test_a_run_that_never_had_a_round_has_a_summary_too(tmp_path: Path) -> None:
     made = summary.write(folder(tmp_path, [], {}), 4, 1.0)
     assert (made["rounds"], made["rounds_lost"], made["rounds_per_s"], made["samples"]) == (0, 0, None, None)

@@ -39,6 +39,7 @@ from .handing_on import GivesWhatIsAskedFor, HandsOnWhatItHolds, TakesWhatWasCom
 from .hearing import Hearing
 from .helping import RemindsTheSilent, SaysThatNoRoundComes, StaysForTakers
 from .hygiene import Bounded, NothingRaises, TimersAndSilence
+from .keeping import KeepsWhatWasHeld
 from .liveness import (
     Converges,
     EverybodyContributes,
@@ -156,6 +157,7 @@ def every_checker(circumstances: Circumstances | None = None) -> list[Onlooker]:
         StaysForTakers(c),
         EverybodyContributes(c),
         OneLineage(c),
+        KeepsWhatWasHeld(c),
         JoinsTheLarger(c),
         ReplicasStayClose(c),
         AsksForWhatItLacks(c),

@@ -1,0 +1,53 @@
+"""Which peers of a launcher have the state of the run, as their rows tell it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+class Holders:
+    """``round``: the furthest that was told of. ``metrics``: what was logged last, by anybody."""
+
+    def __init__(self) -> None:
+        self.round = -1
+        self.metrics: dict[str, float] = {}
+        self._hold: set[int] = set()
+        self._take: set[int] = set()  # who is about to take it over
+
+    @property
+    def anybody(self) -> bool:
+        """Whether somebody has a state of this run, or may have one in a moment."""
+        return bool(self._hold or self._take)
+
+    def feed(self, event: Mapping[str, Any]) -> None:
+        """Takes in a row, in the order in which they come."""
+        peer, number = event.get("peer"), event.get("round")
+        if not isinstance(peer, int):
+            return
+        match event.get("event"):
+            case "round" if isinstance(number, int):
+                self.round = max(self.round, number)
+                if number > 0:
+                    self._hold.add(peer)
+                    self._take.discard(peer)
+            case "fault" | "halted" if isinstance(number, int):
+                self.round = max(self.round, number)  # rows of rounds are thinned out
+            case "restored":
+                self._hold.add(peer)
+                self._take.discard(peer)
+            case "recovering":
+                self._take.add(peer)
+            case "nobody_has_begun":
+                self._take.discard(peer)
+            case "spawned" | "exited":
+                self._hold.discard(peer)
+                self._take.discard(peer)
+            case "metrics":
+                told = {name: event.get(name) for name in ("accuracy", "loss")}
+                self.metrics.update({name: float(value) for name, value in told.items() if isinstance(value, int | float)})
+
+    def in_words(self) -> str:
+        """How far the run was."""
+        logged = ", ".join(f"{name} {value:.4g}" for name, value in self.metrics.items())
+        return f"round {self.round}" + (f" ({logged})" if logged else "")

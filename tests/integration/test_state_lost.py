@@ -1,0 +1,111 @@
+"""All who had the state of a run are killed: nobody begins it anew, with fresh weights, unless the user wants that."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_launch_supervisor import Heard
+
+from gossip.aftermath import BEGUN, Begun, had_round
+from gossip.config import resolve
+from gossip.launch import lost_state, runs
+from gossip.launch.peer_setup import script_command
+from gossip.launch.supervisor import Supervisor
+from gossip.telemetry import read_lines
+
+SCRIPT = """
+import time, torch, gossip
+torch.manual_seed(0)
+peer = gossip.init()
+model = torch.nn.Linear(4, 2)
+model, optimizer = peer.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+for step in range(12):
+    optimizer.zero_grad()
+    loss = model(torch.ones(8, 4)).square().mean()
+    loss.backward()
+    peer.log(loss=loss.item(), accuracy=step / 10)
+    time.sleep(0.15)
+    optimizer.step()
+peer.close()
+"""
+
+
+def launcher(tmp_path: Path, share: dict[int, int] | None = None, **options: Any) -> tuple[Supervisor, Heard]:
+    folder, script = tmp_path / "run", tmp_path / "train.py"
+    folder.mkdir(exist_ok=True)
+    script.write_text(SCRIPT)
+    given = {"run_dir": str(folder), "name": "t", "warm": False, "quorum": "available", "trust": False, **options}
+    config = resolve(given).with_values("drawn", run="00000000000000aa", f=0).config
+    config.dump(folder / "config.json")
+    heard = Heard()
+    return Supervisor(config, script_command(script, []), heard, share=share), heard
+
+
+@pytest.mark.parametrize(("peers", "victims"), [(1, "0"), (2, "0,1")])
+async def test_nobody_is_started_again_when_all_who_had_the_state_are_gone(tmp_path: Path, peers: int, victims: str) -> None:
+    run, heard = launcher(tmp_path, peers=peers, faults=f"restart:{victims}@5+0.1s")
+    outcome = await run.run()
+    assert (outcome.exit_code, len(outcome.lives)) == (7, peers), heard.said
+    (line,) = [line for line in heard.said if "the state is lost" in line]
+    assert line.startswith("x the state is lost: the run was in round 5 (accuracy 0.")
+    assert any("--begin-anew" in line for line in heard.said)
+    summary = runs.conclude(run.folder, outcome)
+    assert (summary["status"], summary["exit_code"], summary["begun_anew"]) == ("state_lost", 7, [])
+
+
+async def test_who_wants_it_begins_anew_and_hears_what_is_lost(tmp_path: Path) -> None:
+    run, heard = launcher(tmp_path, peers=1, faults="restart:0@5+0.1s", begin_anew=True)
+    outcome = await run.run()
+    assert (outcome.exit_code, len(outcome.lives)) == (0, 2)
+    assert any(
+        line.startswith("! the swarm begins anew, with fresh weights: all that was learnt until round 5") for line in heard.said
+    )
+    (anew,) = runs.conclude(run.folder, outcome)["begun_anew"]
+    assert anew["lost_round"] == 5
+    assert anew["accuracy"] > 0.2
+    assert anew["wall"] > 0
+
+
+async def test_a_peer_without_such_a_launcher_reads_in_the_folder_that_the_run_had_begun(tmp_path: Path) -> None:
+    run, _ = launcher(tmp_path, {0: 1}, peers=2, start_timeout_s=1.0)
+    (run.folder / BEGUN).touch()
+    (run.folder / "peer-1").mkdir()
+    (run.folder / "peer-1" / "events.jsonl").write_text(json.dumps({"event": "round", "round": 258}) + "\n")
+    outcome = await run.run()
+    rows = list(read_lines(run.folder / "peer-0" / "events.jsonl"))
+    (halted,) = [row for row in rows if row["event"] == "halted"]
+    assert "the run has been in round 258, and nobody who has its state came" in halted["reason"]
+    assert (outcome.exit_code, [row for row in rows if row["event"] == "ready"]) == (7, [])
+
+
+def test_a_disk_that_takes_no_note_is_told_once_and_stops_nobody(tmp_path: Path) -> None:
+    told: list[dict[str, Any]] = []
+    begun = Begun(tmp_path / "gone", lambda event, **fields: told.append(fields))
+    begun.reached(0)
+    assert told == []
+    begun.reached(1)
+    begun.reached(2)
+    assert len(told) == 1
+    assert "may begin anew without a word" in told[0]["message"]
+    Begun(None, lambda event, **fields: told.append(fields)).reached(3)
+    assert len(told) == 1
+
+
+def test_how_far_a_run_was_is_read_from_what_its_peers_have_written(tmp_path: Path) -> None:
+    assert had_round(tmp_path) == 0
+    Begun(tmp_path, lambda event, **fields: None).reached(1)
+    assert had_round(tmp_path) == 1, "rows that were not flushed are lost with who is killed"
+    (tmp_path / "peer-3").mkdir()
+    rows = [{"event": "round", "round": 41}, {"event": "behind", "round": 10**9}, {"event": "round", "round": "x"}]
+    (tmp_path / "peer-3" / "events.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n{cut of")
+    assert had_round(tmp_path) == 41
+
+
+def test_what_is_on_disk_is_named(tmp_path: Path) -> None:
+    assert "nothing of it is on disk" in lost_state.hints(tmp_path)[0]
+    (tmp_path / "peer-2").mkdir()
+    (tmp_path / "peer-2" / "state.safetensors").touch()
+    assert str(tmp_path / "peer-2" / "state.safetensors") in lost_state.hints(tmp_path)[0]
