@@ -12,13 +12,26 @@ class Holders:
     def __init__(self) -> None:
         self.round = -1
         self.metrics: dict[str, float] = {}
-        self._hold: set[int] = set()
+        self._alive: set[int] = set()
+        self._hold: set[int] = set()  # or ended with it, in order
         self._take: set[int] = set()  # who is about to take it over
+        self._new: set[int] = set()  # first lives that have yet to begin
 
     @property
     def anybody(self) -> bool:
-        """Whether somebody has a state of this run, or may have one in a moment."""
-        return bool(self._hold or self._take)
+        """Whether somebody has a state of this run, or may have one in a moment; or has been there from the start, and nobody knows
+        how far it is."""
+        return bool(self._hold or self._take or self._new)
+
+    @property
+    def in_vain(self) -> bool:
+        """Whether somebody is there, and nobody has what it wants."""
+        return bool(self._alive) and not self.anybody
+
+    def begin_anew(self) -> None:
+        """What was is lost."""
+        self.round, self.metrics = -1, {}
+        self._hold.clear()
 
     def feed(self, event: Mapping[str, Any]) -> None:
         """Takes in a row, in the order in which they come."""
@@ -33,16 +46,20 @@ class Holders:
                     self._take.discard(peer)
             case "fault" | "halted" if isinstance(number, int):
                 self.round = max(self.round, number)  # rows of rounds are thinned out
-            case "restored":
+            case "restored" | "ready":
                 self._hold.add(peer)
                 self._take.discard(peer)
+                self._new.discard(peer)
             case "recovering":
                 self._take.add(peer)
             case "nobody_has_begun":
                 self._take.discard(peer)
-            case "spawned" | "exited":
-                self._hold.discard(peer)
+            case "spawned" | "exited" as name:
                 self._take.discard(peer)
+                if name == "spawned" or event.get("code") != 0:
+                    self._hold.discard(peer)
+                (self._alive.add if name == "spawned" else self._alive.discard)(peer)
+                (self._new.add if name == "spawned" and not event.get("incarnation") else self._new.discard)(peer)
             case "metrics":
                 told = {name: event.get(name) for name in ("accuracy", "loss")}
                 self.metrics.update({name: float(value) for name, value in told.items() if isinstance(value, int | float)})

@@ -366,7 +366,7 @@ class Supervisor:
             if self._guardian.revive():
                 self._say("! the guardian process was killed; it is started again")
             self._dismiss_early_birds()
-            if any(map(self.is_here, self.peers)):
+            if self.view.holders.in_vain:
                 lost_state.look(self)
             if self.joins and not (self.is_training or self.is_over) and now - looked >= WAITING_EVERY_S:
                 looked = now

@@ -351,7 +351,8 @@ class RunView:
     def _begins_anew(self, event: Mapping[str, Any]) -> list[str]:
         was = self.holders.in_words()
         self.anew.append({"lost_round": self.holders.round, **self.holders.metrics, "wall": event.get("wall")})
-        self.holders, self.round, self.loss = Holders(), -1, None
+        self.holders.begin_anew()
+        self.round, self.loss = -1, None
         for row in self.rows.values():
             row.round, row.loss, row.accuracy = -1, None, None
         return [f"! the swarm begins anew, with fresh weights: all that was learnt until {was} is lost (--begin-anew)"]

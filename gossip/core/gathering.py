@@ -201,14 +201,14 @@ class Gathering:
         time_is_up = self._is_patience_over(present, now) or self.waited_s(now) > self.settings.rounds.start_timeout_s
         if any(peer not in gone for peer in missing) and not time_is_up:
             return Wait(missing)
+        if not any(self.hellos[peer].state for peer in present):
+            held = f"the run has been in round {self.had_round}, and nobody who has its state came in {self.waited_s(now):.0f} s"
+            return Lost(held) if time_is_up else Wait(missing)
         if len(present) < self.needed:
             if not time_is_up:
                 return Wait(missing)
             came = f"{len(present)} of {self.needed} needed peers came in {self.waited_s(now):.0f} s"
             return TooFew(f"{came}; missing: {', '.join(map(str, missing))}")
-        if not any(self.hellos[peer].state for peer in present):
-            held = f"the run has been in round {self.had_round}, and nobody who has its state came in {self.waited_s(now):.0f} s"
-            return Lost(held) if time_is_up else Wait(missing)
         states = {peer: self.hellos[peer].state for peer in present if self.hellos[peer].state}
         states = {peer: state for peer, state in states.items() if peer not in self._passed} or states
         state = _most_common(states)

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import pytest
 from effort import effort
 
+from gossip.core.ending import STATE_LOST
 from gossip.core.events import Payload
 from gossip.core.lineage import genesis
 from gossip.core.messages import Commit, Envelope, Hello, Message, PeerId, Update
@@ -16,6 +17,7 @@ from gossip.core.settings import CoreSettings, RoundSettings
 from gossip.lying import Letter
 from gossip.sim.checkers import all_checkers
 from gossip.sim.driver import Swarm, address
+from gossip.sim.play import had_round
 from gossip.sim.toy_trainer import ToyTrainer
 from gossip.topologies import load
 
@@ -24,24 +26,34 @@ POLICIES: list[Policy] = [("majority", "pause"), ("available", "pause"), ("major
 
 
 def swarm_of(
-    n: int, seed: int, f: int = 0, policy: Policy = POLICIES[0], apart: bool = True, judged: bool = True, **rounds: Any
+    n: int,
+    seed: int,
+    f: int = 0,
+    policy: Policy = POLICIES[0],
+    apart: bool = True,
+    judged: bool = True,
+    begin_anew: bool = False,
+    **rounds: Any,
 ) -> Swarm[Peer]:
     """``apart``: each life of each peer has weights of its own, as scripts without a seed have."""
     quorum, on_minority = policy
     wanted = RoundSettings(quorum=quorum, on_minority=on_minority, round_timeout_s=3.0, **rounds)
     needed = {"f": f, "updates_for": (1, 3)} if f else {}
     settings = CoreSettings(b"run-id!!", b"lineage!", seed=seed, peers=tuple(range(n)), rounds=wanted, **needed)
+    settings, made = replace(settings, begin_anew=begin_anew), list[Swarm[Peer]]()
     plan, folder = load("rolling"), {peer: address(peer, 0) for peer in range(n)}
 
     def make_core(peer: PeerId, incarnation: int) -> Peer:
         control, bulk = folder[peer] = address(peer, incarnation)
-        return Peer(peer, incarnation, settings, plan, control=control, bulk=bulk, seeds=dict(folder))
+        known = replace(settings, had_round=max(map(had_round, made), default=0))
+        return Peer(peer, incarnation, known, plan, control=control, bulk=bulk, seeds=dict(folder))
 
     def make_trainer(peer: PeerId, incarnation: int) -> ToyTrainer:
         initial = {"initial": peer + 64 * incarnation} if apart else {}
         return ToyTrainer(peer, seed, incarnation=incarnation, compute_s=(0.1, 0.12), samples_total=997, **initial)
 
     swarm = Swarm(make_core, n, seed, make_trainer=make_trainer)
+    made.append(swarm)
     if (
         judged and quorum == "majority"
     ):  # schedules are drawn with it alone, and the checkers know no round that one peer closes by itself
@@ -98,15 +110,23 @@ def test_a_run_goes_on_where_it_was_when_the_only_one_that_has_its_state_was_awa
     swarm.run_until(lambda: min(rounds_of(swarm)) >= at + 8, limit_s=30.0)
 
 
-def test_a_run_whose_peers_were_all_started_again_begins_anew() -> None:
+@pytest.mark.parametrize("begin_anew", [True, False])
+def test_a_run_whose_peers_were_all_started_again_begins_anew_only_where_that_is_wanted(begin_anew: bool) -> None:
     """Without checkpoints its state is gone; each says so itself."""
-    swarm = swarm_of(3, 1, apart=False)
+    swarm = swarm_of(3, 1, apart=False, begin_anew=begin_anew, start_timeout_s=10.0)
     swarm.run_for(6.0)
     for peer in range(3):
         swarm.restart(peer, 0.3)
         swarm.run_for(0.1)
     swarm.run_for(3.0)
-    swarm.run_until(lambda: min(rounds_of(swarm)) >= 8, limit_s=20.0)
+    if begin_anew:
+        swarm.run_until(lambda: min(rounds_of(swarm)) >= 8, limit_s=20.0)
+        assert all(swarm.reports(peer, "begun_anew") for peer in range(3) if swarm.reports(peer, "ready"))
+        return
+    swarm.run_until(lambda: not any(host.running for host in swarm.hosts.values()), limit_s=swarm.now + 30.0)
+    halts = [host.halt for host in swarm.hosts.values()]
+    assert [halt.exit_code for halt in halts if halt is not None] == [STATE_LOST] * 3
+    assert not any(swarm.reports(peer, "ready") for peer in range(3))
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids="-".join)

@@ -276,7 +276,7 @@ def test_what_was_lost_when_a_swarm_began_anew_is_told(tmp_path: Path) -> None:
         {"event": "round", "peer": 0, "round": 258},
         {"event": "metrics", "peer": 0, "accuracy": 0.97},
         {"event": "exited", "peer": 0, "signal": 9},
-        {"event": "spawned", "peer": 0},
+        {"event": "spawned", "peer": 0, "incarnation": 1},
         {"event": "begun_anew", "peer": 0, "lost": 1, "wall": 12.5},
         {"event": "round", "peer": 0, "round": 3},
         {"event": "begun_anew", "peer": 1, "lost": 1, "wall": 12.6},  # the same beginning, as another tells it

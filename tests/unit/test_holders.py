@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gossip.launch.holders import Holders
+
+
+def after(*rows: tuple[int, str] | tuple[int, str, dict[str, Any]]) -> Holders:
+    holders = Holders()
+    for peer, event, *fields in rows:
+        holders.feed({"peer": peer, "event": event, **(fields[0] if fields else {})})  # type: ignore[dict-item]
+    return holders
+
+
+BORN, AGAIN, KILLED, DONE = {"incarnation": 0}, {"incarnation": 1}, {"signal": 9}, {"code": 0}
+
+
+@pytest.mark.parametrize(
+    ("rows", "anybody", "in_vain"),
+    [
+        ([], False, False),
+        ([(0, "spawned", BORN)], True, False),  # how far it is nobody knows
+        ([(0, "spawned", BORN), (0, "ready"), (0, "exited", KILLED)], False, False),  # nobody is there who could want it
+        ([(0, "spawned", BORN), (0, "ready"), (0, "exited", KILLED), (0, "spawned", AGAIN)], False, True),
+        ([(0, "spawned", AGAIN), (0, "recovering")], True, False),
+        ([(0, "spawned", AGAIN), (0, "recovering"), (0, "nobody_has_begun")], False, True),
+        ([(0, "spawned", AGAIN), (0, "recovering"), (0, "restored"), (1, "spawned", AGAIN)], True, False),
+        (
+            [(0, "spawned", AGAIN), (0, "restored"), (0, "started", {"incarnation": 2})],
+            True,
+            False,
+        ),  # another node beside its trainer
+        (
+            [(0, "spawned", AGAIN), (0, "restored"), (1, "spawned", AGAIN), (0, "exited", DONE)],
+            True,
+            False,
+        ),  # it has ended with it
+    ],
+)
+def test_who_has_the_state_is_known_from_the_rows(rows: list[Any], anybody: bool, in_vain: bool) -> None:
+    holders = after(*rows)
+    assert (holders.anybody, holders.in_vain) == (anybody, in_vain)
+
+
+def test_how_far_it_was_is_said_with_what_was_logged_last() -> None:
+    holders = after(
+        (0, "round", {"round": 3}), (1, "fault", {"round": 5}), (0, "metrics", {"accuracy": 0.5}), (0, "metrics", {"loss": 2})
+    )
+    assert holders.in_words() == "round 5 (accuracy 0.5, loss 2)"
+    holders.begin_anew()
+    assert (holders.round, holders.anybody) == (-1, False)
