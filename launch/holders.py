@@ -19,8 +19,7 @@ class Holders:
 
     @property
     def anybody(self) -> bool:
-        """Whether somebody has a state of this run, or may have one in a moment; or has been there from the start, and nobody knows
-        how far it is."""
+        """Whether somebody has a state of this run, or may have in a moment; or is there from the start: nobody knows."""
         return bool(self._hold or self._take or self._new)
 
     @property
