@@ -1,4 +1,4 @@
-"""Newcomers behind a link that carries less than state and rounds need: they count when they keep up, and nobody waits for them."""
+"""Newcomers behind a link that carries less than state and rounds need: they count when they keep up, and nobody waits."""
 
 from __future__ import annotations
 
