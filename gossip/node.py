@@ -419,6 +419,9 @@ class Node:
                 if seed.ended:
                     self._handle(events.Ended(seed.peer), now)
                     continue
+                if seed.coming:
+                    self._handle(events.Coming(seed.peer), now)
+                    continue
                 for effect in self.core.learn(seed.peer, seed.control, seed.bulk, seed.incarnation, now):
                     self._carry_out(effect)
         for notice in self.transport.traffic.notices:

@@ -26,6 +26,7 @@ class Seed:
     bulk: str
     incarnation: int
     ended: bool = False  # it cannot any more: it has ended, and is not started again
+    coming: bool = False  # it cannot yet: somebody has claimed this life of it, and starts it
     key: str = ""  # its public key, where peers have keys
 
 
@@ -38,6 +39,7 @@ class SeedFolder:
 
     def __init__(self, folder: Path, local: int, ids: int) -> None:
         self._folder, self._local, self._ids = folder, local, ids
+        self._claims: set[tuple[int, int]] = set()  # told of
         self._read: dict[int, tuple[int, int]] = {}  # peer -> (inode, time) of the file last read
         self._next_look = 0.0
         self._untold: list[Seed] = []  # what was read between two looks
@@ -71,6 +73,15 @@ class SeedFolder:
             del self._read[peer]
             self._set_key(peer, "")
         self._untold += [seed for peer in others if (seed := self._look_at(peer)) is not None]
+        self._untold += self._claimed(others)
+
+    def _claimed(self, others: list[int]) -> list[Seed]:
+        """Who is on its way: somebody has claimed its next life, of which nothing else is known."""
+        new = claims_in(self._folder) - self._claims
+        self._claims |= new
+        lives = {peer: seed.incarnation for peer in others if (seed := read_seed(self._folder, peer)) is not None}
+        coming = [(peer, life) for peer, life in sorted(new) if peer < self._ids and peer != self._local]
+        return [Seed(peer, "", "", life, coming=True) for peer, life in coming if lives.get(peer, -1) < life]
 
     def _set_key(self, peer: int, key: str) -> None:
         if self.keys.get(peer, "") != key:

@@ -39,14 +39,13 @@ class Helped:
 
 
 class Ending:
-    """``completed``: who said that its training is, and at which round. ``ended``: who is known not to come back."""
+    """``completed``: who said that its training is, and at which round."""
 
     def __init__(
         self, local: PeerId, settings: CoreSettings, membership: Membership, rounds: Progressing, timers: Timers[Any]
     ) -> None:
         self.local, self.settings, self.membership, self.rounds, self.timers = local, settings, membership, rounds, timers
         self.completed: dict[PeerId, int] = {}
-        self.ended: set[PeerId] = set()
         self._lost_at: dict[PeerId, float] = {}
         self._back_at: dict[PeerId, float] = {}
         self._asked_in: dict[PeerId, int] = {}  # our round when it asked for our state last
@@ -120,7 +119,7 @@ class Ending:
     def _expected_until(self, peer: PeerId) -> float:
         """Until when it is worth to wait for a peer to come back; ``inf``: it is here."""
         member = self.membership.members.get(peer)
-        if member is None or not member.met or member.status == "left" or peer in self.ended:
+        if member is None or not member.met or member.status == "left" or self.membership.has_ended(peer):
             return -inf
         return self._lost_at.get(peer, member.known_since) + self.settings.rounds.linger_s if member.skip else inf
 

@@ -213,6 +213,13 @@ class Ended:
 
 
 @record
+class Coming:
+    """Whoever starts the peers says that this one is on its way: it has its id, and no address yet."""
+
+    peer: PeerId
+
+
+@record
 class Confirm:
     """The trainer has had all its rounds before ``round_id``, and wants to know whether others hold the same."""
 
@@ -248,6 +255,7 @@ Event: TypeAlias = (
     | TrainerLost
     | TrainerProgress
     | Ended
+    | Coming
     | Confirm
     | Stop
 )

@@ -8,6 +8,7 @@ accusers, the whole suspicion time, and no answer meanwhile. Source: Das, Gupta,
 from __future__ import annotations
 
 import random
+from collections.abc import Collection
 from math import ceil, log2
 from typing import Any, Literal, TypeAlias, assert_never
 
@@ -102,6 +103,8 @@ class Membership:
         self.stall_after_s = 2.0
         self._turns = 0
         self._exchanged = False  # tables, with anybody
+        self._ended: set[PeerId] = set()  # for good, and who is on its way: by the word of whoever starts them
+        self.coming: set[PeerId] = set()
         self.speaks = False  # a gossip tick is due: there is something to tell
 
     # --- what others read -------------------------------------------------------------------------------------------------
@@ -130,6 +133,10 @@ class Membership:
         """Known to be dead, or to have left. Of a peer never met nothing is known."""
         member = self.view.members.get(peer)
         return member is not None and member.gone
+
+    def has_ended(self, peer: PeerId) -> bool:
+        """Known not to come back: whoever starts the peers says so, which sees their processes end."""
+        return peer in self._ended
 
     def speaks_on(self, peer: PeerId, now: float) -> bool:
         """Whether a peer that is said to have left is there all the same."""
@@ -161,6 +168,26 @@ class Membership:
         # A random phase each, or all peers that start together would probe in step for ever.
         ticks = [(now + self.rng.uniform(0.0, interval_s), kind) for interval_s, kind in first]
         return [self.timers.set(at, kind(at)) for at, kind in ticks]
+
+    def has_gone_for_good(self, peer: PeerId) -> None:
+        """Whoever starts the peers says so."""
+        self._ended.add(peer)
+        self.coming.discard(peer)
+
+    def is_coming(self, peer: PeerId) -> None:
+        """Whoever starts the peers says that it is on its way: it has its id, and no address yet."""
+        self._ended.discard(peer)  # its id was given to another
+        self.coming.add(peer)
+
+    def is_there(self, peer: PeerId) -> None:
+        """It has an address."""
+        self._ended.discard(peer)
+        self.coming.discard(peer)
+
+    def newcomers(self, roster: Collection[PeerId]) -> set[PeerId]:
+        """Who is none of ``roster`` and is there, or on its way."""
+        there = {member.peer for member in self.view.others() if not member.gone and not self.has_ended(member.peer)}
+        return (there | self.coming).difference(roster)
 
     def learn(self, peer: PeerId, control: str, bulk: str, incarnation: int, now: float) -> list[Effect]:
         """An address, from its owner (``Hello``) or from a list of seeds.

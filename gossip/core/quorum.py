@@ -52,10 +52,12 @@ class QuorumWatch:
             return [Report("paused", {"alive": here, "need": need, "round": round_id, "why": why.strip()})], None
         waited_s = now - self._missing_since
         # Who is back at a rule's service need not be of the roster yet; to agree on anything, it takes those who are.
-        ended = self.ending.ended
-        come_back = [peer for peer in roster if peer not in here and peer not in ended]
-        others = [peer for peer in self.settings.everybody if peer not in here and peer not in ended]
-        possible = len(here) + len(come_back) >= quorum and len(here) + len(others) >= need
+        ended = self.ending.membership.has_ended
+        come_back = [peer for peer in roster if peer not in here and not ended(peer)]
+        others = [peer for peer in self.settings.everybody if peer not in here and not ended(peer)]
+        # Where all the others have ended, newcomers stand in for them.
+        enough = len(here) + len(come_back) + len(self.ending.membership.newcomers(roster)) >= quorum
+        possible = enough and len(here) + len(others) >= need
         if waited_s < self.settings.rounds.quorum_timeout_s and possible:
             return [], None
         left = f"{len(here)} {'peer is' if len(here) == 1 else 'peers are'} left"

@@ -82,7 +82,7 @@ class RollingRounds:
             self.skip_reason,
             self.joining,
             self.partings,
-            view.is_gone,
+            view,
             self.astray.moving,
         )
         self.joint = Joint(local, settings, self.server, timers, self._advance)

@@ -19,6 +19,7 @@ from .settings import CoreSettings
 from .shard import ShardRound, Together
 from .timers import Timers
 from .transfers import MOVING_FACTOR, Moving
+from .view import View
 
 CLOSE_BEFORE_GIVING_UP = 0.7
 """Of the round timeout: a server closes before its participants give up on it."""
@@ -62,12 +63,13 @@ class Server:
         skip_reason: Callable[[PeerId], str],
         joining: Collection[PeerId],
         partings: Partings,
-        is_gone: Callable[[PeerId], bool],
+        view: View,
         moving: Moving | None = None,
     ) -> None:
         self.local, self.settings, self.timers, self.deadline = local, settings, timers, deadline
         self.punctuality, self.moving = Punctuality(deadline), moving or Moving()
-        self.skip_reason, self.joining, self.partings, self.is_gone = skip_reason, joining, partings, is_gone
+        self.skip_reason, self.joining, self.partings = skip_reason, joining, partings
+        self.view, self.is_gone = view, view.is_gone
         self.round_id = 0
         self.roster = Roster(())
         self.locked: frozenset[PeerId] = frozenset()
@@ -117,7 +119,19 @@ class Server:
         if self.settings.rounds.on_minority == "continue":
             left = sum([peer == self.local or not self.is_gone(peer) for peer in self.roster])
             quorum = min(quorum, quorum_of(self.settings, left))
-        return quorum
+        return min(quorum, self._those_left(quorum))
+
+    def _those_left(self, quorum: int) -> int:
+        """Peers without whom a round is not closed, where newcomers stand in for those who have ended for good.
+
+        Everybody of the roster who has not ended is among them: so no two sides of a partition can both close a round, and what
+        somebody alive knows to be decided is known here.
+        """
+        left = [peer for peer in self.roster if not self.view.has_ended(peer)]
+        if len(left) >= quorum or any(peer != self.local and self.skip_reason(peer) for peer in left):
+            return quorum
+        newcomers = sum([peer not in self.roster and not self.skip_reason(peer) for peer in self.joining])
+        return max(1, len(left)) if len(left) + newcomers >= quorum else quorum
 
     def keep_to_others(self, shard: ShardRound) -> list[PeerId]:
         """Who is here, and gives no update: it keeps to a result that it has handed over, which is refused here."""

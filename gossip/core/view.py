@@ -25,6 +25,9 @@ class View(Protocol):
     def is_gone(self, peer: PeerId) -> bool:
         """Whether it is dead or has left."""
 
+    def has_ended(self, peer: PeerId) -> bool:
+        """Whether it is known not to come back, by the word of whoever starts the peers."""
+
     def speaks_on(self, peer: PeerId, now: float) -> bool:
         """Whether a peer that is said to have left is there all the same."""
 

@@ -47,6 +47,7 @@ from gossip.world_faults import (
     kind_of,
 )
 
+from .launchers import Launchers
 from .liars import Liars
 from .network import Link, LinkModel
 from .observer import Observer
@@ -103,6 +104,7 @@ class Nemesis(Observer):
         self._proofs = Proofs()
         self._slow_nodes: list[tuple[PeerId, int]] = []  # whose node was made slow, and how many events had waited there before
         self._liars: Liars | None = None
+        self._launchers = Launchers() if schedule.told else None
         self._calm = False
 
     def _tell(self, swarm: Swarm[Any], peer: PeerId, text: str) -> None:
@@ -151,6 +153,8 @@ class Nemesis(Observer):
             elif isinstance(fault, Blow):
                 self._later(swarm, fault.at_s or 0.0, partial(self._blow, swarm, fault))
             # Who is slow or lies is so from the first round on, in the trainer.
+        if self._launchers is not None:
+            self._launchers.begin(swarm, dict(enumerate(self.schedule.joins_s, self.schedule.peers)))
         for number, at_s in enumerate(self.schedule.joins_s):
             swarm.at(at_s, partial(self._join, swarm, self.schedule.peers + number))
 
@@ -283,6 +287,8 @@ class Nemesis(Observer):
         if again_after_s is not None:
             # Not from within an event of the life that ends here.
             swarm.at(swarm.now, partial(swarm.restart, peer, again_after_s))
+        elif self._launchers is not None:
+            self._launchers.has_ended(swarm, peer)
 
     def _strike(self, swarm: Swarm[Any], fault: ProcessFault) -> None:
         host = swarm.hosts.get(fault.peer)

@@ -51,6 +51,7 @@ class Schedule:
         copies_per_s: Bytes of payloads that a node takes in in a second, one after the other; 0: they take no time.
         joins_s: When newcomers are started, whose ids come behind those of ``peers``: each finds the others by way of the folder
             of addresses.
+        told: Launchers say who has ended for good, and who is on its way.
         piece_bytes: Of a piece of the toy model's state. A float32 element has 4.
     """
 
@@ -82,6 +83,7 @@ class Schedule:
     bytes_per_s: float = 0.0
     copies_per_s: float = 0.0
     joins_s: tuple[float, ...] = ()
+    told: bool = False
 
     @property
     def everybody(self) -> int:

@@ -12,6 +12,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, assert_never
 
 import numpy as np
@@ -19,6 +20,7 @@ import torch
 
 from gossip.aggregators.registry import BoundRule
 from gossip.aggregators.senders import Memory, Sender
+from gossip.core.ending import QUORUM_LOST
 from gossip.errors import GossipError, LocalError, NodeLost
 
 from . import control
@@ -27,6 +29,7 @@ from .channel import Channel, ChannelClosed, clip
 from .confirmation import Confirmation
 from .copies import copy_state
 from .judging import Bench, Judging
+from .last_state import LastState
 from .layout import Layout
 from .outbox import Outbox
 from .rates import learning_rate_of, rates_of, stepping_with
@@ -71,6 +74,7 @@ class Exchange:
             sender: What is made of an update before it leaves.
         """
         self._sender = sender
+        self.last_state: LastState | None = None
         self.sender_memory: Memory | None = None
         self._channel, self._node = connection
         self._start, self._peer, self._incarnation, self._interrupt = start, peer, incarnation, interrupt
@@ -213,6 +217,13 @@ class Exchange:
         )
         self._flush()
 
+    def _error_of(self, halted: control.Halted) -> BaseException:
+        """Who gives up on a run that has begun may be the last that holds its state."""
+        if halted.exit_code != QUORUM_LOST or self.last_state is None or not self._prepared or self.round_id == 0:
+            return control.error_of(halted)
+        told = self.last_state.leave(self.round_id, halted.reason, self._model, self._optimizer, self._extra())
+        return control.error_of(replace(halted, reason=f"{halted.reason}; {told}"))
+
     def _settle(self, go: control.Go, samples: int, loss: float | None) -> None:
         """Serves the node until the round that was contributed to is behind us."""
         changes = self._changes
@@ -254,7 +265,7 @@ class Exchange:
         while not done():
             self._interrupt()
             if self._halted is not None:
-                raise control.error_of(self._halted)
+                raise self._error_of(self._halted)
             if self._prepared:
                 # Who waits for the swarm is not stalled. Otherwise a slow round would make everybody skip everybody else.
                 self._arena.note_progress(self.round_id)

@@ -31,6 +31,7 @@ from .control import Go
 from .differing import compared
 from .exchange import Exchange
 from .judging import Bench
+from .last_state import LastState
 from .layout import Layout
 from .loader import ShardedLoader, loader_of
 from .metrics import line_of
@@ -82,6 +83,9 @@ class Session:
         self._exchange = Exchange(
             start, connection, place.peer, place.incarnation, self._look_around, load_sender(self._config.sender)
         )
+        if place.run_dir is not None:
+            about = {"run": self._config.name, "peer": place.peer, "incarnation": place.incarnation}
+            self._exchange.last_state = LastState(place.run_dir / f"peer-{place.peer}", about)
         # A forked child, say of a DataLoader, must not keep the node believing that we live.
         os.register_at_fork(after_in_child=self._forked)
         atexit.register(self.close)

@@ -208,6 +208,11 @@ def _files(data: bytes) -> list[bytes]:
     return files
 
 
+def split_state(data: bytes) -> list[bytes]:
+    """Each part of a packed state, in the order of ``PARTS``: a safetensors file. Raises StateMismatch."""
+    return _files(data)
+
+
 def part_sizes(data: bytes) -> tuple[int, ...]:
     """Bytes of each part of a packed state. Raises StateMismatch."""
     return tuple([_aligned(len(file)) for file in _files(data)])

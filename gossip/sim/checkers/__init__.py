@@ -57,7 +57,7 @@ from .membership import (
     OneAddressALife,
     StandingNeverFalls,
 )
-from .newcomers import CountsWhenItKeepsUp
+from .newcomers import CountsWhenItKeepsUp, WaitsForThoseWhoCome
 from .panel import Panel
 from .promptness import (
     AsksForWhatItLacks,
@@ -166,6 +166,7 @@ def every_checker(circumstances: Circumstances | None = None) -> list[Onlooker]:
         StopEnds(disturbances, c),
         NothingGoesWrong(c),
         CountsWhenItKeepsUp(c),
+        WaitsForThoseWhoCome(c),
     ]
 
 

@@ -1,11 +1,13 @@
-"""L9: a newcomer counts when it keeps up, and not before."""
+"""L9, L10: a newcomer counts when it keeps up, and not before; and who holds the state waits for those who come."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gossip.core.events import Committed, Effect
+from gossip.core.ending import QUORUM_LOST
+from gossip.core.events import Coming, Committed, Effect, Event, Halt
 from gossip.core.messages import PeerId
+from gossip.core.quorum import quorum_of
 from gossip.core.rolling import BEHIND_MAX, BEHIND_S
 
 from .base import Checker, Circumstances, peer_core
@@ -49,3 +51,39 @@ class CountsWhenItKeepsUp(Checker):
             behind = effect.commit.round_id - other.round_id
             text = f"lets peer {newcomer} into the roster, which is {behind} rounds behind; {most:.0f} at most"
             self.demand(behind <= most, swarm, peer, text)
+
+
+class WaitsForThoseWhoCome(Checker):
+    """L10: nobody gives up for want of a quorum, before its time, while newcomers are there or on their way that can stand in for
+    those of its roster who have ended. It may be the last that holds the state."""
+
+    invariant = "L10"
+    events = (Coming,)
+    effects = (Halt,)
+
+    def __init__(self, circumstances: Circumstances | None = None) -> None:
+        super().__init__(circumstances)
+        self._crashed_at = float("-inf")
+        self._coming: dict[PeerId, set[PeerId]] = {}  # by whom each was told of
+
+    def on_crash(self, swarm: Swarm[Any], peer: PeerId) -> None:
+        self._crashed_at = swarm.now
+
+    def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+        if isinstance(event, Coming):
+            self._coming.setdefault(event.peer, set()).add(peer)
+
+    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+        core = peer_core(swarm, peer)
+        rounds = rolling_of(core)
+        if not isinstance(effect, Halt) or effect.exit_code != QUORUM_LOST or core is None or rounds is None:
+            return
+        left = [p for p in rounds.roster if not core.membership.has_ended(p)]
+        here = [p for p in left if p == peer or (swarm.hosts[p].running and not rounds.skip_reason(p))]
+        running = {p for p, host in swarm.hosts.items() if host.running and p in core.membership.members}
+        told = {p for p, hearers in self._coming.items() if peer in hearers and (p not in swarm.hosts or swarm.hosts[p].running)}
+        newcomers = (running | told).difference(rounds.roster)
+        in_time = swarm.now - self._crashed_at < core.settings.rounds.quorum_timeout_s
+        text = f"gives up with {here} of {list(rounds.roster)}, the others have ended, and {sorted(newcomers)} come"
+        enough = len(here) == len(left) and len(left) + len(newcomers) >= quorum_of(core.settings, len(rounds.roster))
+        self.demand(not (enough and in_time), swarm, peer, text)

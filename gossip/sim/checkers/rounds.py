@@ -259,6 +259,13 @@ class _Promise:
     may_reissue: bool  # it serves that attempt
 
 
+def _with_newcomers(swarm: Swarm[Any], core: Peer, rounds: RollingRounds, need: int) -> int:
+    """How many must answer where newcomers stand in for those of the roster who have ended: all who have not."""
+    left = [p for p in rounds.roster if not (core.membership.has_ended(p) and not swarm.hosts[p].running)]
+    newcomers = [p for p in rounds.joining if p not in rounds.roster and p in swarm.hosts and swarm.hosts[p].running]
+    return max(1, len(left)) if len(left) < need <= len(left) + len(newcomers) else need
+
+
 class OneHistory(Checker):
     """S10: at most one digest of a round is committed.
 
@@ -373,6 +380,7 @@ class OneHistory(Checker):
         gone = [p for p in rounds.roster if rounds.partings.leaves(p) and self._leaves.get(p, ask.round_id + 1) <= ask.round_id]
         n = len(rounds.roster) - len(gone)
         need = 1 if n < 3 or core.settings.rounds.quorum == "available" else n // 2 + 1
+        need = _with_newcomers(swarm, core, rounds, need)
         self.judged += 1
         refused = self._refused[peer].get((ask.round_id, ask.shard), set()) if core.settings.f else set()
         here = [p for p in rounds.roster if p in shard.answers or p in refused]

@@ -1,0 +1,50 @@
+"""What those who start the peers tell them: who has ended and is not started again, and who is on its way."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from gossip.core.events import Coming, Ended, Event
+from gossip.core.messages import PeerId
+
+from .observer import Observer
+
+if TYPE_CHECKING:
+    from .driver import Swarm
+
+SEEN_AFTER_S = 0.3
+"""From the end of a process until the others have read of it."""
+ON_ITS_WAY_S = 2.5
+"""From the claim of an id until the newcomer has an address: its process starts, and imports torch."""
+
+
+class Launchers(Observer):
+    """They write it down for everybody, also for who starts later."""
+
+    def __init__(self) -> None:
+        self._said: dict[PeerId, Event] = {}
+
+    def begin(self, swarm: Swarm[Any], newcomers: dict[PeerId, float]) -> None:
+        """``newcomers``: when each has an address."""
+        swarm.hooks.append(self)
+        for peer, at_s in newcomers.items():
+            swarm.at(max(0.0, at_s - ON_ITS_WAY_S), partial(self._say, swarm, peer, Coming(peer)))
+
+    def has_ended(self, swarm: Swarm[Any], peer: PeerId) -> None:
+        swarm.at(swarm.now + SEEN_AFTER_S, partial(self._say, swarm, peer, Ended(peer)))
+
+    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
+        self._said.pop(peer, None)
+        for event in self._said.values():
+            swarm.at(swarm.now, partial(self._tell, swarm, peer, event))
+
+    def _say(self, swarm: Swarm[Any], subject: PeerId, event: Event) -> None:
+        self._said[subject] = event
+        for peer in swarm.hosts:
+            self._tell(swarm, peer, event)
+
+    def _tell(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+        host = swarm.hosts[peer]
+        if host.running and peer != getattr(event, "peer", None):
+            swarm.inject(peer, event)

@@ -1,0 +1,60 @@
+"""What a peer leaves on disk that gives up while it holds the state of the run: it may be the last that does."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gossip.errors import ConfigError
+
+from .state import PARTS, pack_state, split_state
+
+FOLDER = "last_state"
+MANIFEST = "manifest.json"
+FORMAT = "provisional"
+
+
+class LastState:
+    """Where a peer leaves its state. ``about``: what the manifest says beside round, reason and files."""
+
+    def __init__(self, folder: Path, about: Mapping[str, Any]) -> None:
+        self.folder, self._about = folder, about
+
+    def leave(
+        self, round_id: int, reason: str, model: torch.nn.Module, optimizer: torch.optim.Optimizer, extra: Mapping[str, Any]
+    ) -> str:
+        """Writes ``last_state/`` with one safetensors file for each part of the state, and ``manifest.json`` with their digests.
+
+        The folder is there as a whole or not at all; one from before stays until then.
+
+        Returns: a line that says where it is, or why it could not be written: this happens on the way out, and never raises.
+        """
+        new, place = self.folder / f".{FOLDER}.new", self.folder / FOLDER
+        try:
+            shutil.rmtree(new, ignore_errors=True)
+            new.mkdir(parents=True)
+            files = dict(zip(PARTS, split_state(pack_state(model, optimizer, extra)), strict=True))
+            written = {name: _write(new / f"{name}.safetensors", data) for name, data in files.items()}
+            manifest = {"format": FORMAT, **self._about, "round": round_id, "reason": reason, "files": written}
+            _write(new / MANIFEST, json.dumps(manifest, indent=2).encode() + b"\n")
+            shutil.rmtree(place, ignore_errors=True)
+            new.rename(place)
+        except (OSError, ConfigError) as error:
+            shutil.rmtree(new, ignore_errors=True)
+            return f"its state of round {round_id} could not be written to {place}: {error}"
+        return f"its state of round {round_id} is in {place}: what the model learnt is in state.safetensors, under model.*"
+
+
+def _write(path: Path, data: bytes) -> dict[str, Any]:
+    with path.open("xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    return {"bytes": len(data), "blake2b": blake2b(data, digest_size=16).hexdigest()}

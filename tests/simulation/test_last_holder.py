@@ -1,0 +1,59 @@
+"""The last peer that holds the state, and newcomers that are on their way: nobody gives up while they come."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gossip.core.membership import Membership
+from gossip.fault_kinds import Crash
+from gossip.sim.play import run
+from gossip.sim.schedule import Schedule
+from gossip.world_faults import Partition
+
+LAST = Schedule(
+    1,
+    peers=4,
+    faults=(Crash(1, at_s=5.0), Crash(2, at_s=5.0), Crash(3, at_s=5.0)),
+    joins_s=(7.0, 7.5, 8.0),
+    active_s=20.0,
+    duration_s=30.0,
+    told=True,
+)
+"""Three of four end for good at once, and three newcomers are being started."""
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_newcomers_stand_in_for_those_who_have_ended(seed: int) -> None:
+    outcome = run(replace(LAST, seed=seed))
+    assert outcome.violation is None, outcome.violation
+    assert outcome.reports["joined"] >= 3
+    assert outcome.rounds > 30
+    assert outcome.judged["L4"] > 0
+
+
+def test_who_comes_in_vain_is_too_few() -> None:
+    """One newcomer does not make a majority of four with the one that is left: both end, and say why."""
+    outcome = run(replace(LAST, joins_s=(6.0,)))
+    assert outcome.violation is None, outcome.violation
+    assert outcome.judged["L10"] > 0
+    assert outcome.reports["error"] == 2
+
+
+def test_l10_giving_up_while_newcomers_come_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it was: nobody but the roster counted."""
+    monkeypatch.setattr(Membership, "newcomers", lambda self, roster: set())
+    violation = run(LAST).violation
+    assert violation is not None
+    assert violation.invariant == "L10"
+
+
+def test_s10_newcomers_do_not_stand_in_for_one_who_may_be_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who is cut off and has not ended may be the other side of a partition."""
+    parted = replace(LAST, faults=(Crash(1, at_s=5.0), Partition(((0,), (2, 3)), 5.0, 15.0)))
+    assert run(parted).violation is None
+    monkeypatch.setattr(Membership, "has_ended", lambda self, peer: self.skip_reason(peer) != "")
+    violation = run(parted).violation
+    assert violation is not None
+    assert violation.invariant == "S10"
