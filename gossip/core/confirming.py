@@ -22,6 +22,7 @@ from .rolling import RollingRounds
 from .timers import Timers
 
 ASK_EVERY_S = 0.25
+LATER_ROUNDS = 3.0  # usual ones: the result comes late, and a state for who was told another
 GRACE_S = 1.0
 """How long those are waited for whose word cannot change anything any more: one of them may need our state, and not know yet."""
 
@@ -93,7 +94,7 @@ class Confirming:
         rounds, asked = self.rounds, self.round_id
         assert rounds is not None
         assert asked is not None
-        over = now >= self._since + rounds.settings.rounds.drain_timeout_s
+        over = now >= self._since + self._patience_s(rounds)
         if rounds.mode == "off" or rounds.astray.lost_track is not None:
             return self._await_state(now)
         self._taking_since = None
@@ -113,6 +114,11 @@ class Confirming:
         if over or (not missing and max(theirs, ours) <= f):
             return self._give_up(ours, dict(voices), missing)
         return self._tell(now) if now >= self._again_at else []
+
+    def _patience_s(self, rounds: RollingRounds) -> float:
+        """How long others' word is waited for. Where results take long to arrive, some have the last one later than we do."""
+        usual_s = rounds.deadline.usual_round_s() if rounds.server.moving.takes_time else None
+        return rounds.settings.rounds.drain_timeout_s + LATER_ROUNDS * (usual_s or 0.0)
 
     def _await_state(self, now: float) -> list[Effect]:
         """It takes over a state, and looks again then. Whoever could give it one stays no longer than that."""

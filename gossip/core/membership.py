@@ -169,17 +169,17 @@ class Membership:
         ticks = [(now + self.rng.uniform(0.0, interval_s), kind) for interval_s, kind in first]
         return [self.timers.set(at, kind(at)) for at, kind in ticks]
 
-    def has_gone_for_good(self, peer: PeerId) -> None:
+    def note_end(self, peer: PeerId) -> None:
         """Whoever starts the peers says so."""
         self._ended.add(peer)
         self.coming.discard(peer)
 
-    def is_coming(self, peer: PeerId) -> None:
+    def note_claim(self, peer: PeerId) -> None:
         """Whoever starts the peers says that it is on its way: it has its id, and no address yet."""
         self._ended.discard(peer)  # its id was given to another
         self.coming.add(peer)
 
-    def is_there(self, peer: PeerId) -> None:
+    def note_address(self, peer: PeerId) -> None:
         """It has an address."""
         self._ended.discard(peer)
         self.coming.discard(peer)

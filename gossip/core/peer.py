@@ -187,7 +187,7 @@ class Peer:
 
     def learn(self, peer: PeerId, control: str, bulk: str, incarnation: int, now: float) -> list[Effect]:
         """Somebody outside the protocol (a folder of addresses) says where a peer is."""
-        self.membership.is_there(peer)
+        self.membership.note_address(peer)
         return self.membership.learn(peer, control, bulk, incarnation, now)
 
     def payload_limit(self, sender: PeerId, message: Message) -> int:
@@ -249,10 +249,10 @@ class Peer:
                 halt = Halt(f"the trainer is gone: {event.reason}", 1)
                 return self._end(halt, self.membership.announce_own_death(event.reason, now))
             case Ended(peer):
-                self.membership.has_gone_for_good(peer)
+                self.membership.note_end(peer)
                 return []
             case Coming(peer):
-                self.membership.is_coming(peer)
+                self.membership.note_claim(peer)
                 return []
             case Confirm():
                 return self.recovery.giving.close() + self.confirming.ask(event.round_id, self.phase, now)

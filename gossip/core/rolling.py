@@ -285,7 +285,7 @@ class RollingRounds:
             if shard.result is None or event.received < shard.result.received:
                 shard.result = Transfer.begun(event.nbytes, event.received, now)
             shard.result.grew(event.received, now)
-        if not moving.is_to_be_told(now):
+        if not moving.tell_now(now):
             return []
         moving.told(self.local, moving.total, now)
         told = Receiving(self.settings.lineage, min(moving.total, ROUND_MAX))

@@ -97,7 +97,7 @@ class Moving:
             return known[1].ends_at(now) <= until
         return now - self._came_at.get(peer, float("-inf")) <= WINDOW_S
 
-    def is_to_be_told(self, now: float) -> bool:
+    def tell_now(self, now: float) -> bool:
         """Whether the others have not been told lately that payloads come here."""
         if now < self._tell_at:
             return False

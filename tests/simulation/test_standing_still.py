@@ -12,13 +12,13 @@ from gossip.fault_kinds import Crash, Hang
 from gossip.sim.play import run
 from gossip.sim.schedule import Schedule
 
-ALONE = Schedule(1, peers=1, active_s=6.0, duration_s=12.0, rule_s=0.0, faults=(Hang(0, None, 3.0, 1.5),))
+ALONE = Schedule(1, peers=1, active_s=6.0, duration_s=12.0, rule_s=0.0, faults=(Hang(0, None, at_s=3.0, for_s=1.5),))
 
 
 @pytest.mark.parametrize("for_s", [0.3, 1.0, 2.5])
 @pytest.mark.parametrize("rule_s", [0.0, 0.0001])
 def test_a_lone_peer_that_was_stopped_trains_on(for_s: float, rule_s: float) -> None:
-    outcome = run(replace(ALONE, rule_s=rule_s, faults=(Hang(0, None, 3.0, for_s),)))
+    outcome = run(replace(ALONE, rule_s=rule_s, faults=(Hang(0, None, at_s=3.0, for_s=for_s),)))
     assert outcome.violation is None, outcome.violation
     assert outcome.rounds > 17
     assert "attempt" not in outcome.reports  # there is nobody to hand on to
@@ -26,7 +26,7 @@ def test_a_lone_peer_that_was_stopped_trains_on(for_s: float, rule_s: float) -> 
 
 def test_the_last_survivor_that_was_stopped_trains_on() -> None:
     """Of two, one is enough: the roster shrinks to it."""
-    faults = (Crash(1, at_s=2.0), Hang(0, None, 5.0, 1.5))
+    faults = (Crash(1, at_s=2.0), Hang(0, None, at_s=5.0, for_s=1.5))
     outcome = run(Schedule(2, peers=2, rule_s=0.0, faults=faults, active_s=8.0, duration_s=14.0))
     assert outcome.violation is None, outcome.violation
     assert outcome.rounds > 10
@@ -49,7 +49,7 @@ def test_s15_a_lone_peer_that_hands_its_round_on_to_itself_for_ever_is_caught(mo
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("peers", [2, 3, 6])
 def test_all_who_were_stopped_at_once_lose_a_second_and_no_round_timeout(peers: int, seed: int) -> None:
-    hangs = tuple(Hang(peer, None, 3.0 + 0.01 * peer * seed, 1.5) for peer in range(peers))
+    hangs = tuple(Hang(peer, None, at_s=3.0 + 0.01 * peer * seed, for_s=1.5) for peer in range(peers))
     timing = {"active_s": 6.0, "duration_s": 14.0, "compute_s": (0.05, 0.1), "round_timeout_s": 8.0}
     outcome = run(Schedule(seed, peers=peers, faults=hangs, **timing))
     assert outcome.violation is None, outcome.violation

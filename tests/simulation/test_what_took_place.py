@@ -50,7 +50,7 @@ def test_a_queue_counts_as_full_only_when_a_message_was_dropped_for_it() -> None
     roomy, _ = played(replace(WORLD, faults=(Narrow(2000.0, 32.0, 1.0, 1.5),)))
     assert roomy.counts["queue_full"] == 0
     assert struck(Narrow(2000.0, 32.0, 1.0, 1.5)) == {}
-    full, nemesis = played(replace(WORLD, faults=(Narrow(50.0, 32.0, 1.0, 1.5),)))
+    full, nemesis = played(replace(WORLD, faults=(Narrow(50.0, 16.0, 1.0, 1.5),)))
     assert full.counts["queue_full"] > 0
     assert nemesis.totals(full) == {"queue_full": 1}
 
@@ -75,7 +75,7 @@ def test_the_trace_says_of_every_message_that_did_not_arrive_why() -> None:
         Corrupt(0.2, 1.0, 0.5),
         Reset(0.1, 1.5, 0.5),
         Partition(((0,), (1, 2, 3)), 2.0, 0.5),
-        Narrow(50.0, 16.0, 2.5, 0.5),
+        Narrow(400.0, 0.0, 2.5, 1.0),
         NodeLie("deaf", (2,)),
         NodeLie("sign_flip", (1,)),
     )

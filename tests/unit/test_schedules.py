@@ -216,7 +216,7 @@ def test_a_schedule_as_a_plan_is_the_same_schedule_again() -> None:
         ("compute_s = [0.2, 0.1]", "the lower one first"),
         ("topology = 'ring'\nshards = [4, 4]", "exchanges whole vectors"),
         ("topology = 'rong'", "Did you mean 'ring'?"),
-        ("peers = 1", "has 2 to 64 peers"),
+        ("peers = 0", "has 1 to 64 peers"),
         ("duration_s = 5", "active_s <= duration_s"),
         ("rule_s = 0.0", "above 0, and no more than round_timeout_s = 3"),
         ("server_weights = '0:4,0:2'", "peer 0 is there twice"),
