@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from gossip.errors import BadFault
 from gossip.fault_kinds import ATTACKS, STRENGTH_MAX, Crash, Hang, Liar, RealFault, Restart, Slow, unknown_kind
 from gossip.fault_kinds import KINDS as PROCESS_KINDS
-from gossip.world_faults import REAL_LIES, Delay, Flap, LinkFault, Loss, NodeLie, Partition, Ring
+from gossip.world_faults import REAL_LIES, Delay, Flap, LinkFault, Loss, NodeLie, Partition, Ring, Trickle
 
-LINK_KINDS = ("partition", "ring", "flap", "loss", "delay")
+LINK_KINDS = ("partition", "ring", "flap", "loss", "delay", "trickle")
 KINDS: tuple[str, ...] = (*PROCESS_KINDS[:4], *LINK_KINDS, *PROCESS_KINDS[4:], *REAL_LIES)
 """Of the faults that can be typed: those that real runs carry out."""
 PEERS_NAMED_MAX = 4096  # more are no swarm of ours, and a word must not take all memory
@@ -144,12 +144,19 @@ def _link_fault(reader: _Reader, kind: str, usage: str) -> LinkFault:
         if len(peers) < 4:
             raise reader.bad(f"in a ring of {len(peers)} everybody reaches everybody", usage)
         return Ring(peers, *_while(reader, usage))
-    reader.take(r"\*", "'*' and " + {"flap": "a period", "loss": "a share", "delay": "a duration"}[kind], usage)
+    units = {"flap": "a period", "loss": "a share", "delay": "a duration", "trickle": "a rate"}
+    reader.take(r"\*", f"'*' and {units[kind]}", usage)
     if kind == "loss":
         share = _number(reader, "a share from 0 to 1", usage)
         if not 0 <= share <= 1:
             raise reader.bad(f"a share of {share:g} is not from 0 to 1", usage)
         return Loss(share, *_while(reader, usage), peers)
+    if kind == "trickle":
+        rate = _number(reader, "bytes a second", usage)
+        if not 1 <= rate <= 1e12:
+            raise reader.bad(f"a rate of {rate:g} bytes a second is not from 1 to 1e12", usage)
+        at_s, for_s = _while(reader, usage)
+        return Trickle(peers, rate, at_s, for_s)
     long_s = _seconds(reader, usage)
     if kind == "delay":
         return Delay(long_s, *_while(reader, usage), peers)
@@ -230,6 +237,8 @@ def usage_of(kind: str) -> str:
         case "loss" | "delay":
             unit, example = ("SHARE", "0.2") if kind == "loss" else ("DURATION", "50ms")
             return f"{kind}:PEERS*{unit}@TIME+DURATION, or all in place of peers, for example {kind}:all*{example}@20s+10s"
+        case "trickle":
+            return "trickle:PEERS*RATE@TIME+DURATION (RATE in bytes a second), for example trickle:5*1000@20s+10s"
         case lie if lie in REAL_LIES:
             return f"{lie}:PEERS, for example {lie}:5,6"
         case attack:

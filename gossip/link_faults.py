@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TypeAlias
 
-from .world_faults import Break, Partition, Ring, Weather
+from .world_faults import Break, Partition, Ring, Trickle, Weather
 
 Link: TypeAlias = tuple[int, int]
 """From one peer to another: each direction is a link of its own."""
@@ -43,7 +43,9 @@ def _beyond(fault: Ring) -> Iterator[Link]:
 
 
 def near(fault: Weather, peers: Iterable[int]) -> list[Link]:
-    """The links that a fault of the weather is about: those at one of its peers, or all."""
+    """The links that a fault of the weather is about: those at one of its peers, or all; of a trickle, those from one."""
     everybody = tuple(peers)
     links = [(a, b) for a in everybody for b in everybody if a != b]
+    if isinstance(fault, Trickle):
+        return [link for link in links if link[0] in fault.peers]
     return [link for link in links if not fault.peers or link[0] in fault.peers or link[1] in fault.peers]

@@ -6,6 +6,7 @@ import json
 import os
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from .link_faults import near, severed
 from .node_files import Journal
 from .transport.base import Transport
 from .transport.sieve import Fault, Sieve
-from .world_faults import Delay, Flap, LinkFault, Loss, Partition, Ring, kind_of
+from .world_faults import Delay, Flap, LinkFault, Loss, Partition, Ring, Trickle, kind_of
 
 LOOK_EVERY_S = 0.01
 
@@ -133,13 +134,19 @@ def links_at(local: PeerId, peers: Iterable[PeerId], faults: Iterable[LinkFault]
                     if local in (a, b):
                         other = b if a == local else a
                         known = found.get(other, Fault())
-                        mute, deaf = known.mute or a == local, known.deaf or b == local
-                        found[other] = Fault(mute, deaf, known.loss, known.delay_s)
-            case Loss() | Delay():
+                        found[other] = replace(known, mute=known.mute or a == local, deaf=known.deaf or b == local)
+            case Loss() | Delay() | Trickle():
                 for a, b in near(fault, everybody):
                     if b == local:
-                        known = found.get(a, Fault())
-                        loss = max(known.loss, fault.share if isinstance(fault, Loss) else 0.0)
-                        delay_s = max(known.delay_s, fault.delay_s if isinstance(fault, Delay) else 0.0)
-                        found[a] = Fault(known.mute, known.deaf, loss, delay_s)
+                        found[a] = _worse(found.get(a, Fault()), fault)
     return found
+
+
+def _worse(known: Fault, fault: Loss | Delay | Trickle) -> Fault:
+    match fault:
+        case Loss():
+            return replace(known, loss=max(known.loss, fault.share))
+        case Delay():
+            return replace(known, delay_s=max(known.delay_s, fault.delay_s))
+        case Trickle():
+            return replace(known, bytes_per_s=min(known.bytes_per_s, fault.bytes_per_s))

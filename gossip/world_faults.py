@@ -173,6 +173,22 @@ class Narrow:
 
 
 @dataclass(frozen=True, slots=True)
+class Trickle:
+    """What the peers send of payloads gets through at ``bytes_per_s``, each link by itself; all else they say, at once.
+
+    They are alive, and something moves: so little that nobody can wait for it.
+    """
+
+    peers: tuple[int, ...]
+    bytes_per_s: float = _number(1, 1e12)
+    at_s: float = _number(0)
+    for_s: float = _number(0)
+
+    def __str__(self) -> str:
+        return f"trickle:{peers_word(self.peers)}*{self.bytes_per_s:.12g}{_moment(self)}"
+
+
+@dataclass(frozen=True, slots=True)
 class Drift:
     """The peer's clock runs at ``rate`` times the speed of the others'."""
 
@@ -348,9 +364,9 @@ class NodeLie:
 
 
 Break: TypeAlias = Partition | Ring | Flap
-Weather: TypeAlias = Loss | Duplicate | Corrupt | Reset | Reorder | Spike | Delay | Narrow
+Weather: TypeAlias = Loss | Duplicate | Corrupt | Reset | Reorder | Spike | Delay | Narrow | Trickle
 NetworkFault: TypeAlias = Break | Weather
-LinkFault: TypeAlias = Partition | Ring | Flap | Loss | Delay
+LinkFault: TypeAlias = Partition | Ring | Flap | Loss | Delay | Trickle
 """What the nodes of a real run carry out too: each drops, or holds up, what it sends and what comes."""
 ServerFault: TypeAlias = CrashBroadcast | HangServer
 ProcessFault: TypeAlias = CrashMidway | HangTrainer | KillTrainer | Leave | Drift | LateTimers | SlowNode
@@ -367,6 +383,7 @@ WORLD_KINDS: Mapping[str, type[WorldFault]] = {
     "spike": Spike,
     "delay": Delay,
     "narrow": Narrow,
+    "trickle": Trickle,
     "ring": Ring,
     "drift": Drift,
     "late_timers": LateTimers,

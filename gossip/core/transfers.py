@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .deadline import RecentMedian
 from .events import Arriving, Received
 from .messages import Message, PeerId
 
@@ -23,6 +24,16 @@ FORGOTTEN_S = 4.0
 """A word that is older says nothing of the speed."""
 
 
+FAIR_FACTOR, FAIR_S = 8.0, 2.0
+"""A payload that takes so many times as long as those of its sender usually do, and so long at least, trickles."""
+KEPT = 8
+"""Payloads of each peer that say what is usual."""
+CHANGED = 3
+"""Payloads in a row that trickle, from most peers: it is the network that has become slower, and that is usual now."""
+AT_ONCE_S = 0.1
+"""What nobody told of on its way took no longer."""
+
+
 @dataclass(slots=True)
 class Transfer:
     """One payload. ``grew`` tells of its bytes as they come."""
@@ -30,12 +41,13 @@ class Transfer:
     nbytes: int
     received: int
     at: float  # of the last growth
+    since: float
     _before: tuple[float, int] | None = None  # a moment before, and what had come by then
     _mark: tuple[float, int] = (0.0, 0)  # the moment that the next window is measured from
 
     @classmethod
     def begun(cls, nbytes: int, received: int, now: float) -> Transfer:
-        return cls(nbytes, received, now, None, (now, received))
+        return cls(nbytes, received, now, now, None, (now, received))
 
     def grew(self, received: int, now: float) -> None:
         if received <= self.received:
@@ -54,6 +66,35 @@ class Transfer:
         return now + (self.nbytes - self.received) * elapsed / came if came else float("inf")
 
 
+class Usual:
+    """How long payloads of rounds take from each peer. One that trickles does not make that usual, however often it does."""
+
+    def __init__(self) -> None:
+        self._took: dict[PeerId, RecentMedian] = {}
+        self._slow: dict[PeerId, list[float]] = {}  # what trickled last, in a row
+
+    def most_s(self, peer: PeerId) -> float:
+        """What takes longer trickles."""
+        own = self._took.get(peer)
+        known = [own] if own is not None else list(self._took.values())
+        usual_s = sorted(times.median() for times in known)
+        return max(FAIR_S, FAIR_FACTOR * usual_s[len(usual_s) // 2]) if usual_s else float("inf")
+
+    def took(self, peer: PeerId, seconds: float) -> None:
+        """A payload of this peer is complete."""
+        if seconds <= self.most_s(peer):
+            self._slow.pop(peer, None)
+            self._took.setdefault(peer, RecentMedian(KEPT)).add(seconds)
+            return
+        self._slow[peer] = [*self._slow.get(peer, ()), seconds][-CHANGED:]
+        slow = [other for other, times in self._slow.items() if len(times) == CHANGED]
+        if 2 * len(slow) > len(self._took.keys() | self._slow.keys()):
+            for other in slow:
+                self._took[other] = RecentMedian(KEPT)
+                for each in self._slow.pop(other):
+                    self._took[other].add(each)
+
+
 class Moving:
     """Who sends us payloads of rounds just now, and who says that it is being sent some.
 
@@ -67,6 +108,7 @@ class Moving:
         self.total = 0
         self.takes_time = False
         self.fair_bytes_per_s = 0.0
+        self._usual = Usual()
         self._last: dict[PeerId, tuple[Message, Transfer]] = {}  # a peer sends us one after the other
         self._came_at: dict[PeerId, float] = {}
         self._tell_at = float("-inf")
@@ -77,7 +119,7 @@ class Moving:
         self.takes_time = True
         known = self._last.get(event.sender)
         if known is not None and known[0] == event.message and event.received >= known[1].received:
-            self.total += event.received - known[1].received
+            self.total += event.received - known[1].received if self._is_fair(event.sender, known[1], now) else 0
             known[1].grew(event.received, now)
         else:
             self.total += event.received
@@ -85,17 +127,22 @@ class Moving:
 
     def came(self, event: Received, now: float) -> None:
         """A payload is complete. Of the next one nothing may be known yet."""
+        if event.payload is None:
+            return
         _, known = self._last.pop(event.sender, (None, None))
-        if event.payload is not None:
-            self.total += event.payload.nbytes - (known.received if known is not None else 0)
+        self.total += event.payload.nbytes - (known.received if known is not None else 0)
+        self._usual.took(event.sender, AT_ONCE_S if known is None else AT_ONCE_S + now - known.since)
         if known is not None:
             self._came_at[event.sender] = now  # a small one says nothing of what is behind it
 
     def is_sending(self, peer: PeerId, until: float, now: float) -> bool:
         """Whether a large payload of this peer will be complete by ``until``, or was a moment ago."""
         if (known := self._last.get(peer)) is not None:
-            return known[1].ends_at(now) <= until
+            return self._is_fair(peer, known[1], now) and known[1].ends_at(now) <= until
         return now - self._came_at.get(peer, float("-inf")) <= WINDOW_S
+
+    def _is_fair(self, peer: PeerId, transfer: Transfer, now: float) -> bool:
+        return max(now, transfer.ends_at(now)) - transfer.since <= self._usual.most_s(peer)
 
     def tell_now(self, now: float) -> bool:
         """Whether the others have not been told lately that payloads come here."""

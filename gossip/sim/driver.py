@@ -274,6 +274,10 @@ class Swarm(Timeline, Generic[C]):
         """Hands a core any event at once, a forged message say."""
         self.deliver(self.hosts[peer], event)
 
+    def let_go(self, sender: PeerId, to: PeerId) -> None:
+        """What a fault has slowed down on this link gets through."""
+        self._wire.let_go(sender, to)
+
     def slow_down(self, peer: PeerId, factor: float, handling_s: float = 0.0) -> None:
         """A slow machine: all that the trainer does takes ``factor`` times as long, and the node ``handling_s`` for an event."""
         machine, host = self.machines[peer], self.hosts[peer]

@@ -51,6 +51,7 @@ from .lots import Lots
 from .schedule import KINDS_MIN, PEERS_MAX, Schedule
 from .situations import situated, standing
 from .state_pieces import draw_liar_of_pieces, draw_pieces
+from .strains import strained
 
 PEERS = {4: 8, 5: 6, 6: 4, 7: 2, 8: 1, 9: 1}
 """How often a swarm has so many: messages grow with the square of it, and most of what breaks among nine breaks among five."""
@@ -171,7 +172,7 @@ def generate(
     if chosen_by_all:
         return made_up
     need = (RULES | JOINT)[base.aggregator]
-    for make in (situated, lambda drawn: begun_late(drawn, need), standing, lambda drawn: disturbed(drawn, need)):
+    for make in (situated, lambda drawn: begun_late(drawn, need), standing, strained, lambda drawn: disturbed(drawn, need)):
         if (other := make(made_up)) is not made_up:
             return _weighted(other)
     return _weighted(made_up)

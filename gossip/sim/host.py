@@ -6,7 +6,7 @@ import random
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Generic, Literal, Protocol, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from gossip.core import events
 from gossip.core.events import Effect, Event, Payload, Token
@@ -37,6 +37,8 @@ class Lane:
     breaks: int = 0  # how often it was reset, so that what was on its way then does not arrive
     arrives_ns: list[int] = field(default_factory=lambda: [0, 0])  # last arrival, control and bulk: first in, first out
     free_at_ns: int = 0  # when the bulk lane has sent what was queued
+    let_go: int = 0  # how often all that was on its way got through at once
+    slowed: list[tuple[Any, ...]] = field(default_factory=list)  # what is on its way on a link that a fault makes slow
 
 
 @dataclass(slots=True)

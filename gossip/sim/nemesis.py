@@ -43,6 +43,7 @@ from gossip.world_faults import (
     ServerFault,
     SlowNode,
     Spike,
+    Trickle,
     Weather,
     kind_of,
 )
@@ -350,6 +351,9 @@ class Nemesis(Observer):
         else:
             del self._weather[number]
             self._reshape(swarm)
+            if isinstance(fault, Narrow | Trickle):
+                for link in near(fault, tuple(swarm.hosts)):
+                    swarm.let_go(*link)
 
     def _break(self, swarm: Swarm[Any], number: int, fault: Break, links: Iterable[Link]) -> None:
         self._cuts[number] = tuple(links)
@@ -415,6 +419,9 @@ def _worse(model: LinkModel, fault: Weather) -> LinkModel:
             return replace(model, delay_s=(least, max(most, fault.delay_s)))
         case Narrow():
             slowest = fault.bytes_per_s if model.bytes_per_s is None else min(model.bytes_per_s, fault.bytes_per_s)
-            return replace(model, bytes_per_s=slowest, queue_bytes=fault.queue_bytes)
+            return replace(model, bytes_per_s=slowest, queue_bytes=fault.queue_bytes, slowed=True)
+        case Trickle():
+            slowest = fault.bytes_per_s if model.bytes_per_s is None else min(model.bytes_per_s, fault.bytes_per_s)
+            return replace(model, bytes_per_s=slowest, slowed=True)
         case _:
             assert_never(fault)

@@ -32,6 +32,7 @@ class LinkModel:
     reset: float = 0.0  # the connection breaks: all that is on its way is lost, both ends see it, it is opened again
     bytes_per_s: float | None = None  # of the bulk lane; None: payloads take no longer than anything else
     queue_bytes: float | None = None  # a payload that finds more than this waiting is dropped: the high-water mark
+    slowed: bool = False  # ``bytes_per_s`` is a fault: what is on its way when that ends gets through at once
     disturbs: bool = field(init=False, repr=False, compare=False)
     """Whether anything but time and bandwidth befalls a message."""
 

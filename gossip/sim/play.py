@@ -41,6 +41,7 @@ from gossip.world_faults import (
     Reset,
     Ring,
     Spike,
+    Trickle,
 )
 
 from .checkers import Circumstances, Panel, Violation, every_checker
@@ -67,7 +68,7 @@ TRUST = TrustSettings(quarantine_rounds=12, parole_rounds=8)
 AT_THE_END = RemindsTheSilent | SaysThatNoRoundComes | StaysForTakers
 """Checkers that hold through a lie in the last round, too."""
 
-FORKING = Partition | Flap | Ring | Loss | Corrupt | Reset | Reorder | Spike | Delay | Narrow
+FORKING = Partition | Flap | Ring | Loss | Corrupt | Reset | Reorder | Spike | Delay | Narrow | Trickle
 """Faults by which a commit may reach some and not others."""
 FORGETTING = Restart | CrashMidway | CrashBroadcast | HangTrainer
 
@@ -252,6 +253,14 @@ def _left(swarm: Swarm[Peer]) -> float:
     return median_high([trainer.distance for trainer in trainers]) / started_at
 
 
+def _trickling(schedule: Schedule) -> tuple[PeerId, ...]:
+    """Whose payloads trickle, where nothing else is wrong, and most others' do not."""
+    trickles = [fault for fault in schedule.faults if isinstance(fault, Trickle)]
+    peers = {peer for fault in trickles for peer in fault.peers}
+    alone = len(trickles) == len(schedule.faults) and not schedule.joins_s
+    return tuple(peers) if alone and 2 * len(peers) < schedule.peers else ()
+
+
 def circumstances(schedule: Schedule) -> Circumstances:
     """What the faults of a schedule excuse. Flipped bits excuse no false words: a checksum finds each of them."""
     node_lies = [fault for fault in schedule.faults if isinstance(fault, NodeLie)]
@@ -263,6 +272,7 @@ def circumstances(schedule: Schedule) -> Circumstances:
         two_faced=two_faced,
         lies=[fault.lie for fault in node_lies],
         forgetting=any(isinstance(fault, FORGETTING) for fault in schedule.faults),
+        trickling=_trickling(schedule),
         faultless=not schedule.faults and not schedule.joins_s,
         unborne=schedule.aggregator == "mean" and bool(liars) and tolerated(schedule) > 0,
     )

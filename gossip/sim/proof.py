@@ -19,6 +19,7 @@ from gossip.world_faults import (
     Reset,
     Ring,
     Spike,
+    Trickle,
 )
 
 from .network import Link
@@ -36,6 +37,7 @@ _PROOF: dict[type, str] = {
     Spike: "spiked",
     Delay: "delayed",
     Narrow: "queued",
+    Trickle: "slowed",
     Partition: "cut",
     Ring: "cut",
     Flap: "cut",

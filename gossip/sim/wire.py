@@ -121,7 +121,8 @@ class Wire:
             begins_ns = max(leaves_ns, lane.free_at_ns)
             leaves_ns = lane.free_at_ns = begins_ns + to_ns(payload.nbytes / model.bytes_per_s)
             if leaves_ns - begins_ns > TOLD_EVERY_NS and type(said) is Envelope:
-                under_way = _UnderWay(said, payload.nbytes, begins_ns, leaves_ns, lane, lane.to_incarnation, lane.breaks)
+                life = (lane.to_incarnation, lane.breaks, lane.let_go)
+                under_way = _UnderWay(said, payload.nbytes, begins_ns, leaves_ns, lane, life)
                 swarm.at_ns(begins_ns + TOLD_EVERY_NS, self._tell, under_way, to)
         if delay_s > network.default.delay_s[1]:
             note("delayed", sender, to, said)
@@ -141,6 +142,11 @@ class Wire:
                 arrives_ns = lane.arrives_ns[bulk]
             lane.arrives_ns[bulk] = arrives_ns
         trip = (sender, to, said, lane, lane.to_incarnation, lane.breaks, parcel, payload)
+        if model.slowed and bulk and payload is not None:
+            note("slowed", sender, to, said)
+            lane.slowed.append(trip)
+            swarm.at_ns(arrives_ns, self._got_through, trip)
+            return
         swarm.at_ns(arrives_ns, self._arrive, *trip)
         if fate.doubled:
             note("duplicated", sender, to, said)
@@ -149,11 +155,27 @@ class Wire:
                 arrives_ns = lane.arrives_ns[bulk] = max(arrives_ns, lane.arrives_ns[bulk])
             swarm.at_ns(arrives_ns, self._arrive, *trip)
 
+    def _got_through(self, trip: tuple[Any, ...]) -> None:
+        """A payload is there that a fault has slowed down, unless it got through sooner."""
+        lane: Lane = trip[3]
+        if any(waiting is trip for waiting in lane.slowed):
+            lane.slowed = [waiting for waiting in lane.slowed if waiting is not trip]
+            self._arrive(*trip)
+
+    def let_go(self, sender: PeerId, to: PeerId) -> None:
+        """The link is as fast as it was: what is on its way gets through."""
+        lane = self.swarm.hosts[sender].lanes.get(to) if sender in self.swarm.hosts else None
+        if lane is not None and lane.slowed:
+            trips, lane.slowed, lane.free_at_ns = lane.slowed, [], self.swarm.now_ns
+            lane.let_go, lane.arrives_ns[True] = lane.let_go + 1, self.swarm.now_ns
+            for trip in trips:
+                self.swarm.at_ns(self.swarm.now_ns, self._arrive, *trip)
+
     def _tell(self, under_way: _UnderWay, to: PeerId) -> None:
         """The receiver's transport says how much of a payload has come, now and then."""
         swarm, said, lane = self.swarm, under_way.said, under_way.lane
         host, now_ns = swarm.hosts[to], swarm.now_ns
-        if now_ns >= under_way.ends_ns or lane.breaks != under_way.breaks or host.incarnation != under_way.incarnation:
+        if now_ns >= under_way.ends_ns or (host.incarnation, lane.breaks, lane.let_go) != under_way.life:
             return
         if host.state == "up" and (said.sender, to) not in swarm.network.cuts and self._expects(host, said, under_way.nbytes):
             share = (now_ns - under_way.begins_ns) / (under_way.ends_ns - under_way.begins_ns)
@@ -265,8 +287,7 @@ class _UnderWay(NamedTuple):
     begins_ns: int
     ends_ns: int
     lane: Lane
-    incarnation: int
-    breaks: int
+    life: tuple[int, int, int]  # of the receiver, and what has befallen the lane
 
 
 class _Fate(NamedTuple):

@@ -1,4 +1,4 @@
-"""A transport whose links fail as told: what would be sent, or has come, is dropped or held up.
+"""A transport whose links fail as told: what would be sent, or has come, is dropped, held up, or let through bit by bit.
 
 For faults that are injected into real runs. A cut link is silent, as one is whose cable was pulled: nobody is told, and what is
 sent goes nowhere. Like the ZeroMQ below, which hears no heartbeat then, it reports the link down after a while, and up again a
@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from random import Random
 
 import numpy as np
@@ -19,21 +20,54 @@ from numpy.typing import NDArray
 from gossip.core.events import Arriving, LinkDown, LinkUp, Payload, Received
 from gossip.core.messages import Message, PeerId
 
+from .assembly import TOLD_EVERY_S
 from .base import Arrival, Transport
 
 SILENT_S = 0.35  # ZeroMQ's heartbeats on the control lane notice a cut after 0.3 to 0.4 s
 RECONNECT_S = 0.1  # it tries again after 0.05 s, then less and less often, at least once a second
+TRICKLE_STEP_S = 0.02
 HELD_MAX = 4096  # messages that are held up; what comes beyond is lost, as at any full queue
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What befalls the link with one peer. ``loss`` and ``delay_s`` (uniform up to that) are of what comes from it."""
+    """What befalls the link with one peer. ``loss``, ``delay_s`` (uniform up to that) and ``bytes_per_s`` (of payloads) are of
+    what comes from it."""
 
     mute: bool = False  # nothing gets there
     deaf: bool = False  # nothing comes from there
     loss: float = 0.0
     delay_s: float = 0.0
+    bytes_per_s: float = inf
+
+
+class _Trickle:
+    """Payloads from one peer that get through one after the other, at a rate."""
+
+    def __init__(self, now: float) -> None:
+        self.waiting: deque[Received] = deque()
+        self._begun_at = self._tell_at = now  # with the first of them
+
+    def put(self, received: Received, now: float) -> None:
+        if not self.waiting:
+            self._begun_at, self._tell_at = now, now + TOLD_EVERY_S
+        self.waiting.append(received)
+
+    def come(self, bytes_per_s: float, now: float) -> list[Arrival]:
+        """What has got through by now, and how much of the next one."""
+        arrivals: list[Arrival] = []
+        while self.waiting and self._begun_at + (took_s := _nbytes(self.waiting[0]) / bytes_per_s) <= now:
+            self._begun_at += took_s
+            arrivals.append(self.waiting.popleft())
+        if self.waiting and now >= self._tell_at:
+            self._tell_at, first = now + TOLD_EVERY_S, self.waiting[0]
+            here = int(bytes_per_s * (now - self._begun_at))
+            arrivals.append(Arriving(first.sender, first.incarnation, first.message, here, _nbytes(first)))
+        return arrivals
+
+
+def _nbytes(received: Received) -> int:
+    return 0 if received.payload is None else received.payload.nbytes
 
 
 class Sieve:
@@ -47,6 +81,7 @@ class Sieve:
         self._told: set[PeerId] = set()  # links of which it was told that they stand
         self._changed: dict[PeerId, float] = {}  # when a link became deaf, or no longer is, until that is told
         self._held: deque[tuple[float, Received]] = deque()
+        self._trickles: dict[PeerId, _Trickle] = {}
 
     def fail(self, faults: Mapping[PeerId, Fault]) -> None:
         """From here on these links fail, and no others."""
@@ -78,25 +113,42 @@ class Sieve:
     def poll(self, timeout_s: float, wake: Sequence[int] = (), awake_s: float = 0.0) -> list[Arrival]:
         if self._held:
             timeout_s = max(0.0, min(timeout_s, self._held[0][0] - self._clock()))
+        if self._trickles:
+            timeout_s = min(timeout_s, TRICKLE_STEP_S)
         come = self._inner.poll(timeout_s, wake, awake_s)
         self.woken = self._inner.woken
         now = self._clock()
         arrivals: list[Arrival] = self._news(now) if self._changed else []
         for arrival in come:
             if isinstance(arrival, Received):
-                arrivals += self._let_through(arrival, now) if self._faults or self._held else (arrival,)
+                disturbed = self._faults or self._held or self._trickles
+                arrivals += self._let_through(arrival, now) if disturbed else (arrival,)
             elif isinstance(arrival, Arriving):
-                arrivals += () if self._is_deaf(arrival.sender) else (arrival,)
+                arrivals += () if self._is_deaf(arrival.sender) or self._trickles_from(arrival.sender) else (arrival,)
             else:
                 arrivals += self._link(arrival)
         while self._held and self._held[0][0] <= now:
             arrivals.append(self._held.popleft()[1])
+        for peer, trickle in list(self._trickles.items()):
+            arrivals += trickle.come(self._faults.get(peer, Fault()).bytes_per_s, now)
+            if not trickle.waiting:
+                del self._trickles[peer]
         return arrivals
+
+    def _trickles_from(self, peer: PeerId) -> bool:
+        return peer in self._trickles or self._faults.get(peer, Fault()).bytes_per_s < inf
 
     def _let_through(self, received: Received, now: float) -> tuple[Received, ...]:
         fault = self._faults.get(received.sender, Fault())
         if fault.deaf or (fault.loss and self._random.random() < fault.loss):
             self.traffic.drop("cut" if fault.deaf else "lost")
+            return ()
+        if received.payload is not None and self._trickles_from(received.sender):
+            trickle = self._trickles.setdefault(received.sender, _Trickle(now))
+            if len(trickle.waiting) < HELD_MAX:
+                trickle.put(received, now)
+            else:
+                self.traffic.drop("lost")
             return ()
         if not fault.delay_s and not any(held.sender == received.sender for _, held in self._held):
             return (received,)

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from gossip.core.events import LinkDown, LinkUp, Payload, Received
+from gossip.core.events import Arriving, LinkDown, LinkUp, Payload, Received
 from gossip.core.messages import Message, Ping, Update
+from gossip.errors import BadFault
 from gossip.faults import parse
 from gossip.node_links import links_at
 from gossip.testing.transport_world import RUN
@@ -16,7 +17,7 @@ from gossip.testing.transports import TRANSPORT_CHECKS, TransportCheck
 from gossip.transport.base import Arrival
 from gossip.transport.memory import Hub, MemoryTransport
 from gossip.transport.sieve import RECONNECT_S, SILENT_S, Fault, Sieve
-from gossip.world_faults import Delay, Flap, LinkFault, Loss, Partition, Ring
+from gossip.world_faults import Delay, Flap, LinkFault, Loss, Partition, Ring, Trickle
 
 
 def maker():
@@ -143,6 +144,26 @@ def test_what_is_held_up_comes_in_order_and_what_is_lost_does_not(pair: Pair):
     assert come == [ping for ping in sent if ping in come]
 
 
+def test_payloads_trickle_and_all_else_gets_through(pair: Pair):
+    """8 bytes each, at 4 bytes a second: two seconds for each, one after the other, and it is told how much has come."""
+    pair.ends[1].fail({0: Fault(bytes_per_s=4.0)})
+    updates = [Update(b"lineage1", 0, number, 0, b"", 1, None) for number in (1, 2)]
+    for each in updates:
+        pair.ends[0].send(1, each, Payload(np.zeros(2, np.float32), 8))
+    pair.ends[0].send(1, Ping(1, 1, ()))
+    assert pair.messages(1) == [Ping(1, 1, ())]
+    pair.now += 1.0
+    assert [(news.received, news.nbytes, news.message) for news in pair.heard(1) if isinstance(news, Arriving)] == [
+        (4, 8, updates[0])
+    ]
+    pair.now += 1.0
+    assert pair.messages(1) == updates[:1]
+    pair.now += 1.9
+    assert pair.messages(1) == []
+    pair.ends[1].fail({})
+    assert pair.messages(1) == updates[1:], "once it is over, what is left gets through at once"
+
+
 @pytest.mark.parametrize(
     ("fault", "word"),
     [
@@ -153,11 +174,17 @@ def test_what_is_held_up_comes_in_order_and_what_is_lost_does_not(pair: Pair):
         (Loss(0.2, 1.0, 1.0), "loss:all*0.2@1s+1s"),
         (Loss(0.2, 1.0, 1.0, (4, 2)), "loss:4,2*0.2@1s+1s"),
         (Delay(0.05, 1.0, 1.0, (5,)), "delay:5*50ms@1s+1s"),
+        (Trickle((5, 6), 1000.0, 1.0, 1.0), "trickle:5,6*1000@1s+1s"),
     ],
 )
 def test_what_befalls_the_network_has_a_word(fault: LinkFault, word: str):
     assert str(fault) == word
     assert parse(word).faults == (fault,)
+
+
+def test_a_rate_of_nothing_is_refused():
+    with pytest.raises(BadFault, match="a rate of 0 bytes a second"):
+        parse("trickle:5*0@1s+1s")
 
 
 def test_both_ends_of_a_cut_know_of_it_and_a_bridge_does_not():
@@ -168,6 +195,9 @@ def test_both_ends_of_a_cut_know_of_it_and_a_bridge_does_not():
     one_way = parse("partition:0,1>3@0s+1s").faults
     assert links_at(0, range(4), one_way) == {3: Fault(mute=True)}
     assert links_at(3, range(4), one_way) == {0: Fault(deaf=True), 1: Fault(deaf=True)}
+    trickle = parse("trickle:0*100@0s+1s").faults
+    assert links_at(1, range(4), trickle) == {0: Fault(bytes_per_s=100.0)}
+    assert links_at(0, range(4), trickle) == {}
     ring = parse("ring:0-3@0s+1s").faults
     assert links_at(1, range(4), ring) == {3: Fault(True, True)}
 

@@ -33,7 +33,7 @@ from .evidence import (
     TheAccusedHear,
 )
 from .exchange import TakesWhatItWasPushed
-from .fault_free import NothingGoesWrong
+from .fault_free import NobodyWaitsForATrickle, NothingGoesWrong
 from .fetching import AsksForWhatIsMissing, FetchesInMeasure, GivesInMeasure
 from .handing_on import GivesWhatIsAskedFor, HandsOnWhatItHolds, TakesWhatWasCommitted
 from .hearing import Hearing
@@ -165,6 +165,7 @@ def every_checker(circumstances: Circumstances | None = None) -> list[Onlooker]:
         NobodyStarves(disturbances, c),
         StopEnds(disturbances, c),
         NothingGoesWrong(c),
+        NobodyWaitsForATrickle(c),
         CountsWhenItKeepsUp(c),
         WaitsForThoseWhoCome(c),
     ]

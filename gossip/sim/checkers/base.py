@@ -24,7 +24,7 @@ class Violation(AssertionError):
     """An invariant does not hold.
 
     Attributes:
-        invariant: its number, ``"S1"`` .. ``"S19"``, ``"L1"`` .. ``"L10"``.
+        invariant: its number, ``"S1"`` .. ``"S19"``, ``"L1"`` .. ``"L11"``.
         peer: where it was seen.
         now_s: virtual time, seconds.
         text: what is the case and what should be.
@@ -100,6 +100,7 @@ class Circumstances:
         forgetting: some are killed and started again, and know nothing of what they promised; or their trainer hangs, so that
             they have no update of their own to compare a result with, and are passed over while they hold one.
         faultless: nothing at all is done to them.
+        trickling: nothing is done but that the payloads of these get through slowly; empty: something else is, too.
         unborne: the rule bears fewer liars than the run is told of: most may refuse what an honest server has made.
     """
 
@@ -110,6 +111,7 @@ class Circumstances:
     forgetting: bool = False
     unborne: bool = False
     faultless: bool = False
+    trickling: frozenset[PeerId] = frozenset()
 
     @staticmethod
     def of(
@@ -121,10 +123,11 @@ class Circumstances:
         forgetting: bool = False,
         unborne: bool = False,
         faultless: bool = False,
+        trickling: Collection[PeerId] = (),
     ) -> Circumstances:
         """Some lies fork the history like a network that loses commits."""
         found = Circumstances(frozenset(liars), forks, frozenset(two_faced), frozenset(lies), forgetting, unborne, faultless)
-        return replace(found, forks=forks or found.forking_lies)
+        return replace(found, forks=forks or found.forking_lies, trickling=frozenset(trickling))
 
     @property
     def forking_lies(self) -> bool:

@@ -1,19 +1,25 @@
-"""L8: where nothing is wrong, nothing goes wrong, however large payloads are and however slow links and processors."""
+"""L8, L11: where nothing is wrong, nothing goes wrong, however large payloads are and however slow links and processors; and
+where only payloads of some trickle, nobody waits for these for long."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gossip.core.events import Committed, Contributed, Effect, Event, Report
+from gossip.core.events import Apply, Committed, Contributed, Effect, Event, Report
 from gossip.core.messages import PeerId
 
-from .base import Checker, Circumstances
+from .base import Checker, Circumstances, peer_core
+from .rounds import rolling_of
 
 if TYPE_CHECKING:
     from gossip.sim.driver import Swarm
 
 WRONG = ("attempt", "late", "suspect", "dead", "recovering", "fork", "paused")
 """What a peer reports of others, or of its rounds, that comes of faults only."""
+
+
+ROUND_TIMEOUTS = 3.0
+"""A server that trickles is given up after one; the next may have to wait for updates, and be given up, too."""
 
 
 class NothingGoesWrong(Checker):
@@ -45,3 +51,26 @@ class NothingGoesWrong(Checker):
             lacking = [p for p in commit.roster if p not in there and (commit.round_id, p) not in self._idle]
             text = f"commits round {commit.round_id}, shard {commit.shard} without {lacking}, and nothing is wrong"
             self.demand(not lacking, swarm, peer, text)
+
+
+class NobodyWaitsForATrickle(Checker):
+    """L11: where nothing is wrong but that payloads of some trickle, rounds go on at all others: each ends within three round
+    timeouts, however slowly something moves."""
+
+    invariant = "L11"
+    effects = (Apply,)
+
+    def __init__(self, circumstances: Circumstances | None = None) -> None:
+        super().__init__(circumstances)
+        self._applied_at: dict[PeerId, float] = {}
+
+    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+        core = peer_core(swarm, peer)
+        rounds = rolling_of(core)
+        trickling = self.circumstances.trickling
+        if not trickling or peer in trickling or rounds is None or not isinstance(effect, Apply):
+            return
+        took_s, self._applied_at[peer] = swarm.now - self._applied_at.get(peer, swarm.now), swarm.now
+        most_s = ROUND_TIMEOUTS * rounds.deadline.cap_s + swarm.travel_s
+        text = f"has been in round {effect.round_id} for {took_s:.2f} s, where only payloads of {sorted(trickling)} trickle; "
+        self.demand(took_s <= most_s, swarm, peer, f"{text}at most {most_s:.2f} s")

@@ -1,0 +1,42 @@
+"""Payloads of one peer that trickle: it is alive, something moves, and nobody waits for it for long (L11)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gossip.core.transfers import Moving
+from gossip.sim.play import run
+from gossip.sim.schedule import Schedule
+from gossip.world_faults import Trickle
+
+SMALL = Schedule(3, peers=4, shards=(8, 8), compute_s=(0.1, 0.2), round_timeout_s=3.0, active_s=28.0, duration_s=34.0)
+"""A payload has 32 bytes, and takes no time."""
+
+
+def trickling(bytes_per_s: float, peers: int = 4) -> Schedule:
+    return replace(SMALL, peers=peers, faults=(Trickle((1,), bytes_per_s, 5.0, 20.0),))
+
+
+@pytest.mark.parametrize("bytes_per_s", [1.0, 4.0, 20.0])
+@pytest.mark.parametrize("peers", [3, 4, 8])
+def test_rounds_go_on_beside_a_peer_whose_payloads_trickle(peers: int, bytes_per_s: float) -> None:
+    outcome = run(trickling(bytes_per_s, peers))
+    assert outcome.violation is None, outcome.violation
+    assert outcome.judged["L11"] > 0
+    assert outcome.struck["trickle"] == 1
+
+
+def test_of_two_the_other_one_is_waited_for_once_it_is_slow_as_a_rule() -> None:
+    """There is nobody else: three payloads in a row say that the link has become slower."""
+    outcome = run(trickling(8.0, peers=2))
+    assert outcome.violation is None, outcome.violation
+
+
+@pytest.mark.parametrize("bytes_per_s", [4.0, 8.0])
+def test_l11_waiting_for_whatever_moves_is_caught(monkeypatch: pytest.MonkeyPatch, bytes_per_s: float) -> None:
+    monkeypatch.setattr(Moving, "_is_fair", lambda self, peer, transfer, now: True)
+    violation = run(trickling(bytes_per_s)).violation
+    assert violation is not None
+    assert violation.invariant == "L11"
