@@ -46,7 +46,8 @@ class Confirming:
         self._last = -1  # the round that was asked about last
         self._since = self._again_at = 0.0
         self._taking_since: float | None = None  # a state that does not come yet
-        self._changed = self._changes = False  # once is enough: no liar sends us to and fro
+        self._left: bytes | None = None  # the H that was given up for another: once is enough, no liar sends us to and fro
+        self._changes = False
         ending.differs = self.differs
 
     def ask(self, round_id: int, phase: str, now: float) -> list[Effect]:
@@ -56,7 +57,7 @@ class Confirming:
         if self.round_id == round_id:
             return []
         if round_id != self._last:  # who asks again has had its time, and is told what is known by then
-            self._last, self._since, self._changed = round_id, now, False
+            self._last, self._since, self._left = round_id, now, None
         self.round_id = round_id
         self.greeting.asks = True
         return self._tell(now)
@@ -94,18 +95,20 @@ class Confirming:
         rounds, asked = self.rounds, self.round_id
         assert rounds is not None
         assert asked is not None
-        over = now >= self._since + self._patience_s(rounds)
         if rounds.mode == "off" or rounds.astray.lost_track is not None:
             return self._await_state(now)
         self._taking_since = None
         if rounds.round_id != asked:  # more than f are past it
+            over = now >= self._since + self._patience_s(rounds, False)
             return self._confirm(rounds.round_id > asked) if over or rounds.round_id > asked else []
         missing = [peer for peer in rounds.roster if not self._has_said(peer) and not self.membership.skip_reason(peer)]
         voices = Counter([chain for at, chain in self._said.values() if at == asked])
         ours, f = 1 + voices.pop(rounds.chain, 0), rounds.settings.f
         others, waited = sum(voices.values()), now >= self._since + GRACE_S
+        over = now >= self._since + self._patience_s(rounds, others > 0)
         chain, theirs = min(voices.items(), key=lambda voice: (-voice[1], voice[0]), default=(b"", 0))
-        may_change = not self._changed and not rounds.astray.sides.may_differ
+        # Who could give us a state may have been about to take one over itself, and gave none.
+        may_change = self._left in (None, rounds.chain) and not rounds.astray.sides.may_differ
         if theirs > f and (theirs, rounds.chain) > (ours, chain) and may_change:
             if over or not missing or theirs > ours + len(missing) or (waited and len(missing) <= f):
                 return self._change(chain, theirs, ours)
@@ -115,10 +118,12 @@ class Confirming:
             return self._give_up(ours, dict(voices), missing)
         return self._tell(now) if now >= self._again_at else []
 
-    def _patience_s(self, rounds: RollingRounds) -> float:
-        """How long others' word is waited for. Where results take long to arrive, some have the last one later than we do."""
+    def _patience_s(self, rounds: RollingRounds, differ: bool) -> float:
+        """How long others' word is waited for. Where results take long to arrive, some have the last one later than we do; and
+        where some hold another one, they need time to take over ours, or we theirs."""
         usual_s = rounds.deadline.usual_round_s() if rounds.server.moving.takes_time else None
-        return rounds.settings.rounds.drain_timeout_s + LATER_ROUNDS * (usual_s or 0.0)
+        taken_over_s = rounds.deadline.cap_s if differ else 0.0
+        return rounds.settings.rounds.drain_timeout_s + LATER_ROUNDS * (usual_s or 0.0) + taken_over_s
 
     def _await_state(self, now: float) -> list[Effect]:
         """It takes over a state, and looks again then. Whoever could give it one stays no longer than that."""
@@ -143,7 +148,7 @@ class Confirming:
 
     def _change(self, chain: bytes, theirs: int, ours: int) -> list[Effect]:
         assert self.rounds is not None
-        self._changed, self._changes, astray = True, True, self.rounds.astray
+        self._left, self._changes, astray = self.rounds.chain, True, self.rounds.astray
         there = sorted(peer for peer, said in self._said.items() if said == (self.round_id, chain))
         astray.sides.choose(there)
         astray.lost_track = (there[0], f"{theirs} peers hold another result of the last round, {ours} ours")

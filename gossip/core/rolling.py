@@ -297,7 +297,7 @@ class RollingRounds:
             return []
         # A newcomer that is ahead of another has no commits to give, if there is anybody else.
         others = [other for other in self.roster if other != self.local and not self.skip_reason(other)]
-        return self.astray.behind(peer, step, now) if peer in others or not others else []
+        return self.astray.behind(peer, step, now) if peer in self.roster or not others else []
 
     def _on_update(self, sender: PeerId, shard: ShardRound, update: Update, payload: Payload | None, now: float) -> list[Effect]:
         if sender not in self.roster:

@@ -33,7 +33,7 @@ class Schedule:
         rounds_min: So far half of the peers must come before it ends, unless that takes twice ``duration_s``.
         f: Byzantine peers that are said to be tolerated, at least: a mean bears none of them.
         compute_s: Bounds of the time that a trainer takes for a round.
-        rule_s: Time that a server's rule takes.
+        rule_s: Time that a server's rule takes; 0: it answers at once.
         delay_s: Bounds of a message's time on an undisturbed link.
         shards: Elements of each shard of the toy model.
         probe_interval_s: ``MembershipSettings.probe_interval_s``.
@@ -139,8 +139,8 @@ class Schedule:
             least, most = getattr(self, name)
             if not 0 < least <= most:
                 raise ConfigError(f"{name} = [{least:g}, {most:g}]: bounds above 0, the lower one first")
-        if not 0 < self.rule_s <= self.round_timeout_s:
-            raise ConfigError(f"rule_s = {self.rule_s:g}: above 0, and no more than round_timeout_s = {self.round_timeout_s:g}")
+        if not 0 <= self.rule_s <= self.round_timeout_s:
+            raise ConfigError(f"rule_s = {self.rule_s:g}: at least 0, and no more than round_timeout_s = {self.round_timeout_s:g}")
         if not 0 < self.prepare_s <= self.start_timeout_s:
             raise ConfigError(f"prepare_s = {self.prepare_s:g}: above 0, no more than start_timeout_s = {self.start_timeout_s:g}")
         if not PROBE_INTERVAL_S[0] <= self.probe_interval_s <= PROBE_INTERVAL_S[1]:

@@ -106,10 +106,12 @@ def _trickle(lots: Lots, drawn: Schedule) -> Schedule:
 
 
 def _last_holder(lots: Lots, drawn: Schedule) -> Schedule:
-    """All but one end for good in one moment, and their launchers say so; as many newcomers as there were are being started."""
+    """All but one end for good in one moment, and their launchers say so; as many newcomers as there were are being started, or
+    too few, now and then."""
     at_s, later_s, (_, *gone) = lots.ms(3.0, 6.0), lots.long(0.1, 2.5), lots.peers()
     crashes = tuple(Crash(peer, None, round(at_s + 0.01 * number, 3)) for number, peer in enumerate(gone))
-    joins_s = tuple(round(at_s + later_s + 0.3 * number, 3) for number in range(drawn.peers - 1))
+    come = drawn.peers - 1 if lots.random.random() < 0.7 or drawn.peers < 4 else 1
+    joins_s = tuple(round(at_s + later_s + 0.3 * number, 3) for number in range(come))
     return replace(drawn, compute_s=COMPUTE_S, faults=crashes, joins_s=joins_s, told=True)
 
 

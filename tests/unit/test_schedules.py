@@ -218,11 +218,11 @@ def test_a_schedule_as_a_plan_is_the_same_schedule_again() -> None:
         ("topology = 'rong'", "Did you mean 'ring'?"),
         ("peers = 0", "has 1 to 64 peers"),
         ("duration_s = 5", "active_s <= duration_s"),
-        ("rule_s = 0.0", "above 0, and no more than round_timeout_s = 3"),
+        ("rule_s = -0.1", "at least 0, and no more than round_timeout_s = 3"),
         ("server_weights = '0:4,0:2'", "peer 0 is there twice"),
         ("server_weights = '5:2'", "there are 5 peers"),
         ("topology = 'ring'\nserver_weights = '0:2'", "ring takes no options, got 'weights'"),
-        ("rule_s = 3.5", "above 0, and no more than round_timeout_s = 3"),
+        ("rule_s = 3.5", "at least 0, and no more than round_timeout_s = 3"),
     ],
 )
 def test_a_world_that_cannot_be_is_refused(world: str, says: str) -> None:
