@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Callable, Container
 from pathlib import Path
 from typing import Any
 
+from .careful import last_rows, open_file
+from .errors import ConfigError
 from .rendezvous import answers, peers_in, read_seed
 
 BEGUN = "begun"
@@ -89,15 +89,8 @@ def _has_finished(folder: Path, peer: int) -> bool:
 
 
 def _last_rows(path: Path) -> list[dict[str, Any]]:
-    rows = []
-    with path.open("rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(0, size - TAIL_BYTES))
-        for line in file.read().splitlines():
-            try:
-                row = json.loads(line)
-            except ValueError:
-                continue  # cut off: the first, or one that somebody is just writing
-            if isinstance(row, dict):
-                rows.append(row)
-    return rows
+    try:
+        with open_file(path) as file:
+            return last_rows(file, TAIL_BYTES)
+    except (FileNotFoundError, ConfigError):
+        return []  # it is no file of ours

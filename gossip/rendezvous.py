@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .careful import open_in, parse_json
+from .errors import ConfigError
+
 SEARCH_S = 0.1  # while somebody is missing
 WATCH_S = 2.0  # when all are there: one that was restarted has another address
 FILE_BYTES_MAX = 4096
@@ -48,8 +51,7 @@ class SeedFolder:
 
     def next_incarnation(self, given: int) -> int:
         """``given``, or more where a former node of this peer had as much: its trainer and its launcher both start new ones."""
-        path = self._folder / f"{self._local}.addr"
-        former = parse_seed(self._local, path.read_bytes()) if path.exists() else None
+        former = read_seed(self._folder, self._local)
         return given if former is None else max(given, former.incarnation + 1)
 
     def announce(self, control: str, bulk: str, incarnation: int, key: str = "") -> None:
@@ -93,17 +95,14 @@ class SeedFolder:
     def _look_at(self, peer: int) -> Seed | None:
         path = self._folder / f"{peer}.addr"
         try:
-            status = path.stat()
+            status = path.stat(follow_symlinks=False)
         except FileNotFoundError:
             return None  # It was there a moment ago.
         stamp = (status.st_ino, status.st_mtime_ns)
         if self._read.get(peer) == stamp or status.st_size > FILE_BYTES_MAX:
             return None
         self._read[peer] = stamp
-        try:
-            seed = parse_seed(peer, path.read_bytes())
-        except FileNotFoundError:
-            return None  # the same
+        seed = read_seed(self._folder, peer)
         self._set_key(peer, "" if seed is None else seed.key)
         return seed
 
@@ -136,8 +135,9 @@ def peers_in(folder: Path) -> list[int]:
 def read_seed(folder: Path, peer: int) -> Seed | None:
     """What the file of a peer says; None: there is none, or it is not an address."""
     try:
-        return parse_seed(peer, (folder / f"{peer}.addr").read_bytes()[: FILE_BYTES_MAX + 1])
-    except FileNotFoundError:
+        with open_in(folder, f"{peer}.addr") as file:
+            return parse_seed(peer, file.read(FILE_BYTES_MAX + 1))
+    except (FileNotFoundError, ConfigError):
         return None
 
 
@@ -230,8 +230,8 @@ def _write(folder: Path, peer: int, fields: dict[str, Any]) -> None:
 def parse_seed(peer: int, data: bytes) -> Seed | None:
     """None when it is not an address: whoever may write there can also delete it, so there is nobody to accuse."""
     try:
-        fields = json.loads(data)
-    except (ValueError, RecursionError):
+        fields = parse_json(data)
+    except ValueError:
         return None
     if not isinstance(fields, dict):
         return None

@@ -20,6 +20,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
+from .careful import open_file, parse_json, read_object
+
+LINE_BYTES_MAX = 2**20
 SCHEMAS: Mapping[str, str] = {
     "events": "gossip.events/1",
     "commits": "gossip.commits/1",
@@ -73,13 +76,13 @@ def read_lines(path: Path | str) -> Iterator[dict[str, Any]]:
     A line that is not whole JSON was cut off by a crash: only the last line of a life can be, and it is left out.
     """
     try:
-        file = Path(path).open(encoding="utf-8", errors="replace")  # noqa: SIM115 - closed below
+        file = open_file(path)
     except FileNotFoundError:
         return
     with file:
-        for line in file:
+        while line := file.readline(LINE_BYTES_MAX):
             try:
-                row = json.loads(line)
+                row = parse_json(line.decode("utf-8", "replace"))
             except ValueError:
                 continue
             if isinstance(row, dict) and "schema" not in row:
@@ -94,14 +97,9 @@ def write_json(path: Path | str, value: Mapping[str, Any]) -> None:
 
 
 def read_json(path: Path | str) -> dict[str, Any] | None:
-    """A JSON object; None when there is no such file."""
-    try:
-        found = json.loads(Path(path).read_text("utf-8"))
-    except FileNotFoundError:
-        return None
-    if not isinstance(found, dict):
-        raise ValueError(f"{path} holds no JSON object")
-    return found
+    """A JSON object; None when there is no such file. Raises: ConfigError: It is something else, or no plain file."""
+    path = Path(path)
+    return read_object(path.parent, path.name)
 
 
 def environment(command: Sequence[str], code: Path | str | None = None) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from gossip.careful import shown_lines
 from gossip.errors import ConfigError, GossipError
 
 from . import bench, drill, hosts_cli, keygen, options, tend
@@ -165,9 +166,9 @@ app.add_typer(drill.app, name="drill")
 
 def print_error(error: GossipError) -> None:
     """Two or three lines on stderr, no traceback: it is told what is wrong, and what to do."""
-    print(f"error: {error}", file=sys.stderr)
+    print(f"error: {shown_lines(error)}", file=sys.stderr)
     if error.hint:
-        print(f"  hint: {error.hint}", file=sys.stderr)
+        print(f"  hint: {shown_lines(error.hint)}", file=sys.stderr)
 
 
 def main() -> None:

@@ -10,11 +10,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from gossip.telemetry import read_json, write_json
+from gossip.careful import RECORD_BYTES_MAX, open_in, owner_of, parse_json, read_at_most, real, shown, whole
+from gossip.telemetry import write_json
 
 from .guardian import stat
 
 FOLDER = "launchers"
+PID_MAX = 2**31 - 1
+COMMAND_BYTES_MAX = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +31,8 @@ class Launcher:
         since: When it began; seconds of the epoch.
         peers: Which it has started.
         ended: When its last peer was gone; 0.0: they are not, or it was killed.
+        command: Its command line, by which it is known beside pid and start.
+        owner: The user id of whom the file belongs to that says so; -1: it was not read from one.
     """
 
     pid: int
@@ -38,6 +43,8 @@ class Launcher:
     since: float
     peers: tuple[int, ...]
     ended: float = 0.0
+    command: str = ""
+    owner: int = -1
 
     @property
     def here(self) -> bool:
@@ -47,7 +54,7 @@ class Launcher:
     @property
     def running(self) -> bool:
         """Whether it still watches over its peers, as far as this machine can tell."""
-        return not self.ended and self.here and is_alive(self.pid, self.started)
+        return not self.ended and self.here and is_alive(self.pid, self.started) and command_of(self.pid) == self.command
 
 
 @contextlib.contextmanager
@@ -58,23 +65,56 @@ def present(folder: Path, peers: Iterable[int]) -> Iterator[None]:
     host, began = socket.gethostname(), time.time()
     path = folder / FOLDER / f"{os.getpid()}-{own.started}-{this_machine()[:8]}.json"
     path.parent.mkdir(exist_ok=True)
-    launcher = Launcher(os.getpid(), own.started, this_machine(), host, os.getuid(), began, tuple(peers))
-    write_json(path, asdict(launcher))
+    command = command_of(os.getpid())
+    launcher = Launcher(os.getpid(), own.started, this_machine(), host, os.getuid(), began, tuple(peers), command=command)
+    said = {field: value for field, value in asdict(launcher).items() if field != "owner"}
+    write_json(path, said)
     try:
         yield
     finally:
         with contextlib.suppress(FileNotFoundError):  # somebody has removed the run's folder
-            write_json(path, {**asdict(launcher), "ended": time.time()})
+            write_json(path, {**said, "ended": time.time()})
 
 
 def of(folder: Path) -> list[Launcher]:
     """All that ever were, in the order in which they came."""
-    found = []
-    for path in (folder / FOLDER).glob("*.json"):
-        with contextlib.suppress(ValueError, TypeError):  # not ours: whoever may write there can also delete it
-            fields = read_json(path) or {}
-            found.append(Launcher(**{**fields, "peers": tuple(fields.get("peers", ()))}))
-    return sorted(found, key=lambda launcher: (launcher.since, launcher.pid))
+    try:
+        names = [name for name in os.listdir(folder / FOLDER) if name.endswith(".json")]
+    except OSError:
+        return []  # there is none, or no folder
+    found = [_read(folder, f"{FOLDER}/{name}") for name in names]
+    return sorted([one for one in found if one is not None], key=lambda launcher: (launcher.since, launcher.pid))
+
+
+def _read(folder: Path, name: str) -> Launcher | None:
+    """None: it is no record of a launcher. Whoever may write there can also delete one, so there is nobody to accuse."""
+    try:
+        with open_in(folder, name) as file:
+            said, owner = parse_json(read_at_most(file, RECORD_BYTES_MAX, folder / name)), owner_of(file)
+    except (FileNotFoundError, ValueError):
+        return None
+    if not isinstance(said, dict):
+        return None
+    numbers = [whole(said.get(field)) for field in ("pid", "started", "user")]
+    times = [real(said.get("since")), real(said.get("ended", 0.0))]
+    words = [said.get(field) for field in ("machine", "host", "command")]
+    peers = said.get("peers")
+    if None in (*numbers, *times) or not all(isinstance(word, str) for word in words) or not isinstance(peers, list):
+        return None
+    (pid, started, user), (since, ended), (machine, host, command) = numbers, times, words
+    if not pid or pid > PID_MAX or not all(whole(peer) is not None for peer in peers):
+        return None
+    return Launcher(pid, started, machine, shown(host), user, since, tuple(peers), ended, command, owner)  # type: ignore[arg-type]
+
+
+def command_of(pid: int) -> str:
+    """A process's command line as one line; "" when there is none, or it may not be seen."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            words = file.read(COMMAND_BYTES_MAX).rstrip(b"\0").split(b"\0")
+    except OSError:
+        return ""
+    return " ".join([word.decode("utf-8", "replace") for word in words])
 
 
 def this_machine() -> str:
@@ -97,6 +137,8 @@ def processes_of(folder: Path) -> list[int]:
         if not name.isdigit() or int(name) == os.getpid():
             continue
         with contextlib.suppress(OSError), open(f"/proc/{name}/environ", "rb") as file:  # gone, or not ours to look into
+            if os.fstat(file.fileno()).st_uid != os.geteuid():
+                continue  # root can look into those of others, who may write what they like there
             if word in file.read().split(b"\0"):
                 alive = stat(int(name))
                 if alive is not None and alive.state not in "ZX":

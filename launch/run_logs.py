@@ -8,6 +8,9 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from gossip.careful import open_in, shown
+from gossip.errors import ConfigError
+
 LOG = "out.log"
 LOOK_EVERY_S = 0.1
 BLOCK_BYTES = 64 * 1024
@@ -19,15 +22,15 @@ Write = Callable[[int, str], None]
 
 def peers_with_logs(folder: Path) -> list[int]:
     """Whose log there is, ascending."""
-    names = [path.parent.name.removeprefix("peer-") for path in folder.glob(f"peer-*/{LOG}")]
-    return sorted(int(name) for name in names if name.isdecimal())
+    names = [name.removeprefix("peer-") for name in os.listdir(folder) if name.startswith("peer-")]
+    return sorted(int(name) for name in names if name.isdecimal() and os.path.lexists(folder / f"peer-{name}" / LOG))
 
 
 def show(folder: Path, peers: Iterable[int], lines: int | None, write: Write) -> dict[int, Tail]:
     """Writes the last ``lines`` of each (None: all). Returns where to go on."""
     tails = {}
     for peer in peers:
-        tails[peer] = tail = Tail(folder / f"peer-{peer}" / LOG, lines)
+        tails[peer] = tail = Tail(folder, f"peer-{peer}/{LOG}", lines)
         for line in tail.read():
             write(peer, line)
     return tails
@@ -46,7 +49,7 @@ def follow(
         last = not goes_on()  # asked first: what was written before the end is read after it
         for peer in peers_with_logs(folder):
             if wanted(peer) and peer not in tails:
-                tails[peer] = Tail(folder / f"peer-{peer}" / LOG, None)
+                tails[peer] = Tail(folder, f"peer-{peer}/{LOG}", None)
         for peer, tail in sorted(tails.items()):
             for line in tail.read(whole=not last):
                 write(peer, line)
@@ -56,19 +59,37 @@ def follow(
 
 
 class Tail:
-    """A file that grows, read line by line, from its ``lines`` last ones on."""
+    """A file that grows, read line by line, from its ``lines`` last ones on: no link, and no pipe (``gossip.careful``).
 
-    def __init__(self, path: Path, lines: int | None) -> None:
-        self._path = path
+    ``why_not``: it is one, or cannot be read any more; "": it can.
+    """
+
+    def __init__(self, folder: Path, name: str, lines: int | None) -> None:
+        self._folder, self._name = folder, name
+        self.why_not = ""
         self._at = 0
         self._rest = b""
-        if lines is not None:
-            with path.open("rb") as file:
+        if lines is not None and (file := self._open()) is not None:
+            with file:
                 self._at = _begin_of_last(file, lines)
+
+    def _open(self) -> BinaryIO | None:
+        if self.why_not:
+            return None
+        try:
+            return open_in(self._folder, self._name)
+        except FileNotFoundError:
+            self.why_not = f"{shown(self._folder / self._name)} is gone"
+        except ConfigError as error:
+            self.why_not = str(error)
+        return None
 
     def read(self, whole: bool = False) -> Iterator[str]:
         """What has come since. ``whole``: a last line without its end is kept for the next time, when it may have one."""
-        with self._path.open("rb") as file:
+        file = self._open()
+        if file is None:
+            return
+        with file:
             file.seek(self._at)
             while block := file.read(BLOCK_BYTES):
                 self._at += len(block)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import difflib
-import json
 import os
-from collections.abc import Iterator, Sequence
+import stat
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from gossip.careful import last_rows, open_file, read_object, real, shown, text_of, whole
 from gossip.errors import ConfigError
 from gossip.rendezvous import peers_in, read_seed
-from gossip.telemetry import read_json
 
 from .launchers import Launcher
 from .launchers import of as launchers_of
@@ -71,47 +71,69 @@ class RunState:
 def find(run: str, runs: Path = Path(RUNS)) -> Path:
     """The folder of a run that is named by its folder, or by its name under ``runs``. Raises: ConfigError: There is none."""
     for folder in (Path(run), runs / run):
-        if (folder / "config.json").is_file():
+        if _is_run(folder):
             return folder.resolve()
     near = difflib.get_close_matches(Path(run).name, [folder.name for folder in folders(runs)], n=1, cutoff=0.6)
     suggestion = f". Did you mean {near[0]!r}?" if near else ""
-    raise ConfigError(f"there is no run {run!r}{suggestion}", f"give its folder, or its name under {runs}/: gossip ls")
+    raise ConfigError(f"there is no run {shown(run)!r}{suggestion}", f"give its folder, or its name under {runs}/: gossip ls")
 
 
 def folders(runs: Path) -> list[Path]:
     """Those of all runs, the latest first."""
-    found = [path.parent for path in runs.glob("*/config.json")]
-    return sorted(found, key=lambda folder: (folder / "config.json").stat().st_mtime, reverse=True)
+    found = [folder for folder in _folders_in(runs) if _is_run(folder)]
+    return sorted(found, key=_written_at, reverse=True)
+
+
+def _folders_in(runs: Path) -> list[Path]:
+    try:
+        return [runs / name for name in os.listdir(runs)]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _is_run(folder: Path) -> bool:
+    try:
+        return stat.S_ISREG((folder / "config.json").stat(follow_symlinks=False).st_mode)
+    except (OSError, ValueError):  # there is none, or no such name can be
+        return False
+
+
+def _written_at(folder: Path) -> float:
+    try:
+        return (folder / "config.json").stat(follow_symlinks=False).st_mtime
+    except OSError:  # it was there a moment ago
+        return 0.0
 
 
 def look(folder: Path) -> RunState:
     """Raises: ConfigError: Its settings cannot be read."""
     try:
-        config = read_json(folder / "config.json") or {}
-        summary = read_json(folder / "summary.json")
-        environment = read_json(folder / "environment.json") or {}
-    except ValueError as error:
-        raise ConfigError(f"cannot read the run in {folder}: {error}") from error
+        config = read_object(folder, "config.json") or {}
+        summary = read_object(folder, "summary.json")
+        environment = read_object(folder, "environment.json") or {}
+    except ConfigError as error:
+        raise ConfigError(f"cannot read the run in {shown(folder)}: {error}") from error
     launchers = tuple(launchers_of(folder))
     state = _state(launchers, summary is not None)
     ended = max((one.ended for one in launchers), default=0.0) if state == "ended" else 0.0
     known = summary if summary is not None and state == "ended" else {}
     progress = _progress(folder) if not known else {}
-    accuracy = known.get("accuracy") or {}
+    accuracy = known.get("accuracy")
+    accuracy = accuracy if isinstance(accuracy, dict) else {}
     return RunState(
-        name=str(config.get("name") or folder.name),
+        name=text_of(config.get("name")) or shown(folder.name),
         folder=folder,
         state=state,
-        peers=max(int(config.get("peers") or 0), len({peer for one in launchers for peer in one.peers})),
+        peers=max(whole(config.get("peers")) or 0, len({peer for one in launchers for peer in one.peers})),
         alive=progress.get("alive") if state in ("running", "elsewhere") else None,
-        round=int(known["rounds"]) if known else progress.get("round"),
-        rounds=config.get("rounds"),
-        began=environment.get("started"),
+        round=whole(known.get("rounds")) if known else progress.get("round"),
+        rounds=whole(config.get("rounds")),
+        began=real(environment.get("started")),
         ended=ended or None,
-        accuracy=_first(accuracy.get("mean_model"), accuracy.get("worst_replica"), progress.get("accuracy")),
-        loss=_first(known.get("loss"), progress.get("loss")),
-        exit_code=known.get("exit_code"),
-        status=known.get("status"),
+        accuracy=_first(real(accuracy.get("mean_model")), real(accuracy.get("worst_replica")), progress.get("accuracy")),
+        loss=_first(real(known.get("loss")), progress.get("loss")),
+        exit_code=whole(known.get("exit_code")),
+        status=text_of(known.get("status")),
         launchers=launchers,
     )
 
@@ -143,12 +165,14 @@ def _progress(folder: Path) -> dict[str, Any]:
     files = event_files(folder)
     each_bytes = max(TAIL_BYTES // max(1, len(files)), TAIL_BYTES_MIN)
     for row in (row for path in files for row in _last_rows(path, each_bytes)):
-        if row.get("event") == "round" and isinstance(row.get("round"), int) and row["round"] >= found.get("round", -1):
-            found["round"], found["loss"] = row["round"], row.get("loss", found.get("loss"))
+        event, round_id = row.get("event"), whole(row.get("round"))
+        if event == "round" and round_id is not None and round_id >= found.get("round", -1):
+            found["round"], found["loss"] = round_id, _first(real(row.get("loss")), found.get("loss"))
             alive = row.get("alive")
-            found["alive"] = len(alive) if isinstance(alive, list) else alive
-        if row.get("event") == "metrics" and isinstance(row.get("peer"), int) and isinstance(row.get("accuracy"), int | float):
-            accuracies[row["peer"]] = float(row["accuracy"])
+            found["alive"] = len(alive) if isinstance(alive, list) else whole(alive)
+        peer, accuracy = whole(row.get("peer")), real(row.get("accuracy"))
+        if event == "metrics" and peer is not None and accuracy is not None:
+            accuracies[peer] = accuracy
     if accuracies:
         found["accuracy"] = sum(accuracies.values()) / len(accuracies)
     return found
@@ -159,18 +183,9 @@ def event_files(folder: Path) -> list[Path]:
     return [path for path in (folder / "events.jsonl", *sorted(folder.glob("events-*.jsonl"))) if path.exists()]
 
 
-def _last_rows(path: Path, tail_bytes: int) -> Iterator[dict[str, Any]]:
+def _last_rows(path: Path, tail_bytes: int) -> list[dict[str, Any]]:
     try:
-        with path.open("rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - tail_bytes))
-            lines = file.read().splitlines()
-    except FileNotFoundError:
-        return
-    for line in lines:
-        try:
-            row = json.loads(line)
-        except ValueError:
-            continue  # cut off: the first, or one that somebody is just writing
-        if isinstance(row, dict):
-            yield row
+        with open_file(path) as file:
+            return last_rows(file, tail_bytes)
+    except (FileNotFoundError, ConfigError):
+        return []  # it is no file of ours: how far the run is, is not known then

@@ -13,6 +13,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from gossip.careful import shown, shown_line, shown_lines
+
 from .view import PeerRow, RunView
 
 COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "bright_red", "bright_cyan", "bright_magenta")
@@ -60,7 +62,7 @@ class PlainScreen:
         self._last_round = -1
 
     def output(self, peer: int, text: str, err: bool) -> None:
-        line = Text.assemble((f"{self._name(peer)} ", COLOURS[peer % len(COLOURS)]), text)
+        line = Text.assemble((f"{self._name(peer)} ", COLOURS[peer % len(COLOURS)]), shown_line(text))
         (self._errors if err else self._console).print(line)
 
     def say(self, text: str) -> None:
@@ -91,7 +93,7 @@ class LiveScreen:
         self._live.start()
 
     def output(self, peer: int, text: str, err: bool) -> None:
-        self._console.print(Text.assemble((f"{peer}| ", COLOURS[peer % len(COLOURS)]), text), soft_wrap=True)
+        self._console.print(Text.assemble((f"{peer}| ", COLOURS[peer % len(COLOURS)]), shown_line(text)), soft_wrap=True)
 
     def say(self, text: str) -> None:
         self._console.print(stamped(text, time.monotonic() - self._began), soft_wrap=True)
@@ -134,7 +136,7 @@ def _cells(row: PeerRow, view: RunView) -> tuple[Text, ...]:
         Text(_figure(row.loss)),
         Text(_figure(row.accuracy)),
         Text(f"{row.trust:.2f}", style="magenta" if row.suspected else ""),
-        Text(note, style="dim"),
+        Text(shown(note), style="dim"),
     )
 
 
@@ -159,7 +161,7 @@ def _figure(value: float | None) -> str:
 def stamped(text: str, seconds: float) -> Text:
     """``00:04.9 x 3 dead ...``, coloured by its mark."""
     minutes, rest = divmod(seconds, 60)
-    return Text.assemble((f"{int(minutes):02d}:{rest:04.1f}  ", "dim"), (text, MARKS.get(text[:1], "")))
+    return Text.assemble((f"{int(minutes):02d}:{rest:04.1f}  ", "dim"), (shown_lines(text), MARKS.get(text[:1], "")))
 
 
 def is_terminal() -> bool:

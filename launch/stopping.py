@@ -48,6 +48,7 @@ def stop(run: RunState, now: bool, timeout_s: float, say: Callable[[str], None])
         ConfigError: It is another user's, or led from another machine.
         NotGone: It has not ended in time.
     """
+    _refuse_others(run)
     own = [one for one in run.launchers if one.running]
     elsewhere = [one for one in run.launchers if not one.here and not one.ended]
     if not own:
@@ -79,6 +80,26 @@ def stop(run: RunState, now: bool, timeout_s: float, say: Callable[[str], None])
     say(f"{run.name} has ended after {time.monotonic() - began:.1f} s{at}{how}: no process of it is left here")
     for one in elsewhere:
         say(f"! its launcher on {one.host} (pid {one.pid}) goes on: gossip stop {run.folder}, there")
+
+
+def _refuse_others(run: RunState) -> None:
+    """What is another user's is left alone, by root too: a pid in their files is any process that they like to have ended.
+
+    Raises: ConfigError.
+    """
+    user, owner = os.geteuid(), os.stat(run.folder).st_uid
+    if owner != user:
+        raise ConfigError(
+            f"{run.name} is user {_user_name(owner)}'s: only that user can stop it",
+            f"as that user: gossip stop {run.folder}",
+        )
+    strange = [one for one in run.launchers if one.running and {one.owner, one.user} != {user}]
+    if strange:
+        names = ", ".join(sorted({_user_name(one.owner if one.owner != user else one.user) for one in strange}))
+        raise ConfigError(
+            f"in {run.folder} user {names} says which process is a launcher of {run.name}: no process is ended by their word",
+            f"as that user: gossip stop {run.folder}",
+        )
 
 
 def _end_what_is_left(run: RunState, elsewhere: Sequence[Launcher], now: bool, say: Callable[[str], None]) -> None:
@@ -113,7 +134,7 @@ def _handle(launcher: Launcher) -> Iterator[int]:
         return
     try:
         # Looked at when the handle is there: before it, the number might have changed hands.
-        yield handle if launchers.is_alive(launcher.pid, launcher.started) else -1
+        yield handle if launcher.running else -1
     finally:
         os.close(handle)
 
@@ -127,7 +148,7 @@ def _ask(run: RunState, launcher: Launcher, handle: int, now: bool) -> None:
     except PermissionError:
         raise ConfigError(
             f"{run.name} is user {_user_name(launcher.user)}'s: only that user can stop its launcher (pid {launcher.pid})",
-            "ask them, or root",
+            f"as that user: gossip stop {run.folder}",
         ) from None
 
 

@@ -24,6 +24,7 @@ def ls(
     as_json: Annotated[bool, typer.Option("--json", help="Print them as JSON.")] = False,
 ) -> None:
     """List runs, the latest first: whether they train, how far they are, how they ended."""
+    from gossip.careful import shown
     from gossip.errors import ConfigError
 
     from . import run_state
@@ -36,12 +37,12 @@ def ls(
             broken.append(str(error))
     if as_json:
         print(json.dumps([run.to_json() for run in found]))
-    elif not found:
+    elif not found and not broken:
         print(f"no runs in {runs}/" + ("" if runs.is_dir() else ": there is no such folder"))
-    else:
+    elif found:
         print("\n".join(table(found, time.time())))
     for line in broken:
-        print(f"! {line}", file=sys.stderr)
+        print(f"! {shown(line)}", file=sys.stderr)
 
 
 def table(runs: list[RunState], now: float) -> list[str]:
@@ -100,6 +101,9 @@ def logs(
     write = _writer(max([*there, *(wanted or ())], default=0))
     try:
         tails = run_logs.show(folder, chosen, lines, write)
+        for tail in tails.values():
+            if tail.why_not:
+                print(f"! {tail.why_not}", file=sys.stderr)
         if goes_on:
             run_logs.follow(
                 folder,
@@ -110,6 +114,8 @@ def logs(
             )
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
+    if tails and all(tail.why_not for tail in tails.values()):
+        raise typer.Exit(ConfigError.exit_code)
 
 
 def _wanted(peers: str | None) -> tuple[int, ...] | None:
@@ -127,12 +133,14 @@ def _writer(most: int) -> Write:
     from rich.console import Console
     from rich.text import Text
 
+    from gossip.careful import shown_line
+
     from .screens import COLOURS
 
     console, width = Console(highlight=False, soft_wrap=True), len(str(most))
     if not console.is_terminal:
-        return lambda peer, line: print(f"{peer:>{width}}| {line}", flush=True)
-    return lambda peer, line: console.print(Text.assemble((f"{peer:>{width}}| ", COLOURS[peer % len(COLOURS)]), line))
+        return lambda peer, line: print(f"{peer:>{width}}| {shown_line(line)}", flush=True)
+    return lambda peer, line: console.print(Text.assemble((f"{peer:>{width}}| ", COLOURS[peer % len(COLOURS)]), shown_line(line)))
 
 
 def stop(

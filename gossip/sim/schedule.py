@@ -140,7 +140,9 @@ class Schedule:
             if not 0 < least <= most:
                 raise ConfigError(f"{name} = [{least:g}, {most:g}]: bounds above 0, the lower one first")
         if not 0 <= self.rule_s <= self.round_timeout_s:
-            raise ConfigError(f"rule_s = {self.rule_s:g}: at least 0, and no more than round_timeout_s = {self.round_timeout_s:g}")
+            raise ConfigError(
+                f"rule_s = {self.rule_s:g}: at least 0, and no more than round_timeout_s = {self.round_timeout_s:g}"
+            )
         if not 0 < self.prepare_s <= self.start_timeout_s:
             raise ConfigError(f"prepare_s = {self.prepare_s:g}: above 0, no more than start_timeout_s = {self.start_timeout_s:g}")
         if not PROBE_INTERVAL_S[0] <= self.probe_interval_s <= PROBE_INTERVAL_S[1]:

@@ -16,6 +16,7 @@ from launch_alone import ALL_THERE
 from gossip.config import resolve
 from gossip.errors import ConfigError
 from gossip.launch import launchers, run_state, stopping
+from gossip.launch.guardian import stat
 from gossip.launch.supervisor import STOP_GRACE_S
 from gossip.telemetry import read_json, write_json
 
@@ -188,7 +189,54 @@ def test_a_run_of_another_user_says_whose_it_is(folder: Path, monkeypatch: pytes
         raise PermissionError
 
     monkeypatch.setattr(signal, "pidfd_send_signal", refuse)
+    with launchers.present(folder, [0, 1]), pytest.raises(ConfigError, match=f"one is user .*'s: .*pid {os.getpid()}"):
+        stopping.stop(run_state.look(folder), now=True, timeout_s=1, say=lambda line: None)
+
+
+@pytest.fixture
+def signals(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """What would have been sent, and to nobody."""
+    sent: list[int] = []
+    monkeypatch.setattr(signal, "pidfd_send_signal", lambda handle, number, *rest: sent.append(number))
+    monkeypatch.setattr(os, "kill", lambda pid, number: sent.append(number))
+    return sent
+
+
+def _stop(folder: Path) -> None:
+    stopping.stop(run_state.look(folder), now=True, timeout_s=0.1, say=lambda line: None)
+
+
+def test_a_process_that_is_no_launcher_is_not_signalled_though_a_record_names_it(folder: Path, signals: list[int]) -> None:
+    """Its pid and start are right, and known to everybody; its command line is another."""
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as sleeper, launchers.present(folder, [0, 1]):
+        there = stat(sleeper.pid)
+        assert there is not None
+        _change_word(folder, pid=sleeper.pid, started=there.started)
+        assert run_state.look(folder).state == "killed"
+        _stop(folder)
+        assert signals == []
+
+
+def test_records_and_folders_of_others_end_no_process_also_for_root(
+    folder: Path, signals: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     with launchers.present(folder, [0, 1]):
-        _change_word(folder, user=0)
-        with pytest.raises(ConfigError, match=f"one is user root's: .*pid {os.getpid()}"):
-            stopping.stop(run_state.look(folder), now=True, timeout_s=1, say=lambda line: None)
+        monkeypatch.setattr(launchers, "owner_of", lambda file: os.geteuid() + 1)
+        with pytest.raises(ConfigError, match="says which process is a launcher of one: no process is ended by their word"):
+            _stop(folder)
+        monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 7)
+        with pytest.raises(ConfigError, match="only that user can stop it"):
+            _stop(folder)
+    assert signals == []
+
+
+def test_a_record_behind_a_link_is_none(folder: Path, tmp_path: Path, signals: list[int]) -> None:
+    with launchers.present(folder, [0, 1]):
+        (path,) = (folder / launchers.FOLDER).glob("*.json")
+        path.rename(tmp_path / "elsewhere.json")
+        path.symlink_to(tmp_path / "elsewhere.json")
+        assert launchers.of(folder) == []
+        _stop(folder)
+        path.unlink()
+        (tmp_path / "elsewhere.json").rename(path)
+    assert signals == []

@@ -1,0 +1,162 @@
+"""Files that somebody else has put there: no link is followed, nothing is waited for, nothing large is read."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gossip import careful
+from gossip.errors import ConfigError
+from gossip.launch import run_state
+from gossip.launch.run_logs import Tail, peers_with_logs, show
+from gossip.rendezvous import read_seed
+from gossip.telemetry import read_json, read_lines
+
+RUN = "from gossip.launch.cli import main; main()"
+
+
+def test_a_plain_file_is_read_and_its_owner_known(tmp_path: Path) -> None:
+    (tmp_path / "peer-0").mkdir()
+    (tmp_path / "peer-0" / "a.json").write_text('{"a": 1}')
+    with careful.open_in(tmp_path, "peer-0/a.json") as file:
+        assert careful.owner_of(file) == os.geteuid()
+        assert file.read() == b'{"a": 1}'
+    assert careful.read_object(tmp_path, "peer-0/a.json") == {"a": 1}
+    assert careful.read_object(tmp_path, "none.json") is None
+    assert careful.read_object(tmp_path, "none/none.json") is None
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "socket", "link", "dangling", "device", "linked folder"])
+def test_what_is_no_plain_file_is_refused_at_once(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "sub" / "file"
+    path.parent.mkdir()
+    other = tmp_path / "other"
+    other.write_text("{}")
+    match kind:
+        case "pipe":
+            os.mkfifo(path)
+        case "folder":
+            path.mkdir()
+        case "socket":
+            with socket.socket(socket.AF_UNIX) as end:
+                end.bind(str(path))
+        case "link":
+            path.symlink_to(other)
+        case "dangling":
+            path.symlink_to(tmp_path / "nothing")
+        case "device":
+            path.symlink_to("/dev/zero")
+        case _:
+            path.parent.rmdir()
+            path.parent.symlink_to(tmp_path)
+            (tmp_path / "file").write_text("{}")
+    with pytest.raises(ConfigError, match=f"{path.name} (is|cannot)"):
+        careful.open_in(tmp_path, "sub/file")
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"[1]", b"{" * 100_000, b"[" * 100_000, b'{"a": ' * 50_000, b"\xff\xfe", b"1" * 5000, b'{"a": 1} x', b"null"]
+)
+def test_what_is_no_json_object_is_an_error_of_one_line(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "file").write_bytes(data)
+    with pytest.raises(ConfigError) as caught:
+        read_json(tmp_path / "file")
+    assert str(caught.value).isprintable()
+
+
+def test_no_more_is_read_than_a_record_may_have(tmp_path: Path) -> None:
+    with (tmp_path / "file").open("wb") as file:
+        file.truncate(2**40)  # without a byte on the disk
+    with pytest.raises(ConfigError, match="more than 2097152 bytes"):
+        careful.read_object(tmp_path, "file")
+
+
+def test_rows_behind_a_link_or_deep_in_brackets_are_left_out(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_bytes(b'{"a": 1}\n' + b"[" * 100_000 + b'\n{"a": 2}\n\xff{\n')
+    assert [row["a"] for row in read_lines(tmp_path / "rows.jsonl")] == [1, 2]
+    (tmp_path / "link.jsonl").symlink_to(tmp_path / "rows.jsonl")
+    with pytest.raises(ConfigError, match="links in a run's folder are not followed"):
+        list(read_lines(tmp_path / "link.jsonl"))
+
+
+@pytest.mark.parametrize(
+    ("raw", "seen"),
+    [
+        ("plain äöü 日本", "plain äöü 日本"),
+        ("\x1b]0;title\x07", "\\x1b]0;title\\x07"),
+        ("a\x9b2Jb\x7f\x00", "a\\x9b2Jb\\x7f\\x00"),
+        ("abc\u202egpj.exe", "abc\\u202egpj.exe"),
+        ("a\ttab\u00a0space", "a\ttab\u00a0space"),
+        ("\ud800", "\\ud800"),
+        ("two\nlines", "two\\nlines"),
+    ],
+)
+def test_control_characters_are_spelt_out(raw: str, seen: str) -> None:
+    assert careful.shown(raw) == seen
+
+
+def test_the_colours_of_a_script_are_left_out_and_all_else_is_spelt_out() -> None:
+    assert careful.shown_line("\x1b[1;31mred\x1b[0m \x1b[2J") == "red \\x1b[2J"
+
+
+def test_a_log_that_is_a_link_is_not_shown(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("the password\n")
+    for peer in (0, 1):
+        (tmp_path / "run" / f"peer-{peer}").mkdir(parents=True)
+    (tmp_path / "run" / "peer-0" / "out.log").symlink_to(secret)
+    (tmp_path / "run" / "peer-1" / "out.log").write_text("mine\n")
+    seen: list[tuple[int, str]] = []
+    tails = show(tmp_path / "run", peers_with_logs(tmp_path / "run"), None, lambda peer, line: seen.append((peer, line)))
+    assert seen == [(1, "mine")]
+    assert "links in a run's folder are not followed" in tails[0].why_not
+
+
+def test_nothing_waits_for_a_writer(tmp_path: Path) -> None:
+    """In a process of its own: one that waits would never end."""
+    (tmp_path / "run" / "launchers").mkdir(parents=True)
+    (tmp_path / "run" / "seeds").mkdir()
+    (tmp_path / "run" / "peer-0").mkdir()
+    (tmp_path / "run" / "config.json").write_text("{}")
+    for name in ("summary.json", "launchers/1.json", "seeds/0.addr", "peer-0/out.log", "events.jsonl"):
+        os.mkfifo(tmp_path / "run" / name)
+    for words, code in ((["ls", "--dir"], 0), (["logs", "run", "--dir"], 2), (["stop", "run", "--dir"], 2)):
+        done = subprocess.run(
+            [sys.executable, "-c", RUN, *words, str(tmp_path)], capture_output=True, text=True, timeout=60, check=False
+        )
+        assert "Traceback" not in done.stderr, done.stderr
+        assert done.returncode == code, done.stderr
+        assert "is a pipe, where a file is expected" in done.stderr
+
+
+def test_a_seed_that_is_a_link_is_none(tmp_path: Path) -> None:
+    (tmp_path / "seed").write_text('{"control": "tcp://1:1", "bulk": "tcp://1:2", "incarnation": 0}')
+    (tmp_path / "0.addr").symlink_to(tmp_path / "seed")
+    assert read_seed(tmp_path, 0) is None
+
+
+def test_wrong_types_in_a_summary_are_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "config.json").write_text('{"name": 5, "peers": "many", "rounds": -3}')
+    (folder / "environment.json").write_text('{"started": 1e999}')
+    (folder / "summary.json").write_text('{"rounds": "no", "accuracy": [1], "loss": true, "exit_code": {}, "status": ["x"]}')
+    seen = run_state.look(folder)
+    assert (seen.name, seen.peers, seen.rounds, seen.began) == ("run", 0, None, None)
+    assert (seen.round, seen.accuracy, seen.loss, seen.exit_code, seen.status) == (None, None, None, None, None)
+
+
+def test_an_open_file_is_a_plain_one_whatever_its_name_is_by_then(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("a")
+    with careful.open_in(tmp_path, "a") as file:
+        (tmp_path / "a").unlink()
+        (tmp_path / "a").symlink_to("/dev/zero")
+        assert stat.S_ISREG(os.fstat(file.fileno()).st_mode)
+    assert Tail(tmp_path, "a", None).why_not == ""
+    assert list(Tail(tmp_path, "a", None).read()) == []
