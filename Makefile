@@ -31,7 +31,7 @@ SOURCES := gossip aggregators topologies launch tests examples benchmarks
 export OMP_NUM_THREADS ?= 1
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: help venv demo test test-long test-hosts campaign simulate lint format types pyright membership bench robustness package clean mutants
+.PHONY: help venv demo test test-long test-hosts campaign simulate folders lint format types pyright membership bench robustness package clean mutants
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -77,10 +77,13 @@ test-hosts: $(INSTALLED)  ## tests over real ssh, Slurm and Ray between network 
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[ray]'
 	$(BIN)/python -m pytest -q -m 'ray or ssh or slurm' $(PYTEST_ARGS) tests/fault
 
-campaign: lint types test-long simulate mutants  ## what a night is for: test-long, 2,000 schedules, every mutant (hours)
+campaign: lint types test-long simulate folders mutants  ## what a night is for: test-long, 2,000 schedules, every mutant (hours)
 
 mutants: $(INSTALLED)  ## plant protocol faults and let the simulator find them, up to 2,000 schedules each (hours)
 	$(BIN)/python tests/mutants/hunt.py --jobs $(JOBS) $(ARGS)
+
+folders: $(INSTALLED)  ## 200,000 tampered run folders, read by ls, logs and stop (half an hour); ARGS='--count 3000' for fewer
+	$(BIN)/python tests/folders/mutate.py $(ARGS)
 
 simulate: $(INSTALLED)  ## 2,000 fault schedules on a virtual clock; ARGS='--seeds 100' for fewer
 	$(BIN)/gossip simulate --seeds 2000 --jobs $(JOBS) $(ARGS)

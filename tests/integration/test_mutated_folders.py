@@ -1,0 +1,63 @@
+"""The campaign of tampered run folders (``make folders``), short; and that it finds what it is for."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from gossip import careful
+from gossip.launch import launchers, run_logs, stopping
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "folders"))
+
+import mutate
+
+
+def test_no_tampered_folder_hurts_who_reads_it(tmp_path: Path) -> None:
+    report = mutate.campaign(300, 0, tmp_path)
+    assert report.folders == 300
+    assert report.findings == []
+    assert report.signals == []
+    assert report.grown_mb < mutate.GROWTH_MAX_MB
+    assert {end.partition(":")[0] for end in report.ends} == set(mutate.tools(tmp_path))
+
+
+def test_escapes_that_reach_the_screen_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(careful, "shown_line", lambda text: text)
+    report = mutate.campaign(150, 0, tmp_path)
+    assert any("writes" in finding.why for finding in report.findings)
+
+
+def test_an_error_that_is_not_told_in_words_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it was: any text of the right name is a launcher's record."""
+
+    def read(folder: Path, name: str) -> launchers.Launcher:
+        with careful.open_in(folder, name) as file:
+            fields = careful.parse_json(file.read())
+        return launchers.Launcher(**{**fields, "peers": tuple(fields["peers"])})
+
+    monkeypatch.setattr(launchers, "_read", read)
+    report = mutate.campaign(150, 0, tmp_path)
+    assert {finding.tool.split()[0] for finding in report.findings} >= {"ls", "stop"}
+
+
+def test_a_signal_to_a_process_that_is_no_launcher_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launchers.Launcher, "running", property(lambda one: one.here and not one.ended))
+    for name in ("NOW_S", "GUARDIAN_S"):
+        monkeypatch.setattr(stopping, name, 0.01)
+    report = mutate.campaign(150, 0, tmp_path)
+    assert report.signals
+
+
+def test_a_log_that_is_followed_through_a_link_without_end_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def opened(folder: Path, name: str) -> object:
+        path = folder / name
+        if path.is_symlink() and str(path.readlink()) == "/dev/zero":
+            raise AssertionError("reads /dev/zero")
+        return careful.open_in(folder, name)
+
+    monkeypatch.setattr(run_logs, "open_in", opened)
+    report = mutate.campaign(300, 0, tmp_path)
+    assert any("reads /dev/zero" in finding.why for finding in report.findings), "some of the links are without an end"
