@@ -7,6 +7,7 @@ then looks at the clock for timers: a peer that was stopped must read its mail b
 from __future__ import annotations
 
 import dataclasses
+import functools
 import gc
 import os
 import select
@@ -177,7 +178,9 @@ class Node:
             self._awake_s = AWAKE_S if config.peers_max <= len(os.sched_getaffinity(0)) else 0.0
         self._listen_to(self._worker.fd, self._channel.fileno(), self._pidfd)
         if folder is not None:
-            folder.announce(own_control, own_bulk, spec.incarnation, "" if spec.keys is None else spec.keys.pair.public)
+            key = "" if spec.keys is None else spec.keys.pair.public
+            announce = functools.partial(folder.announce, own_control, own_bulk, spec.incarnation, key)
+            self._journal.troubles.try_to(folder.path, announce)
         addresses = {"control": own_control, "bulk": own_bulk}
         self._journal.event("started", pid=os.getpid(), trainer_pid=trainer_pid, incarnation=spec.incarnation, **addresses)
         now = time.monotonic()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import socket
+import sys
 import time
 import traceback
 from collections import deque
@@ -15,6 +16,7 @@ from gossip.core.events import Committed
 from gossip.core.messages import Charge
 
 from .flood import Flood
+from .records import Appender, Troubles
 from .telemetry import SCHEMAS
 
 THROTTLE_S = 0.1
@@ -44,17 +46,21 @@ class Journal:
 
     def __init__(self, peer: int, folder: Path | None, status: socket.socket | None = None) -> None:
         self._peer, self._status = peer, status
-        self._events, self._commits, self._metrics = _File(), _File(), _File()
+        self.troubles = Troubles(self._tell_trouble)
+        self._backlog = bytearray()
+        self._unsent_lines = 0
+        self._events: Appender | None = None
+        self._commits: Appender | None = None
+        self._metrics: Appender | None = None
         if folder is not None:
-            folder.mkdir(parents=True, exist_ok=True)
-            self._events = _File(folder / "events.jsonl", SCHEMAS["events"])
-            self._commits = _File(folder / "commits.jsonl", SCHEMAS["commits"])
-            self._metrics = _File(folder / "metrics.jsonl", SCHEMAS["metrics"])
+            self.troubles.try_to(folder, lambda: folder.mkdir(parents=True, exist_ok=True))
+            self._events, self._commits, self._metrics = [
+                Appender(folder / f"{kind}.jsonl", self.troubles, dump({"schema": SCHEMAS[kind]}), gather=True)
+                for kind in ("events", "commits", "metrics")
+            ]
         self._to_write: list[_Dated] = []
         self._others: deque[_Dated] = deque(maxlen=OTHERS_KEPT)  # made by others, who write them down themselves
         self._away: set[int] = set()  # who may be unable to
-        self._backlog = bytearray()
-        self._unsent_lines = 0
         self._next_flush = 0.0
         self._throttle: dict[object, float] = {}
         self._flood = Flood()
@@ -76,8 +82,15 @@ class Journal:
 
     def _write_event(self, name: str, fields: dict[str, Any], now: float) -> None:
         line = dump({"t": now, "wall": time.time(), "peer": self._peer, "event": name, **fields})
-        self._events.append(line)
+        _append(self._events, line)
         self._tell(line)
+
+    def _tell_trouble(self, path: str, why: str) -> None:
+        """To the launcher only: the file may be the one that cannot be written."""
+        self._tell(dump({**self._now(), "event": "cannot_write", "path": path, "why": why}))
+
+    def _now(self) -> dict[str, Any]:
+        return {"t": time.monotonic(), "wall": time.time(), "peer": self._peer}
 
     def _write_held(self, all_of_them: bool = False) -> None:
         now = time.monotonic()
@@ -87,7 +100,7 @@ class Journal:
     def commit(self, committed: Committed) -> None:
         """A commit that was applied here. Its maker writes it down, when there is time for it; the others only when that one is
         away: it may have been killed before."""
-        if self._commits.path is None:
+        if self._commits is None:
             return
         dated = (time.monotonic(), time.time(), committed)
         if committed.made or committed.commit.server in self._away:
@@ -134,7 +147,7 @@ class Journal:
             "slices": committed.slices,
             "samples_total": committed.samples_total,
         }
-        self._commits.append(dump(line))
+        _append(self._commits, dump(line))
 
     def metrics(self, text: str, round_id: int) -> None:
         """What the user's script logged: a JSON object. Every line goes to the file, the launcher gets ten a second of a kind."""
@@ -148,10 +161,10 @@ class Journal:
         now = time.monotonic()
         logged = {"round": round_id, **logged}
         line = dump({"t": now, "wall": time.time(), "peer": self._peer, **logged})
-        self._metrics.append(line)
+        _append(self._metrics, line)
         if self._rested(tuple(sorted(logged)), now):
             line = dump({"t": now, "wall": time.time(), "peer": self._peer, "event": "metrics", **logged})
-            self._events.append(line)
+            _append(self._events, line)
             self._tell(line)
 
     def _worth_telling(self, fields: dict[str, Any], now: float) -> bool:
@@ -184,15 +197,20 @@ class Journal:
         for t, wall, committed in due:
             self._write_commit(t, wall, committed)
         for file in (self._events, self._commits, self._metrics):
-            file.flush()
+            if file is not None:
+                file.flush()
         if self._backlog:
             self._push(wait_s)
 
     def close(self, wait_s: float = 0.5) -> None:
         self._write_held(all_of_them=True)
-        self.flush(wait_s)
+        self.flush()
         for file in (self._events, self._commits, self._metrics):
-            file.close()
+            if file is not None:
+                file.close()
+        if self.troubles.lacking:
+            self._tell(dump({**self._now(), "event": "record_incomplete", "files": self.troubles.lacking}))
+        self._push(wait_s)
         if self._status is not None:
             self._status.close()
             self._status = None
@@ -227,30 +245,9 @@ class Journal:
                 self._status, self._backlog = None, bytearray()
 
 
-class _File:
-    """Lines gathered in memory and appended in one write; a new file begins with its schema. Without a path: nothing."""
-
-    def __init__(self, path: Path | None = None, schema: str = "") -> None:
-        self.path = path
-        self._file = None if path is None else path.open("ab", buffering=0)
-        self._lines: list[bytes] = []
-        if self._file is not None and self._file.tell() == 0:
-            self._lines.append(dump({"schema": schema}))
-
-    def append(self, line: bytes) -> None:
-        if self._file is not None:
-            self._lines.append(line)
-
-    def flush(self) -> None:
-        if self._lines and self._file is not None:
-            data, self._lines = b"".join(self._lines), []
-            while data:
-                data = data[self._file.write(data) or 0 :]
-
-    def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+def _append(file: Appender | None, line: bytes) -> None:
+    if file is not None:
+        file.append(line)
 
 
 def dump(fields: dict[str, Any]) -> bytes:
@@ -283,10 +280,9 @@ def _without_nan(value: Any) -> Any:
 
 
 def write_error(folder: Path | None, peer: int, incarnation: int, error: BaseException) -> None:
-    """``node_error.json``: what a node died of, for whoever looks for the reason."""
+    """``node_error.json``: what a node died of, for whoever looks for the reason; on stderr, where it cannot be written."""
     if folder is None:
         return
-    folder.mkdir(parents=True, exist_ok=True)
     fields = {
         "wall": time.time(),
         "peer": peer,
@@ -296,7 +292,11 @@ def write_error(folder: Path | None, peer: int, incarnation: int, error: BaseExc
         "hint": getattr(error, "hint", None),
         "traceback": traceback.format_exception(error),
     }
-    (folder / "node_error.json").write_text(json.dumps(fields, indent=2, default=str))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "node_error.json").write_text(json.dumps(fields, indent=2, default=str))
+    except OSError as failure:
+        print(f"node of peer {peer}: {fields['type']}: {error} (not written down: {failure})", file=sys.stderr, flush=True)
 
 
 def _charge(charge: Charge) -> dict[str, Any]:

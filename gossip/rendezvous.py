@@ -41,7 +41,8 @@ class SeedFolder:
     """
 
     def __init__(self, folder: Path, local: int, ids: int) -> None:
-        self._folder, self._local, self._ids = folder, local, ids
+        self.path = self._folder = folder
+        self._local, self._ids = local, ids
         self._claims: set[tuple[int, int]] = set()  # told of
         self._read: dict[int, tuple[int, int]] = {}  # peer -> (inode, time) of the file last read
         self._next_look = 0.0
@@ -69,7 +70,9 @@ class SeedFolder:
         return untold
 
     def read(self) -> None:
-        """Reads what is new in the folder. The next look tells of it."""
+        """Reads what is new in the folder. The next look tells of it. Of a folder that is gone all is kept that was read."""
+        if self._read and not self._folder.is_dir():
+            return
         others = [peer for peer in peers_in(self._folder) if peer < self._ids and peer != self._local]
         for peer in [peer for peer in self._read if peer not in others]:
             del self._read[peer]

@@ -18,9 +18,10 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from .careful import open_file, parse_json, read_object
+from .records import Appender, Troubles, in_words
 
 LINE_BYTES_MAX = 2**20
 SCHEMAS: Mapping[str, str] = {
@@ -31,19 +32,27 @@ SCHEMAS: Mapping[str, str] = {
 PACKAGES = ("gossip-train", "torch", "numpy", "pyzmq", "msgpack", "psutil", "pydantic", "safetensors", "scikit-learn")
 
 
-class JsonLines:
-    """Appends JSON objects to a file, one a line. A new file gets its schema as first line."""
+def tell_on_stderr(path: str, why: str) -> None:
+    """Where nobody else hears of what cannot be written."""
+    message, hint = in_words(path, why)
+    print(f"! {message}\n  {hint}", file=sys.stderr, flush=True)
 
-    def __init__(self, path: Path | str, schema: str) -> None:
+
+class JsonLines:
+    """Appends JSON objects to a file, one a line. A new file gets its schema as first line.
+
+    Args:
+        troubles: Hears of it when the file cannot be written to; None: stderr does.
+    """
+
+    def __init__(self, path: Path | str, schema: str, troubles: Troubles | None = None) -> None:
         self.path = Path(path)
-        self._file: TextIO = self.path.open("a", encoding="utf-8")
-        if self._file.tell() == 0:
-            self.write({"schema": SCHEMAS[schema]})
+        header = (to_json({"schema": SCHEMAS[schema]}) + "\n").encode()
+        self._file = Appender(self.path, troubles or Troubles(tell_on_stderr), header)
 
     def write(self, row: Mapping[str, Any]) -> None:
         """One line, flushed. Numbers that JSON has no word for become ``null``."""
-        self._file.write(to_json(row) + "\n")
-        self._file.flush()
+        self._file.append((to_json(row) + "\n").encode())
 
     def close(self) -> None:
         self._file.close()
@@ -160,16 +169,12 @@ def code_version(folder: Path) -> dict[str, Any] | None:
 class Logbook:
     """``logbook.md``: starts, deaths, rejoins and stops, a line each, for people."""
 
-    def __init__(self, path: Path | str, title: str) -> None:
-        self._file: TextIO = Path(path).open("a", encoding="utf-8")  # noqa: SIM115 - held open for the run
-        if self._file.tell() == 0:
-            self._file.write(f"# {title}\n\n")
-            self._file.flush()
+    def __init__(self, path: Path | str, title: str, troubles: Troubles | None = None) -> None:
+        self._file = Appender(Path(path), troubles or Troubles(tell_on_stderr), f"# {title}\n\n".encode())
 
     def note(self, text: str) -> None:
         now = datetime.datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
-        self._file.write(f"- {now} {' '.join(text.split())}\n")
-        self._file.flush()
+        self._file.append(f"- {now} {' '.join(text.split())}\n".encode("utf-8", "backslashreplace"))
 
     def close(self) -> None:
         self._file.close()

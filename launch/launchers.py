@@ -72,7 +72,7 @@ def present(folder: Path, peers: Iterable[int]) -> Iterator[None]:
     try:
         yield
     finally:
-        with contextlib.suppress(FileNotFoundError):  # somebody has removed the run's folder
+        with contextlib.suppress(OSError):  # the disk is full, or somebody has removed the run's folder
             write_json(path, {**said, "ended": time.time()})
 
 

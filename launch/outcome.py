@@ -28,6 +28,7 @@ class Outcome:
     joins: bool = False  # its peers came to a run that others had begun
     wall_s: float = 0.0
     bytes_sent: int = 0
+    lacking: dict[str, int] = field(default_factory=dict)  # files that could not be written -> lines that each lacks
 
     @property
     def finished(self) -> list[int]:

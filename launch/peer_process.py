@@ -16,7 +16,9 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, Protocol
+
+from gossip.records import Appender
 
 from .guardian import TOKEN_VARIABLE, members, reap, signal_group, stat
 from .warm import Forked, WarmStart
@@ -69,7 +71,7 @@ class PeerProcess:
         command: Sequence[str],
         environment: Mapping[str, str],
         token: str,
-        log: Path,
+        log: Appender,
         warm: WarmStart | None,
         on_line: Callable[[str, bool], None],
         on_event: Callable[[dict[str, Any]], None],
@@ -79,7 +81,7 @@ class PeerProcess:
         self._on_line, self._on_event, self._on_exit = on_line, on_event, on_exit
         self._began_at = time.monotonic()
         self._tail: deque[str] = deque(maxlen=TAIL_LINES)
-        self._log: BinaryIO = log.open("ab", buffering=0)
+        self._log = log
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         own = {"GOSSIP_PEER": str(peer), "GOSSIP_INCARNATION": str(incarnation)}
         self._process: subprocess.Popen[bytes] | Forked
@@ -211,7 +213,7 @@ class PeerProcess:
         rest = b""
         try:
             while chunk := await reader.read(LINE_MAX):
-                self._log.write(chunk)
+                self._log.append(chunk)
                 *lines, rest = (rest + chunk).split(b"\n")
                 if len(rest) > LINE_MAX:
                     lines, rest = [*lines, rest], b""

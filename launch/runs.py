@@ -13,10 +13,10 @@ from typing import Any
 
 from gossip import fitting
 from gossip.config import Resolved, RunConfig
-from gossip.errors import GossipError
+from gossip.errors import ConfigError, GossipError
 from gossip.keys import SWARM_KEY, write_pair
 from gossip.tasks import write_settings
-from gossip.telemetry import write_json
+from gossip.telemetry import tell_on_stderr, write_json
 from gossip.transport.curve import KeyPair, new_pair
 
 from . import alone, feasible, launchers, missed, summary
@@ -86,8 +86,16 @@ def train(
 
 
 def conclude(folder: Path, outcome: Outcome) -> dict[str, Any]:
-    """Writes ``commits.jsonl`` and ``summary.json``. Returns the summary."""
-    return summary.write(folder, outcome.exit_code, outcome.wall_s, outcome.joins)
+    """Writes ``commits.jsonl`` and ``summary.json``. Returns the summary: of what this launcher has seen itself, where the folder
+    is gone."""
+    own = (outcome.exit_code, outcome.wall_s, outcome.joins)
+    seen = (outcome.config, outcome.view) if outcome.lacking else None
+    try:
+        return summary.write(folder, *own, outcome.lacking, seen)
+    except (OSError, ConfigError) as error:
+        path = str(folder / "summary.json")
+        tell_on_stderr(path, getattr(error, "strerror", None) or str(error))
+        return summary.build(folder, *own, {**outcome.lacking, path: 0}, (outcome.config, outcome.view))
 
 
 def finish(folder: Path, outcome: Outcome, screen: Screen, as_json: bool) -> int:
@@ -102,7 +110,14 @@ def finish(folder: Path, outcome: Outcome, screen: Screen, as_json: bool) -> int
             if found["exit_code"] in (outcome.exit_code, 1)
             else f"{summary.STATUS.get(outcome.exit_code, 'failed')}; the run: "
         )
-        screen.say(f"{own}{of}, {outcome.wall_s:.1f} s: {folder / 'summary.json'}")
+        told = folder / "summary.json"
+        where = f": {told}" if str(told) not in found["record_incomplete"] else ""
+        screen.say(f"{own}{of}, {outcome.wall_s:.1f} s{where}")
+    if lacking := found["record_incomplete"]:
+        lost, first = sum(lacking.values()), next(iter(lacking))
+        more = f" and {counted(len(lacking) - 1, 'more file')}" if len(lacking) > 1 else ""
+        gone = f" ({counted(lost, 'line')} lost)" if lost else ""
+        screen.say(f"! the record is incomplete: {first}{more} could not be written{gone}")
     for line in [*alone.told(found["alone"]), *missed.told(found["faults_missed"])]:
         screen.say(line)
     if found["finished"] and not found["rounds"]:

@@ -12,7 +12,8 @@ from typing import Any
 from gossip.config import RunConfig
 from gossip.core.ending import QUORUM_LOST
 from gossip.errors import NeverStarted
-from gossip.telemetry import JsonLines, read_json, read_lines, write_json
+from gossip.records import Troubles
+from gossip.telemetry import JsonLines, read_json, read_lines, tell_on_stderr, write_json
 
 from . import history
 from .alone import trained_alone
@@ -35,7 +36,7 @@ STATUS = {
 }
 
 
-def merge_commits(folder: Path) -> list[dict[str, Any]]:
+def merge_commits(folder: Path, troubles: Troubles | None = None) -> list[dict[str, Any]]:
     """Writes ``commits.jsonl`` from those of the peers: by round and shard, without doubles. Returns the rows."""
     seen: dict[tuple[Any, ...], dict[str, Any]] = {}
     for path in sorted(folder.glob("peer-*/commits.jsonl")):
@@ -43,7 +44,7 @@ def merge_commits(folder: Path) -> list[dict[str, Any]]:
             seen.setdefault((row.get("lineage"), row.get("round"), row.get("shard"), row.get("made_at"), row.get("digest")), row)
     rows = sorted(seen.values(), key=lambda row: (row.get("round", 0), row.get("shard", 0), row.get("attempt", 0)))
     (folder / "commits.jsonl").unlink(missing_ok=True)
-    file = JsonLines(folder / "commits.jsonl", "commits")
+    file = JsonLines(folder / "commits.jsonl", "commits", troubles)
     for row in rows:
         file.write(row)
     file.close()
@@ -89,20 +90,29 @@ def of_the_run(exit_code: int, joined: bool, events: Iterable[Mapping[str, Any]]
     return QUORUM_LOST if code == NeverStarted.exit_code and rounds else code
 
 
-def build(folder: Path, exit_code: int, wall_s: float, joined: bool = False) -> dict[str, Any]:
+def build(
+    folder: Path,
+    exit_code: int,
+    wall_s: float,
+    joined: bool = False,
+    lacking: Mapping[str, int] | None = None,
+    seen: tuple[RunConfig, RunView] | None = None,
+) -> dict[str, Any]:
     """The summary of the run in ``folder``.
 
     Args:
         exit_code, joined: Of the launcher that asks, see ``of_the_run``.
         wall_s: From the start of the first peer to the end of the last.
+        lacking: Files that could not be written as the run went -> lines that each lacks.
+        seen: What that launcher knows of the run itself, where the folder lacks something, or is gone.
     """
-    config = RunConfig.load(folder / "config.json")
+    config = RunConfig.load(folder / "config.json") if seen is None else seen[0]
     plan = config.plan
     events = sorted(told(folder), key=lambda row: float(row.get("t") or 0.0))
     # Who has joined may have been started by another launcher, which has written into the same file.
     came = {int(row["peer"]) for row in events if row.get("event") == "spawned" and isinstance(row.get("peer"), int)}
-    view = RunView(sorted({*range(config.peers), *came}), plan)
-    for event in events:
+    view = RunView(sorted({*range(config.peers), *came}), plan) if seen is None else seen[1]
+    for event in events if seen is None else ():
         view.feed(event)
     past = history.read(read_lines(folder / "commits.jsonl"))
     commits = past.true
@@ -111,7 +121,8 @@ def build(folder: Path, exit_code: int, wall_s: float, joined: bool = False) -> 
     last = max([*done, *(() if past.given_up else (view.round,))], default=-1)
     # With commits a round that has none was lost; topologies without commits report what they lose.
     elsewhere = _elsewhere(folder, config.peers, came, commits) if came else []
-    missing = {number for number in range(last + 1) if number not in done} if done and not elsewhere else set()
+    complete = bool(done) and not elsewhere and not lacking
+    missing = {number for number in range(last + 1) if number not in done} if complete else set()
     lost = set(view.lost_rounds) | missing
     finished = [peer for peer, row in view.rows.items() if row.state == "done"]
     if finished and any(folder.glob("events-*.jsonl")):
@@ -185,6 +196,7 @@ def build(folder: Path, exit_code: int, wall_s: float, joined: bool = False) -> 
         "wall_s": round(max([wall_s, *(float(events[-1]["t"]) - float(event["t"]) for event in events[:1])]), 3),
         "seed": config.seed,
         "finished": finished,
+        "record_incomplete": dict(lacking or {}),
     }
 
 
@@ -198,17 +210,30 @@ def _elsewhere(folder: Path, first: int, came: set[int], commits: Iterable[Mappi
     return sorted(({*range(first)} - came) | {peer for peer in contributed if f"peer-{peer}" not in written})
 
 
-def write(folder: Path, exit_code: int, wall_s: float, joined: bool = False) -> dict[str, Any]:
-    """Merges the commits, builds the summary and writes it.
+def write(
+    folder: Path,
+    exit_code: int,
+    wall_s: float,
+    joined: bool = False,
+    lacking: Mapping[str, int] | None = None,
+    seen: tuple[RunConfig, RunView] | None = None,
+) -> dict[str, Any]:
+    """Merges the commits, builds the summary and writes it, as far as the disk allows: what it does not is in the summary that is
+    returned (``record_incomplete``), and told on stderr.
 
     Each launcher of a run does so when its own peers have ended, one at a time: the last one has all.
+
+    Raises: OSError: The folder is gone.
     """
+    troubles = Troubles(tell_on_stderr)
+    troubles.lacking.update(lacking or {})
     lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        merge_commits(folder)
-        summary = build(folder, exit_code, wall_s, joined)
-        write_json(folder / "summary.json", summary)
+        troubles.try_to(folder / "commits.jsonl", lambda: merge_commits(folder, troubles))
+        summary = build(folder, exit_code, wall_s, joined, troubles.lacking, seen)
+        if not troubles.try_to(folder / "summary.json", lambda: write_json(folder / "summary.json", summary)):
+            summary["record_incomplete"] = dict(troubles.lacking)
     finally:
         os.close(lock)
     return summary

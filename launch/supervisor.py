@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from gossip.aftermath import nobody_left
+from gossip.careful import whole
 from gossip.config import RunConfig
 from gossip.errors import LocalError, NeverStarted
+from gossip.records import Appender, Troubles
 from gossip.rendezvous import announce_end
 from gossip.telemetry import JsonLines, Logbook
 
@@ -74,6 +76,7 @@ class Supervisor:
         self.peers = dict(given) if given is not None else dict.fromkeys(range(config.peers), 0)
         self.view = RunView(self.peers, self.plan)
         self.outcome = Outcome(config, self.view, joins=self.joins)
+        self.troubles = Troubles(self._tell_trouble)
         self._environment = peer_environment(self.folder, os.environ if environment is None else environment)
         self.token = secrets.token_hex(16)
         self._processes: dict[int, PeerProcess] = {}
@@ -93,8 +96,8 @@ class Supervisor:
     async def run(self) -> Outcome:
         """Until the last process of the last peer is gone."""
         began = time.monotonic()
-        self._events = JsonLines(self.folder / f"events{self._files}.jsonl", "events")
-        self._logbook = Logbook(self.folder / f"logbook{self._files}.md", self.config.name)
+        self._events = JsonLines(self.folder / f"events{self._files}.jsonl", "events", self.troubles)
+        self._logbook = Logbook(self.folder / f"logbook{self._files}.md", self.config.name, self.troubles)
         self._guardian = Guardian(self.token)
         warm = self.config.warm and is_possible(self.command)
         self._warm = WarmStart(self._environment, self.token, self._say) if warm else None
@@ -137,6 +140,7 @@ class Supervisor:
             )
             self._logbook.close()
             self._events.close()
+            self.outcome.lacking.update(self.troubles.lacking)
         return self.outcome
 
     # --- one peer ---------------------------------------------------------------------------------------------------------
@@ -164,7 +168,8 @@ class Supervisor:
             incarnation = max(incarnation, self.view.rows[peer].incarnation) + 1  # its node may have been started more than once
             self._say(f"+ starting peer {peer} again, incarnation {incarnation}")
         self._ended.add(peer)
-        announce_end(self.folder / "seeds", peer, incarnation)  # or those who are done would wait for it to come back
+        seeds = self.folder / "seeds"  # or those who are done would wait for it to come back
+        self.troubles.try_to(seeds, lambda: announce_end(seeds, peer, incarnation))
         self._dismiss_latecomers()
 
     def lose(self, peer: int) -> None:
@@ -239,14 +244,14 @@ class Supervisor:
 
     def _start(self, peer: int, incarnation: int, warm: WarmStart | None) -> PeerProcess:
         folder = self.folder / f"peer-{peer}"
-        folder.mkdir(exist_ok=True)
+        self.troubles.try_to(folder, lambda: folder.mkdir(exist_ok=True))
         process = PeerProcess(
             peer,
             incarnation,
             self.command,
             self._environment,
             self.token,
-            folder / "out.log",
+            Appender(folder / "out.log", self.troubles),
             warm,
             on_line=lambda text, err: self.screen.output(peer, text, err),
             on_event=self._on_event,
@@ -297,6 +302,8 @@ class Supervisor:
         self._tell(event)
         for peer in set(self.view.hangs) - before:
             self._wake_later(peer, self.view.hangs.pop(peer))
+        if event["event"] == "record_incomplete" and isinstance(event.get("files"), dict):
+            self.outcome.lacking.update({str(path): whole(lines) or 0 for path, lines in event["files"].items()})
         if event["event"] == "halted":
             traffic = event.get("traffic")
             if isinstance(traffic, dict):
@@ -439,6 +446,9 @@ class Supervisor:
         self._events.write(row)
         for line in self.view.feed(row):
             self._say(line)
+
+    def _tell_trouble(self, path: str, why: str) -> None:
+        self.record("cannot_write", None, path=path, why=why)
 
     def _remind(self, text: str) -> None:
         """Of what goes on for a while: said again and again."""

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from gossip.fault_words import LINK_KINDS
 from gossip.faults import FaultPlan
+from gossip.records import in_words
 
 from .happenings import SLACK_S, Arrival, Blow, Outage
 from .holders import Holders
@@ -74,6 +75,7 @@ class RunView:
         self.quarantines: set[int] = set()
         self.holders = Holders()
         self.anew: list[dict[str, Any]] = []  # what was lost each time that the swarm began anew, with fresh weights
+        self._cannot_write: set[str] = set()
         self.unconfirmed: set[int] = set()  # who could not tell whether others hold the parameters that it has ended with
         self.restarts: dict[int, float] = {}  # peer -> seconds after which to start it again
         self.hangs: dict[int, float] = {}  # peer -> seconds after which to wake it
@@ -212,6 +214,10 @@ class RunView:
                 self.unconfirmed.add(row.peer)
                 same, other, silent = event.get("same"), event.get("other"), event.get("silent") or "none"
                 return [f"! {row.peer} ends unconfirmed: {same} hold its last parameters, {other} other ones; silent: {silent}"]
+            case "cannot_write" if (why := str(event.get("why"))) not in self._cannot_write:
+                self._cannot_write.add(why)  # each process says so once, and they share the disk
+                message, hint = in_words(str(event.get("path")), why)
+                return [f"! {message}", f"  {hint}"]
             case "batch":
                 return self._batch(event)
             case "share" if subject is not None and self._shares.get(subject.peer, 0) < int(event.get("round") or 0):

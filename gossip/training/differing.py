@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from gossip.errors import ModelDiffers, Refused
 from gossip.telemetry import read_json, write_json
 
 from .layout import Layout
+
+logger = logging.getLogger(__name__)
 
 FILE = "model.json"
 Tensors = Sequence[tuple[str, str]]
@@ -28,8 +31,11 @@ def compared(run_dir: Path | None, peer: int, layout: Layout) -> Iterator[None]:
         return
     own = _described(layout)
     folder = run_dir / f"peer-{peer}"
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / FILE, own)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(folder / FILE, own)
+    except OSError as error:  # a refusal elsewhere says then that models differ, and not where
+        logger.warning("peer=%d cannot write %s: %s", peer, folder / FILE, error)
     try:
         yield
     except Refused as refused:

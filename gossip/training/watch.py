@@ -78,7 +78,6 @@ def watch_launcher(status_fd: int, gone: Callable[[], None]) -> None:
 
 def write_error(folder: Path, fields: dict[str, Any], error: BaseException) -> None:
     """``error.json``: what the user's script died of, for the launcher and the report. Written whole or not at all."""
-    folder.mkdir(parents=True, exist_ok=True)
     document = {
         **fields,
         "wall": time.time(),
@@ -89,8 +88,12 @@ def write_error(folder: Path, fields: dict[str, Any], error: BaseException) -> N
         "frames": user_frames(error.__traceback__),
     }
     scratch = folder / f".error.{os.getpid()}.new"
-    scratch.write_text(json.dumps(document, indent=1, default=str) + "\n", "utf-8")
-    scratch.replace(folder / "error.json")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        scratch.write_text(json.dumps(document, indent=1, default=str) + "\n", "utf-8")
+        scratch.replace(folder / "error.json")
+    except OSError as failure:  # the traceback is on stderr all the same
+        print(f"gossip: cannot write {folder / 'error.json'}: {failure}", file=sys.stderr, flush=True)
 
 
 def user_frames(trace: TracebackType | None) -> list[dict[str, Any]]:

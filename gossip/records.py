@@ -1,0 +1,155 @@
+"""What a run writes down as it goes, on disks that fill up, in folders that somebody deletes: training does not depend on it.
+
+A file that cannot be written to is told of once. What it would have got is kept in memory, the newest mebibyte of it, and written
+when there is room again.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+
+KEPT_BYTES = 2**20
+"""Of each file that cannot be written to: the newest lines."""
+AGAIN_S = 1.0
+"""Between two attempts to write."""
+
+Tell = Callable[[str, str], None]
+"""Takes a path and why it cannot be written."""
+
+
+def in_words(path: str, why: str) -> tuple[str, str]:
+    """What people are told, and a hint."""
+    message = f"cannot write {path} ({why}): training goes on without it; what is newest is kept in memory, and written later"
+    return message, "make room on the disk, or see who has changed the folder"
+
+
+class Troubles:
+    """What one process could not write down. ``tell`` hears of the first file of each reason."""
+
+    def __init__(self, tell: Tell) -> None:
+        self._tell = tell
+        self._told: set[str] = set()
+        self.lacking: dict[str, int] = {}
+        """Files that are not as they should be -> lines that each lacks for good; 0: it could not be written at some time."""
+
+    def failed(self, path: Path, error: OSError) -> None:
+        """Training goes on."""
+        self.lacking.setdefault(str(path), 0)
+        why = error.strerror or type(error).__name__
+        if why not in self._told:
+            self._told.add(why)
+            self._tell(str(path), why)
+
+    def dropped(self, path: Path, lines: int) -> None:
+        """They are lost: what is kept has a bound."""
+        self.lacking[str(path)] = self.lacking.get(str(path), 0) + lines
+
+    def recovered(self, path: Path) -> None:
+        """All that was kept is in its file."""
+        if not self.lacking.get(str(path), 1):
+            del self.lacking[str(path)]
+
+    def try_to(self, path: Path, act: Callable[[], object]) -> bool:
+        """Whether ``act``, which writes ``path``, came through."""
+        try:
+            act()
+        except OSError as error:
+            self.failed(path, error)
+            return False
+        return True
+
+
+class Appender:
+    """Appends whole lines to a file. Never raises ``OSError``: what cannot be written waits.
+
+    Args:
+        header: What a new file begins with.
+        gather: Lines are written when ``flush`` is called, all at once; otherwise each at once.
+    """
+
+    def __init__(self, path: Path, troubles: Troubles, header: bytes = b"", gather: bool = False) -> None:
+        self.path, self._troubles, self._header, self._gather = path, troubles, header, gather
+        self._fd = -1
+        self._waiting: deque[bytes] = deque()
+        self._bytes = 0
+        self._begun = 0  # bytes of the first line that are written already
+        self._again_at = 0.0
+        self._closed = False
+        self.flush()
+
+    def append(self, line: bytes) -> None:
+        self._waiting.append(line)
+        self._bytes += len(line)
+        if not self._gather:
+            self.flush()
+        elif self._again_at:
+            self._drop()
+
+    def flush(self) -> None:
+        """Writes what waits, unless that was tried in vain a moment ago."""
+        if self._closed or (self._again_at and time.monotonic() < self._again_at):
+            self._drop()
+            return
+        try:
+            self._open()
+            self._write()
+        except OSError as error:
+            self._again_at = time.monotonic() + AGAIN_S
+            self._troubles.failed(self.path, error)
+            self._drop()
+            return
+        if self._again_at:
+            self._again_at = 0.0
+            self._troubles.recovered(self.path)
+
+    def close(self) -> None:
+        """Tries for the last time. What still waits then is lost, and counted."""
+        if self._closed:
+            return
+        self._again_at = min(self._again_at, time.monotonic())
+        self.flush()
+        self._closed = True
+        if self._waiting:
+            self._troubles.dropped(self.path, len(self._waiting))
+            self._waiting.clear()
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _open(self) -> None:
+        if self._fd >= 0:
+            return
+        self._fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        if self._header and not os.fstat(self._fd).st_size:
+            self._waiting.appendleft(self._header)
+            self._bytes += len(self._header)
+
+    def _write(self) -> None:
+        while self._waiting:
+            data = b"".join(self._waiting)[self._begun :]
+            written = os.write(self._fd, data)
+            self._took(self._begun + written)
+
+    def _took(self, written: int) -> None:
+        """So many bytes of what waits are in the file."""
+        while self._waiting and written >= len(self._waiting[0]):
+            line = self._waiting.popleft()
+            written -= len(line)
+            self._bytes -= len(line)
+        self._begun = written
+
+    def _drop(self) -> None:
+        """The oldest lines, where too much waits; of one that is in the file by half, the rest is kept."""
+        dropped = 0
+        half = self._waiting.popleft() if self._begun and self._waiting else None
+        while self._bytes > KEPT_BYTES and self._waiting:
+            self._bytes -= len(self._waiting.popleft())
+            dropped += 1
+        if half is not None:
+            self._waiting.appendleft(half)
+        if dropped:
+            self._troubles.dropped(self.path, dropped)
