@@ -29,8 +29,8 @@ class Seed:
     bulk: str
     incarnation: int
     ended: bool = False  # it cannot any more: it has ended, and is not started again
-    coming: bool = False  # it cannot yet: somebody has claimed this life of it, and starts it
     key: str = ""  # its public key, where peers have keys
+    coming: bool = False  # it cannot yet: somebody has claimed this life of it, and starts it
 
 
 class SeedFolder:

@@ -27,6 +27,9 @@ class Here:
     def speaks_on(self, peer: PeerId, now: float) -> bool:
         return False
 
+    def has_ended(self, peer: PeerId) -> bool:
+        return False
+
     def is_gone(self, peer: PeerId) -> bool:
         return peer in self.gone
 

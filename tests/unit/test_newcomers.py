@@ -28,6 +28,9 @@ class AllHere:
     def speaks_on(self, peer: int, now: float) -> bool:
         return False
 
+    def has_ended(self, peer: int) -> bool:
+        return False
+
     def is_gone(self, peer: int) -> bool:
         return False
 

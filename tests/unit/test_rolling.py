@@ -55,6 +55,9 @@ class SkippedByHand:
     def speaks_on(self, peer: int, now: float) -> bool:
         return False
 
+    def has_ended(self, peer: int) -> bool:
+        return False
+
     def is_gone(self, peer: int) -> bool:
         return peer in self.gone
 
