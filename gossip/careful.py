@@ -153,7 +153,11 @@ def text_of(value: object) -> str | None:
 def shown(text: object) -> str:
     """As it may be written to a terminal: control and format characters, by which it could be taken over, are spelt out."""
     said = str(text)
-    return said if said.isprintable() else "".join([each if _is_plain(each) else _spelt(each) for each in said])
+    if said.isprintable():
+        return said
+    said = said.translate(_CONTROL)  # a log may be a megabyte of zeros
+    rest = said.translate(_BLANKS)
+    return said if rest.isprintable() else "".join([each if _is_plain(each) else _spelt(each) for each in said])
 
 
 def shown_lines(text: object) -> str:
@@ -172,3 +176,7 @@ def _is_plain(character: str) -> bool:
 
 def _spelt(character: str) -> str:
     return character.encode("unicode_escape", "backslashreplace").decode("ascii")
+
+
+_CONTROL = {code: _spelt(chr(code)) for code in range(0xA0) if not _is_plain(chr(code))}
+_BLANKS = {ord("\t"): " ", 0xA0: " "}
