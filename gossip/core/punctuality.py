@@ -21,8 +21,8 @@ ANOTHER_CHANCE = 32
 """Rounds without a slow one after which it is waited for once more: its link may be slow, which only waiting shows."""
 PATIENCE_S = 0.5
 """At least so long is waited for one that is not known to be slow, however soon others come: a busy machine takes its time."""
-PATIENCE_ROUNDS = 0.5
-"""And so much of a round as it usually takes: what makes rounds long makes lags long."""
+PATIENCE_ROUNDS = 1.0
+"""And so many rounds as they usually take: what makes rounds long makes lags long."""
 SERVED_MAX = 64
 """Attempts of which is remembered when the first update came."""
 LAGS_KEPT, LAGS_ENOUGH = 8, 4
@@ -76,7 +76,7 @@ class Punctuality:
         """How long after the first update those who are ``missing`` may come."""
         if all(self.is_slow(peer) for peer in missing):
             return self._deadline.grace_s()
-        return max(self._deadline.grace_s(), PATIENCE_S, PATIENCE_ROUNDS * self._deadline.usual_round_s())
+        return max(self._deadline.grace_s(), PATIENCE_S + PATIENCE_ROUNDS * self._deadline.usual_round_s())
 
     def came(self, sender: PeerId, update: Update, first_at: float, now: float) -> None:
         """Somebody else's update, in time."""
