@@ -26,8 +26,8 @@ FORGOTTEN_S = 4.0
 
 FAIR_FACTOR, FAIR_S = 8.0, 2.0
 """A payload that takes so many times as long as those of its sender usually do, and so long at least, trickles."""
-KEPT = 8
-"""Payloads of each peer that say what is usual."""
+KEPT, ENOUGH = 8, 4
+"""Payloads of each peer that say what is usual, and of how many it can be told."""
 CHANGED = 3
 """Payloads in a row that trickle, from most peers: it is the network that has become slower, and that is usual now."""
 AT_ONCE_S = 0.1
@@ -77,7 +77,7 @@ class Usual:
         """What takes longer trickles."""
         own = self._took.get(peer)
         known = [own] if own is not None else list(self._took.values())
-        usual_s = sorted(times.median() for times in known)
+        usual_s = sorted(times.median() for times in known if len(times) >= ENOUGH)
         return max(FAIR_S, FAIR_FACTOR * usual_s[len(usual_s) // 2]) if usual_s else float("inf")
 
     def took(self, peer: PeerId, seconds: float) -> None:
@@ -131,7 +131,10 @@ class Moving:
             return
         _, known = self._last.pop(event.sender, (None, None))
         self.total += event.payload.nbytes - (known.received if known is not None else 0)
-        self._usual.took(event.sender, AT_ONCE_S if known is None else AT_ONCE_S + now - known.since)
+        if known is not None:
+            self._usual.took(event.sender, AT_ONCE_S + now - known.since)
+        elif event.sender not in self._came_at:  # else it was kept for its round, and had come before
+            self._usual.took(event.sender, AT_ONCE_S)
         if known is not None:
             self._came_at[event.sender] = now  # a small one says nothing of what is behind it
 
