@@ -52,6 +52,7 @@ class Member:
     met: bool = False  # it, or a member that knows it, has spoken; until then it is an address in a list, and accused of nothing
     progress: Progress | None = None
     heard_at: float = float("-inf")  # last message of its own
+    sending_at: float = float("-inf")  # when some of a large payload came last
     known_since: float = float("-inf")  # when this life of it was learnt of
     lane: str = ""  # where the connection to it leads: maybe to the address of its former life
     lane_up: bool = False

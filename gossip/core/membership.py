@@ -345,8 +345,15 @@ class Membership:
     def _conclude(self, silence: Silence | None, now: float) -> list[Effect]:
         if silence is None:
             return []
+        if self.view.members[silence.peer].sending_at > silence.began:
+            return []  # its answer waits while it copies, hashes and sends large payloads: they come, so it is there
         self.awareness.worsen(silence.unheard)
         return self.cases.on_silence(silence, now)
+
+    def sends(self, peer: PeerId, now: float) -> None:
+        """A large payload of this peer is on its way here, and some of it has just come."""
+        if (member := self.view.members.get(peer)) is not None:
+            member.sending_at = now
 
     def on_clock_jump(self, late_s: float, now: float) -> list[Effect]:
         """This process stood still: nobody may be accused for that time, and others may have declared us dead."""

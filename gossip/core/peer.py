@@ -213,6 +213,7 @@ class Peer:
             case Arriving(sender, incarnation):
                 if not self.membership.heard(sender, incarnation, now):
                     return []
+                self.membership.sends(sender, now)
                 if isinstance(event.message, StateOffer):
                     return self.recovery.on_arriving(event, now)
                 return self.rounds.on_arriving(event, now) if self.phase == "running" else []

@@ -766,3 +766,21 @@ def test_nothing_is_told_to_a_peer_that_cannot_be_reached() -> None:
     bench.gossip(2, rumour(2, "alive", 1))
     bench.advance(1.0)
     assert not bench.sent_to(1, Gossip)
+
+
+def test_whose_payload_is_coming_is_not_silent() -> None:
+    """Its node copies and hashes for longer than a probe takes. Once nothing comes any more it is suspected."""
+    bench = Bench(4)
+    bench.mute = {1}
+    for _ in range(100):
+        bench.core.sends(1, bench.now)
+        bench.advance(0.05)
+    assert (1, "suspect") not in bench.changes()
+    bench.advance(1.0)
+    assert (1, "suspect") in bench.changes()
+
+
+def test_a_payload_of_one_who_is_no_member_changes_nothing() -> None:
+    bench = Bench(3)
+    bench.core.sends(7, bench.now)
+    assert 7 not in bench.core.members
