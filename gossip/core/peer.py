@@ -473,8 +473,9 @@ class Peer:
         helpful, self._stop_reason = self.phase == "running", self._stop_reason or event.reason
         if helpful and (waits := self._leaving.put_off(event, now)) is not None:
             return waits
-        if self._leaving.breaks_its_word():
-            return self._leave(now)
+        cut_off = not event.completed and self._rolling is not None and self._rolling.has_answered()
+        if self._leaving.breaks_its_word() or (helpful and cut_off):
+            return self._leave(now)  # its answer is with some of those whom it does not reach: it cannot say that there is none
         effects = self.rounds.stop(now) + self.recovery.giving.close()
         self.confirming.stop()
         self.phase, self.greeting.stage = "draining", "completed" if event.completed else "leaving"

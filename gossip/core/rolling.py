@@ -115,8 +115,12 @@ class RollingRounds:
         """Answers without which a round is not closed."""
         return self.server.quorum()
 
+    def has_answered(self) -> bool:
+        """Whether others may have this peer's answer in the present round."""
+        return self.mode == "active" and self._said == self.round_id and len(self.roster) > 1
+
     def pledged(self) -> bool:
-        """Whether others may count on what this peer has said in the present round."""
+        """Whether others that are within reach may count on what this peer has said in the present round."""
         said = self.mode == "active" and self._said == self.round_id  # from another state of that round, it may be
         return said and any(peer != self.local and not self.skip_reason(peer) for peer in self.roster)
 
