@@ -22,6 +22,7 @@ from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from gossip.careful import RECORD_BYTES_MAX, open_in, owner_of, parse_json, read_at_most, whole
 from gossip.config import RunConfig
 from gossip.errors import GossipError, LocalError, Malformed
 from gossip.keys import SWARM_KEY, write_pair
@@ -51,6 +52,7 @@ LOOK_S = 0.05
 FETCHED = ("*.log", "*.jsonl", "*.json", "*.toml", "*.md", "*.txt")
 NOT_FETCHED = ("seeds", "doors", "launchers", "checkpoints")
 AGENT = "agent.json"
+TOKEN_LEAST = 16  # characters: a short one could be in the environment of anything
 
 
 class Outbox:
@@ -359,16 +361,28 @@ def _leave(token: str) -> None:
 
 
 def _end_former(folder: Path) -> None:
-    """Ends an agent of this run that is still here, and its peers: we begin their next lives."""
-    former = read_json(folder / AGENT)
-    if former is None:
+    """Ends an agent of this run that is still here, and its peers: we begin their next lives.
+
+    Nothing is ended by the word of another user's file, nor what is no agent.
+    """
+    try:
+        with open_in(folder, AGENT) as file:
+            said = parse_json(read_at_most(file, RECORD_BYTES_MAX, AGENT)) if owner_of(file) == os.geteuid() else None
+    except (FileNotFoundError, ValueError):
         return
-    pid, started = int(former["pid"]), int(former["started"])
-    found = guardian.stat(pid)
-    if found is not None and found.started == started:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    guardian.end({}, str(former["token"]), mercy_s=1.0)
+    former = said if isinstance(said, dict) else {}
+    pid, started, token = whole(former.get("pid")), whole(former.get("started")), former.get("token")
+    if not pid or started is None or not isinstance(token, str) or len(token) < TOKEN_LEAST:
+        return
+    with contextlib.suppress(OSError):
+        handle = os.pidfd_open(pid)  # what is looked at next is this very process, whatever happens to its number
+        try:
+            found = guardian.stat(pid)
+            if found is not None and found.started == started and "gossip" in launchers.command_of(pid):
+                signal.pidfd_send_signal(handle, signal.SIGKILL)
+        finally:
+            os.close(handle)
+    guardian.end({}, token, mercy_s=1.0)
 
 
 async def _main() -> int:
