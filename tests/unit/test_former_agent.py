@@ -6,11 +6,12 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from gossip.launch import agent, guardian
+from gossip.launch import agent, guardian, launchers
 
 
 @pytest.fixture
@@ -22,6 +23,9 @@ def ended(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def leave(folder: Path, pid: int, **changes: object) -> None:
+    until = time.monotonic() + 20.0
+    while not launchers.command_of(pid):  # it has just been started
+        assert time.monotonic() < until
     found = guardian.stat(pid)
     assert found is not None
     fields = {"pid": pid, "started": found.started, "token": "0123456789abcdef", **changes}
