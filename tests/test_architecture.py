@@ -244,7 +244,7 @@ def test_nothing_unsafe_is_used_outside_the_package_either(folder: str) -> None:
 
 def test_no_test_is_skipped_where_a_package_is_missing() -> None:
     """`make venv` installs all that tests need: what is missing there is a failure. Of the skips three are about the machine's
-    addresses, the others about who may make network namespaces, and run an sshd or Slurm in them."""
+    addresses, the others about who may make network namespaces, and run an sshd or Slurm in them, or mount a small disk."""
     skips = re.compile(r"\b(importorskip|skipif|skip)\(")
     found = [
         path.relative_to(ROOT).as_posix()
@@ -253,7 +253,7 @@ def test_no_test_is_skipped_where_a_package_is_missing() -> None:
         for line in path.read_text().splitlines()
         if skips.search(line)
     ]
-    hosts = ["hosts", "hosts_join", "ray_job", "slurm_job", "ssh_hosts", "ssh_third"]
+    hosts = ["disk", "hosts", "hosts_join", "ray_job", "slurm_job", "ssh_hosts", "ssh_third"]
     near = ["hosts_command", "launch_run", "zeromq_peers"]
     assert found == [
         *(f"tests/fault/test_{name}.py" for name in hosts),

@@ -94,8 +94,9 @@ def sound() -> tuple[Swarm[Peer], Panel]:
 
 def test_a_sound_swarm_is_judged_in_every_respect_and_found_sound(sound: tuple[Swarm[Peer], Panel]) -> None:
     judged = sound[1].judged()
-    assert [invariant for invariant, times in judged.items() if not times] == ["L8"]  # that is for runs without any fault
-    assert set(judged) == {f"S{i}" for i in range(1, 18) if i != 16} | {f"L{i}" for i in range(1, 10)}
+    # For runs without a fault, with payloads that trickle and nothing else, and of whom somebody gives up.
+    assert sorted(invariant for invariant, times in judged.items() if not times) == ["L10", "L11", "L8"]
+    assert set(judged) == {f"S{i}" for i in range(1, 20) if i not in (16, 18)} | {f"L{i}" for i in range(1, 12)}
 
 
 def test_looking_on_changes_nothing(sound: tuple[Swarm[Peer], Panel]) -> None:
