@@ -30,9 +30,11 @@ _KINDS = {
 }
 
 
-def open_in(folder: Path, name: str) -> BinaryIO:
+def open_in(folder: Path, name: str, owners: set[int] | None = None) -> BinaryIO:
     """Opens ``folder / name`` for reading, ``name`` having one part or several, none of which may be a link.
 
+    Args:
+        owners: Gets the user ids of who owns what was opened on the way: the folder, those in it, and the file.
     Raises:
         FileNotFoundError: There is none.
         ConfigError: It is a link, or no plain file, or may not be read: the message says which.
@@ -41,10 +43,15 @@ def open_in(folder: Path, name: str) -> BinaryIO:
     at = -1
     try:
         at = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        known = {owner_of(at)}
         for part in folders:
             above, at = at, os.open(part, _FLAGS | os.O_DIRECTORY, dir_fd=at)
             os.close(above)
-        return _plain_file(os.open(last, _FLAGS, dir_fd=at), folder / name)
+            known.add(owner_of(at))
+        file = _plain_file(os.open(last, _FLAGS, dir_fd=at), folder / name)
+        if owners is not None:
+            owners |= known | {owner_of(file.fileno())}
+        return file
     except FileNotFoundError:
         raise
     except OSError as error:
@@ -78,9 +85,9 @@ def _refused(path: Path, error: OSError) -> ConfigError:
     return ConfigError(f"{shown(path)} {why}")
 
 
-def owner_of(file: BinaryIO) -> int:
+def owner_of(fd: int) -> int:
     """The user id of who owns an open file: of this very one, whatever happens to its name."""
-    return os.fstat(file.fileno()).st_uid
+    return os.fstat(fd).st_uid
 
 
 def read_at_most(file: BinaryIO, most: int, path: Path | str) -> bytes:

@@ -367,7 +367,7 @@ def _end_former(folder: Path) -> None:
     """
     try:
         with open_in(folder, AGENT) as file:
-            said = parse_json(read_at_most(file, RECORD_BYTES_MAX, AGENT)) if owner_of(file) == os.geteuid() else None
+            said = parse_json(read_at_most(file, RECORD_BYTES_MAX, AGENT)) if owner_of(file.fileno()) == os.geteuid() else None
     except (FileNotFoundError, ValueError):
         return
     former = said if isinstance(said, dict) else {}

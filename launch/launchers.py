@@ -6,11 +6,11 @@ import contextlib
 import os
 import socket
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from gossip.careful import RECORD_BYTES_MAX, open_in, owner_of, parse_json, read_at_most, real, shown, whole
+from gossip.careful import RECORD_BYTES_MAX, open_in, parse_json, read_at_most, real, shown, whole
 from gossip.telemetry import write_json
 
 from .guardian import stat
@@ -18,6 +18,7 @@ from .guardian import stat
 FOLDER = "launchers"
 PID_MAX = 2**31 - 1
 COMMAND_BYTES_MAX = 4096
+PROGRAM = "gossip"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,8 @@ class Launcher:
         peers: Which it has started.
         ended: When its last peer was gone; 0.0: they are not, or it was killed.
         command: Its command line, by which it is known beside pid and start.
-        owner: The user id of whom the file belongs to that says so; -1: it was not read from one.
+        owner: The user id of whom the file belongs to that says so, and the folders that it lies in; where they belong to several,
+            of one who is not this user; -1: it was not read from a file.
     """
 
     pid: int
@@ -88,9 +90,10 @@ def of(folder: Path) -> list[Launcher]:
 
 def _read(folder: Path, name: str) -> Launcher | None:
     """None: it is no record of a launcher. Whoever may write there can also delete one, so there is nobody to accuse."""
+    owners: set[int] = set()
     try:
-        with open_in(folder, name) as file:
-            said, owner = parse_json(read_at_most(file, RECORD_BYTES_MAX, folder / name)), owner_of(file)
+        with open_in(folder, name, owners) as file:
+            said = parse_json(read_at_most(file, RECORD_BYTES_MAX, folder / name))
     except (FileNotFoundError, ValueError):
         return None
     if not isinstance(said, dict):
@@ -104,17 +107,55 @@ def _read(folder: Path, name: str) -> Launcher | None:
     (pid, started, user), (since, ended), (machine, host, command) = numbers, times, words
     if not pid or pid > PID_MAX or not all(whole(peer) is not None for peer in peers):
         return None
+    owner = next((each for each in owners if each != os.geteuid()), os.geteuid())
     return Launcher(pid, started, machine, shown(host), user, since, tuple(peers), ended, command, owner)  # type: ignore[arg-type]
 
 
 def command_of(pid: int) -> str:
     """A process's command line as one line; "" when there is none, or it may not be seen."""
+    return " ".join(_words_of(pid))
+
+
+def _words_of(pid: int) -> list[str]:
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
             words = file.read(COMMAND_BYTES_MAX).rstrip(b"\0").split(b"\0")
     except OSError:
-        return ""
-    return " ".join([word.decode("utf-8", "replace") for word in words])
+        return []
+    return [word.decode("utf-8", "replace") for word in words]
+
+
+def is_launcher(pid: int) -> bool:
+    """Whether a process is this user's and was started by a command that starts peers.
+
+    Records say which are; but records can be made up, and whoever copies or unpacks a folder makes what it says their own.
+    """
+    try:
+        return os.stat(f"/proc/{pid}").st_uid == os.geteuid() and starts_peers(_words_of(pid))
+    except OSError:
+        return False  # gone
+
+
+def starts_peers(command: Sequence[str]) -> bool:
+    """Whether it is ``gossip ...``, also as ``python /usr/bin/gossip ...``, or ``python -m gossip.launch.cli ...`` and its like."""
+    if not command:
+        return False
+    program, *words = map(os.path.basename, command)
+    if program == PROGRAM:
+        return True
+    if not program.startswith("python"):
+        return False
+    rest = iter(words)
+    for word in rest:
+        if word in ("-W", "-X"):
+            next(rest, None)
+        elif not word.startswith("-"):
+            return word == PROGRAM
+        elif word.endswith("m"):
+            return next(rest, "").startswith(f"{PROGRAM}.launch.")
+        elif word.endswith("c"):
+            return False
+    return False
 
 
 def this_machine() -> str:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from gossip.careful import TEXT_MAX, shown
 from gossip.errors import ConfigError, LocalError
 
 from . import launchers
@@ -45,11 +46,12 @@ def stop(run: RunState, now: bool, timeout_s: float, say: Callable[[str], None])
         timeout_s: How long to wait for that.
         say: Takes a line of progress.
     Raises:
-        ConfigError: It is another user's, or led from another machine.
+        ConfigError: It is another user's, or led from another machine, or names a process that is no launcher.
         NotGone: It has not ended in time.
     """
     _refuse_others(run)
     own = [one for one in run.launchers if one.running]
+    _refuse_impostors(run, own)
     elsewhere = [one for one in run.launchers if not one.here and not one.ended]
     if not own:
         _end_what_is_left(run, elsewhere, now, say)
@@ -102,6 +104,17 @@ def _refuse_others(run: RunState) -> None:
         )
 
 
+def _refuse_impostors(run: RunState, own: Sequence[Launcher]) -> None:
+    """Raises: ConfigError: A record names a process that launches no peers."""
+    for one in own:
+        if one.running and not launchers.is_launcher(one.pid):
+            raise ConfigError(
+                f"in {run.folder} it is said that pid {one.pid} is a launcher of {run.name}, and it is none, but: "
+                f"{shown(one.command)[:TEXT_MAX]}; nothing was signalled",
+                f"if you know that it is one all the same: kill -TERM {one.pid}",
+            )
+
+
 def _end_what_is_left(run: RunState, elsewhere: Sequence[Launcher], now: bool, say: Callable[[str], None]) -> None:
     """Of a run that has no launcher here."""
     if elsewhere:
@@ -134,7 +147,7 @@ def _handle(launcher: Launcher) -> Iterator[int]:
         return
     try:
         # Looked at when the handle is there: before it, the number might have changed hands.
-        yield handle if launcher.running else -1
+        yield handle if launcher.running and launchers.is_launcher(launcher.pid) else -1
     finally:
         os.close(handle)
 

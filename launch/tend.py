@@ -150,9 +150,11 @@ def stop(
     runs: Dir = Path("runs"),
 ) -> None:
     """End a run politely, and wait until nothing of it is left: gossip stop RUN"""
+    from gossip.careful import shown
+
     from . import run_state, stopping
 
-    stopping.stop(run_state.look(run_state.find(run, runs)), now, timeout, lambda line: print(line, flush=True))
+    stopping.stop(run_state.look(run_state.find(run, runs)), now, timeout, lambda line: print(shown(line), flush=True))
 
 
 def explain(

@@ -28,7 +28,7 @@ class Screen(PlainScreen):
 def main() -> int:
     folder, mode = Path(sys.argv[1]), sys.argv[2]
     config = RunConfig.load(folder / "config.json")
-    outcome = runs.train(config, script_command(Path(__file__).with_name("launch_fake_peer.py"), [mode]), Screen())
+    outcome = runs.train(config, script_command(Path(__file__).resolve().with_name("launch_fake_peer.py"), [mode]), Screen())
     runs.conclude(folder, outcome)
     return outcome.exit_code
 

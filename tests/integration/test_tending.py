@@ -7,12 +7,14 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from launch_alone import ALL_THERE
 
+from gossip import careful
 from gossip.config import resolve
 from gossip.errors import ConfigError
 from gossip.launch import launchers, run_state, stopping
@@ -37,9 +39,11 @@ def folder(tmp_path: Path) -> Path:
 def start(folder: Path) -> Iterator[Start]:
     """Starts a launcher whose peers all behave in some way, and returns when each of them runs."""
     started: list[subprocess.Popen[str]] = []
+    program = folder.parents[1] / "gossip"  # by which name others know that it is one
+    program.symlink_to(LAUNCHER)
 
     def launcher(mode: str) -> subprocess.Popen[str]:
-        process = subprocess.Popen([sys.executable, str(LAUNCHER), str(folder), mode], stdout=subprocess.PIPE, text=True)
+        process = subprocess.Popen([sys.executable, str(program), str(folder), mode], stdout=subprocess.PIPE, text=True)
         started.append(process)
         assert process.stdout is not None
         while (line := process.stdout.readline()) != f"{ALL_THERE}\n":
@@ -171,6 +175,13 @@ def test_a_run_of_another_machine_is_not_touched(folder: Path) -> None:
         assert caught.value.hint == f"there: gossip stop {folder}"
 
 
+@pytest.fixture
+def is_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process passes for ``gossip run``."""
+    monkeypatch.setattr(launchers, "starts_peers", lambda command: True)
+
+
+@pytest.mark.usefixtures("is_launcher")
 def test_a_pid_that_was_given_out_again_is_not_signalled(folder: Path) -> None:
     """The launcher's number is this process's by now: a signal would end the test."""
     with launchers.present(folder, [0, 1]):
@@ -184,6 +195,7 @@ def test_a_pid_that_was_given_out_again_is_not_signalled(folder: Path) -> None:
             assert handle >= 0
 
 
+@pytest.mark.usefixtures("is_launcher")
 def test_a_run_of_another_user_says_whose_it_is(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(handle: int, number: int) -> None:
         raise PermissionError
@@ -217,13 +229,76 @@ def test_a_process_that_is_no_launcher_is_not_signalled_though_a_record_names_it
         assert signals == []
 
 
-def test_records_and_folders_of_others_end_no_process_also_for_root(
+@pytest.mark.parametrize("command", [["cat"], [sys.executable, "-c", "import sys; sys.stdin.read()", "gossip"]])
+def test_a_record_that_fits_a_process_makes_no_launcher_of_it(folder: Path, signals: list[int], command: list[str]) -> None:
+    """A folder that was copied or unpacked is this user's, with whatever its records say."""
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as process, launchers.present(folder, [0, 1]):
+        there = stat(process.pid)
+        assert there is not None
+        until = time.monotonic() + 20.0
+        while not launchers.command_of(process.pid):  # it has just been started
+            assert time.monotonic() < until
+        _change_word(folder, pid=process.pid, started=there.started, command=launchers.command_of(process.pid))
+        assert run_state.look(folder).state == "running", "by all that the record says"
+        with pytest.raises(ConfigError, match=rf"pid {process.pid} is a launcher of one, and it is none, but: .*{command[-1]}"):
+            _stop(folder)
+        (one,) = launchers.of(folder)
+        with stopping._handle(one) as handle:
+            assert handle == -1
+    assert signals == []
+
+
+@pytest.mark.parametrize(
+    ("command", "known"),
+    [
+        ("/usr/local/bin/gossip run -n 4 train.py", True),
+        ("/venv/bin/python3.12 /venv/bin/gossip demo", True),
+        ("python -m gossip.launch.cli run train.py", True),
+        ("/opt/python -u -P -W error -X dev -m gossip.launch.agent host", True),
+        ("python -Bm gossip.launch.kubernetes_peer", True),
+        ("python train.py gossip", False),
+        ("python -c pass gossip", False),
+        ("python -m pytest gossip", False),
+        ("python -m gossip.node", False),
+        ("vim gossip", False),
+        ("tail -f runs/gossip", False),
+        ("python", False),
+        ("", False),
+    ],
+)
+def test_launchers_are_known_by_their_command(command: str, known: bool) -> None:
+    assert launchers.starts_peers(command.split()) is known
+
+
+def test_a_process_of_another_user_is_no_launcher_whatever_it_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launchers, "starts_peers", lambda command: True)
+    assert launchers.is_launcher(os.getpid())
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 7)
+    assert not launchers.is_launcher(os.getpid())
+
+
+@pytest.mark.parametrize("which", ["one", "launchers", "record"])
+def test_records_in_a_folder_that_others_own_end_nothing(
+    folder: Path, signals: list[int], monkeypatch: pytest.MonkeyPatch, which: str
+) -> None:
+    """Each of the folders is looked at when it is open, so that none can be put in its place in between."""
+    with launchers.present(folder, [0, 1]):
+        (record,) = (folder / launchers.FOLDER).glob("*.json")
+        other = os.stat({"one": folder, "launchers": folder / "launchers", "record": record}[which])
+
+        def owner_of(fd: int) -> int:
+            return os.geteuid() + (os.path.samestat(os.fstat(fd), other))
+
+        monkeypatch.setattr(careful, "owner_of", owner_of)
+        with pytest.raises(ConfigError, match="says which process is a launcher of one: no process is ended by their word"):
+            _stop(folder)
+    assert signals == []
+
+
+def test_folders_of_others_end_no_process_also_for_root(
     folder: Path, signals: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with launchers.present(folder, [0, 1]):
-        monkeypatch.setattr(launchers, "owner_of", lambda file: os.geteuid() + 1)
-        with pytest.raises(ConfigError, match="says which process is a launcher of one: no process is ended by their word"):
-            _stop(folder)
         monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 7)
         with pytest.raises(ConfigError, match="only that user can stop it"):
             _stop(folder)

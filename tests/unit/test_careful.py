@@ -25,7 +25,7 @@ def test_a_plain_file_is_read_and_its_owner_known(tmp_path: Path) -> None:
     (tmp_path / "peer-0").mkdir()
     (tmp_path / "peer-0" / "a.json").write_text('{"a": 1}')
     with careful.open_in(tmp_path, "peer-0/a.json") as file:
-        assert careful.owner_of(file) == os.geteuid()
+        assert careful.owner_of(file.fileno()) == os.geteuid()
         assert file.read() == b'{"a": 1}'
     assert careful.read_object(tmp_path, "peer-0/a.json") == {"a": 1}
     assert careful.read_object(tmp_path, "none.json") is None

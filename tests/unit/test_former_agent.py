@@ -47,7 +47,7 @@ def test_nothing_else_is_ended(tmp_path: Path, ended: list[str], case: str, monk
     with subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()", name], stdin=subprocess.PIPE) as other:
         leave(tmp_path, other.pid, **{"another start": {"started": 1}, "no token": {"token": ""}}.get(case, {}))
         if case == "another user's":
-            monkeypatch.setattr(agent, "owner_of", lambda file: os.geteuid() + 1)
+            monkeypatch.setattr(agent, "owner_of", lambda fd: os.geteuid() + 1)
         if case == "a link":
             (tmp_path / agent.AGENT).rename(tmp_path / "elsewhere")
             (tmp_path / agent.AGENT).symlink_to(tmp_path / "elsewhere")
