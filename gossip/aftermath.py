@@ -6,7 +6,7 @@ from collections.abc import Callable, Container
 from pathlib import Path
 from typing import Any
 
-from .careful import last_rows, open_file
+from .careful import last_rows, open_file, whole
 from .errors import ConfigError
 from .rendezvous import answers, peers_in, read_seed
 
@@ -63,8 +63,8 @@ def had_round(folder: Path) -> int:
     if not (folder / BEGUN).exists():
         return 0
     rows = [row for peer in _peers(folder) for row in _last_rows(folder / f"peer-{peer}" / "events.jsonl")]
-    rounds = [row.get("round") for row in rows if row.get("event") in ("round", "halted")]
-    return max([1, *(number for number in rounds if isinstance(number, int))])
+    rounds = [whole(row.get("round")) for row in rows if row.get("event") in ("round", "halted")]
+    return max([1, *(number for number in rounds if number is not None)])
 
 
 def nobody_left(seeds: Path, but: Container[int]) -> bool:
@@ -82,7 +82,7 @@ def _has_finished(folder: Path, peer: int) -> bool:
     """Whether its last node said that its script had had all its rounds, and had had any."""
     for row in reversed(_last_rows(folder / f"peer-{peer}" / "events.jsonl")):
         if row.get("event") == "halted":
-            return row.get("reason") == "finished" and int(row.get("round", -1)) >= 0
+            return row.get("reason") == "finished" and whole(row.get("round")) is not None
         if row.get("event") == "started":
             break
     return False

@@ -6,6 +6,7 @@ Nothing here follows a link inside of a folder, waits for a writer, or reads mor
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -48,7 +49,7 @@ def open_in(folder: Path, name: str, owners: set[int] | None = None) -> BinaryIO
             above, at = at, os.open(part, _FLAGS | os.O_DIRECTORY, dir_fd=at)
             os.close(above)
             known.add(owner_of(at))
-        file = _plain_file(os.open(last, _FLAGS, dir_fd=at), folder / name)
+        file = _plain_file(os.open(last, _FLAGS, dir_fd=at), folder / name, owner_of(at))
         if owners is not None:
             owners |= known | {owner_of(file.fileno())}
         return file
@@ -67,22 +68,25 @@ def open_file(path: Path | str) -> BinaryIO:
     return open_in(path.parent, path.name)
 
 
-def _plain_file(fd: int, path: Path) -> BinaryIO:
-    kind = stat.S_IFMT(os.fstat(fd).st_mode)
+def _plain_file(fd: int, path: Path, folders_owner: int) -> BinaryIO:
+    found = os.fstat(fd)
+    kind = stat.S_IFMT(found.st_mode)
     if kind != stat.S_IFREG:
         os.close(fd)
         raise ConfigError(f"{shown(path)} is {_KINDS.get(kind, 'no plain file')}, where a file is expected")
+    if found.st_nlink > 1 and found.st_uid != folders_owner:  # whoever may write here has given it a name here
+        os.close(fd)
+        raise ConfigError(f"{shown(path)} is another user's file by a second name: it is not read")
     return os.fdopen(fd, "rb")
 
 
 def _refused(path: Path, error: OSError) -> ConfigError:
-    linked = path.is_symlink() or any(part.is_symlink() for part in path.parents)
-    why = (
-        "is a link, or lies behind one: links in a run's folder are not followed"
-        if linked
-        else f"cannot be read: {error.strerror}"
-    )
-    return ConfigError(f"{shown(path)} {why}")
+    why = {
+        errno.ELOOP: "is a link, or lies behind one: links in a run's folder are not followed",
+        errno.ENOTDIR: "is behind a link or a file: links in a run's folder are not followed",
+        errno.ENXIO: "is a socket, where a file is expected",
+    }
+    return ConfigError(f"{shown(path)} {why.get(error.errno or 0) or f'cannot be read: {error.strerror}'}")
 
 
 def owner_of(fd: int) -> int:
@@ -116,12 +120,17 @@ def read_object(folder: Path, name: str, most: int = RECORD_BYTES_MAX) -> dict[s
             data = read_at_most(file, most, folder / name)
     except FileNotFoundError:
         return None
+    return object_in(data, folder / name)
+
+
+def object_in(data: bytes, path: Path) -> dict[str, Any]:
+    """The JSON object that was read from ``path``. Raises: ConfigError: It is none."""
     try:
         found = parse_json(data)
     except ValueError as error:
-        raise ConfigError(f"{shown(folder / name)} is no JSON: {shown(error)}") from error
+        raise ConfigError(f"{shown(path)} is no JSON: {shown(error)}") from error
     if not isinstance(found, dict):
-        raise ConfigError(f"{shown(folder / name)} holds no JSON object")
+        raise ConfigError(f"{shown(path)} holds no JSON object")
     return found
 
 

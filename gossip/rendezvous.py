@@ -130,7 +130,7 @@ def peers_in(folder: Path) -> list[int]:
     """Of whom there is a file in ``folder``, ascending."""
     try:
         names = os.listdir(folder)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return []  # nobody has written anything yet
     return sorted(int(name[:-5]) for name in names if name.endswith(".addr") and name[:-5].isdecimal())
 
@@ -216,7 +216,7 @@ def claims_in(folder: Path) -> set[tuple[int, int]]:
     """Which lives of which peers have been claimed in ``folder``."""
     try:
         names = [name.split(".") for name in os.listdir(folder) if name.endswith(".claim")]
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return set()
     return {
         (int(words[0]), int(words[1])) for words in names if len(words) == 3 and words[0].isdecimal() and words[1].isdecimal()

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from gossip.careful import RECORD_BYTES_MAX, open_in, parse_json, read_at_most, real, shown, whole
+from gossip.careful import RECORD_BYTES_MAX, object_in, open_in, read_at_most, real, shown, whole
+from gossip.errors import ConfigError
 from gossip.telemetry import write_json
 
 from .guardian import stat
@@ -19,6 +20,7 @@ FOLDER = "launchers"
 PID_MAX = 2**31 - 1
 COMMAND_BYTES_MAX = 4096
 PROGRAM = "gossip"
+RECORDS_MAX = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +35,8 @@ class Launcher:
         peers: Which it has started.
         ended: When its last peer was gone; 0.0: they are not, or it was killed.
         command: Its command line, by which it is known beside pid and start.
-        owner: The user id of whom the file belongs to that says so, and the folders that it lies in; where they belong to several,
-            of one who is not this user; -1: it was not read from a file.
+        owner: The user id of whom the file belongs to that says so, and the folders that it lies in. Where these are several,
+            it is one who is not this user; -1: it was not read from a file.
     """
 
     pid: int
@@ -78,37 +80,49 @@ def present(folder: Path, peers: Iterable[int]) -> Iterator[None]:
             write_json(path, {**said, "ended": time.time()})
 
 
-def of(folder: Path) -> list[Launcher]:
-    """All that ever were, in the order in which they came."""
+def of(folder: Path, broken: list[str] | None = None) -> list[Launcher]:
+    """All that ever were, in the order in which they came.
+
+    Args:
+        broken: Gets a line on each file among their records that is none.
+    """
+    told = [] if broken is None else broken
     try:
-        names = [name for name in os.listdir(folder / FOLDER) if name.endswith(".json")]
-    except OSError:
-        return []  # there is none, or no folder
-    found = [_read(folder, f"{FOLDER}/{name}") for name in names]
-    return sorted([one for one in found if one is not None], key=lambda launcher: (launcher.since, launcher.pid))
+        names = sorted([name for name in os.listdir(folder / FOLDER) if name.endswith(".json")])
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        told.append(f"{shown(folder / FOLDER)} cannot be read: {error.strerror}")
+        return []
+    if len(names) > RECORDS_MAX:
+        told.append(f"{shown(folder / FOLDER)} has {len(names)} records: {RECORDS_MAX} of them are read")
+    found = []
+    for name in names[:RECORDS_MAX]:
+        try:
+            found.append(_read(folder, f"{FOLDER}/{name}"))
+        except FileNotFoundError:
+            continue  # it was there a moment ago
+        except ConfigError as error:
+            told.append(str(error))
+    return sorted(found, key=lambda launcher: (launcher.since, launcher.pid))
 
 
-def _read(folder: Path, name: str) -> Launcher | None:
-    """None: it is no record of a launcher. Whoever may write there can also delete one, so there is nobody to accuse."""
+def _read(folder: Path, name: str) -> Launcher:
+    """Raises: ConfigError: It is no record of a launcher."""
     owners: set[int] = set()
-    try:
-        with open_in(folder, name, owners) as file:
-            said = parse_json(read_at_most(file, RECORD_BYTES_MAX, folder / name))
-    except (FileNotFoundError, ValueError):
-        return None
-    if not isinstance(said, dict):
-        return None
+    with open_in(folder, name, owners) as file:
+        said = object_in(read_at_most(file, RECORD_BYTES_MAX, folder / name), folder / name)
     numbers = [whole(said.get(field)) for field in ("pid", "started", "user")]
     times = [real(said.get("since")), real(said.get("ended", 0.0))]
     words = [said.get(field) for field in ("machine", "host", "command")]
     peers = said.get("peers")
-    if None in (*numbers, *times) or not all(isinstance(word, str) for word in words) or not isinstance(peers, list):
-        return None
-    (pid, started, user), (since, ended), (machine, host, command) = numbers, times, words
-    if not pid or pid > PID_MAX or not all(whole(peer) is not None for peer in peers):
-        return None
+    pid, started, user = numbers
+    fit = None not in (*numbers, *times) and all(isinstance(word, str) for word in words) and isinstance(peers, list)
+    if not (fit and pid and pid <= PID_MAX and all(whole(peer) is not None for peer in peers or ())):
+        raise ConfigError(f"{shown(folder / name)} is not a launcher's record: a value is missing, or not of its kind")
+    (since, ended), (machine, host, command) = times, words
     owner = next((each for each in owners if each != os.geteuid()), os.geteuid())
-    return Launcher(pid, started, machine, shown(host), user, since, tuple(peers), ended, command, owner)  # type: ignore[arg-type]
+    return Launcher(pid, started, machine, shown(host), user, since, tuple(peers or ()), ended, command, owner)  # type: ignore[arg-type]
 
 
 def command_of(pid: int) -> str:
@@ -137,7 +151,7 @@ def is_launcher(pid: int) -> bool:
 
 
 def starts_peers(command: Sequence[str]) -> bool:
-    """Whether it is ``gossip ...``, also as ``python /usr/bin/gossip ...``, or ``python -m gossip.launch.cli ...`` and its like."""
+    """Whether it is ``gossip ...``, also as ``python /usr/bin/gossip ...``, or ``python -m gossip.launch.X ...``."""
     if not command:
         return False
     program, *words = map(os.path.basename, command)

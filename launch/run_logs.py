@@ -22,8 +22,12 @@ Write = Callable[[int, str], None]
 
 def peers_with_logs(folder: Path) -> list[int]:
     """Whose log there is, ascending."""
-    names = [name.removeprefix("peer-") for name in os.listdir(folder) if name.startswith("peer-")]
-    return sorted(int(name) for name in names if name.isdecimal() and os.path.lexists(folder / f"peer-{name}" / LOG))
+    try:
+        names = [name.removeprefix("peer-") for name in os.listdir(folder) if name.startswith("peer-")]
+    except OSError:
+        return []  # somebody has removed it meanwhile, or closed it
+    own = [name for name in names if name.isdecimal() and name == str(int(name))]
+    return sorted(int(name) for name in own if os.path.lexists(folder / f"peer-{name}" / LOG))
 
 
 def show(folder: Path, peers: Iterable[int], lines: int | None, write: Write) -> dict[int, Tail]:
@@ -110,14 +114,15 @@ def _text(line: bytes) -> str:
 
 
 def _begin_of_last(file: BinaryIO, lines: int) -> int:
-    """Where the last so many lines begin."""
+    """Where the last so many lines begin, of which each has ``LINE_BYTES_MAX`` at most when it is shown."""
     end = at = file.seek(0, os.SEEK_END)
     if lines <= 0 or end == 0:
         return end
     file.seek(end - 1)
     need = lines + 1 if file.read(1) == b"\n" else lines
-    while at > 0:
-        size = min(BLOCK_BYTES, at)
+    first = max(0, end - need * LINE_BYTES_MAX)
+    while at > first:
+        size = min(BLOCK_BYTES, at - first)
         at -= size
         file.seek(at)
         block = file.read(size)
@@ -128,4 +133,4 @@ def _begin_of_last(file: BinaryIO, lines: int) -> int:
         for _ in range(need):
             place = block.rfind(b"\n", 0, place)
         return at + place + 1
-    return 0
+    return first

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import difflib
 import os
-import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from gossip.careful import last_rows, open_file, read_object, real, shown, text_of, whole
+from gossip.careful import last_rows, open_file, open_in, read_object, real, shown, text_of, whole
 from gossip.errors import ConfigError
 from gossip.rendezvous import peers_in, read_seed
 
@@ -28,7 +27,7 @@ without a word, and nobody has written a summary."""
 @dataclass(frozen=True, slots=True)
 class RunState:
     """``peers``: with those that joined. ``alive``: of these, as the run's last round saw them; None: it has had no round, or
-    there is nobody any more."""
+    there is nobody any more. ``broken``: a line on each file that is none of a run's."""
 
     name: str
     folder: Path
@@ -44,6 +43,7 @@ class RunState:
     exit_code: int | None
     status: str | None
     launchers: tuple[Launcher, ...]
+    broken: tuple[str, ...] = ()
 
     @property
     def over(self) -> bool:
@@ -69,9 +69,13 @@ class RunState:
 
 
 def find(run: str, runs: Path = Path(RUNS)) -> Path:
-    """The folder of a run that is named by its folder, or by its name under ``runs``. Raises: ConfigError: There is none."""
+    """The folder of a run that is named by its folder, or by its name under ``runs``.
+
+    Raises: ConfigError: There is none, or its settings are no file that can be read.
+    """
     for folder in (Path(run), runs / run):
         if _is_run(folder):
+            open_in(folder, "config.json").close()
             return folder.resolve()
     near = difflib.get_close_matches(Path(run).name, [folder.name for folder in folders(runs)], n=1, cutoff=0.6)
     suggestion = f". Did you mean {near[0]!r}?" if near else ""
@@ -89,11 +93,14 @@ def _folders_in(runs: Path) -> list[Path]:
         return [runs / name for name in os.listdir(runs)]
     except (FileNotFoundError, NotADirectoryError):
         return []
+    except OSError as error:
+        raise ConfigError(f"the runs in {shown(runs)} cannot be listed: {error.strerror}") from error
 
 
 def _is_run(folder: Path) -> bool:
+    """Whether something has the name of a run's settings: if it is no file, whoever reads it is told so."""
     try:
-        return stat.S_ISREG((folder / "config.json").stat(follow_symlinks=False).st_mode)
+        return bool((folder / "config.json").stat(follow_symlinks=False))
     except (OSError, ValueError):  # there is none, or no such name can be
         return False
 
@@ -106,18 +113,16 @@ def _written_at(folder: Path) -> float:
 
 
 def look(folder: Path) -> RunState:
-    """Raises: ConfigError: Its settings cannot be read."""
-    try:
-        config = read_object(folder, "config.json") or {}
-        summary = read_object(folder, "summary.json")
-        environment = read_object(folder, "environment.json") or {}
-    except ConfigError as error:
-        raise ConfigError(f"cannot read the run in {shown(folder)}: {error}") from error
-    launchers = tuple(launchers_of(folder))
+    """What is no file of a run is told (``broken``), and how the run stands is read from the others."""
+    broken: list[str] = []
+    config = _object(folder, "config.json", broken) or {}
+    summary = _object(folder, "summary.json", broken)
+    environment = _object(folder, "environment.json", broken) or {}
+    launchers = tuple(launchers_of(folder, broken))
     state = _state(launchers, summary is not None)
     ended = max((one.ended for one in launchers), default=0.0) if state == "ended" else 0.0
     known = summary if summary is not None and state == "ended" else {}
-    progress = _progress(folder) if not known else {}
+    progress = _progress(folder, broken) if not known else {}
     accuracy = known.get("accuracy")
     accuracy = accuracy if isinstance(accuracy, dict) else {}
     return RunState(
@@ -135,7 +140,16 @@ def look(folder: Path) -> RunState:
         exit_code=whole(known.get("exit_code")),
         status=text_of(known.get("status")),
         launchers=launchers,
+        broken=tuple(broken),
     )
+
+
+def _object(folder: Path, name: str, broken: list[str]) -> dict[str, Any] | None:
+    try:
+        return read_object(folder, name)
+    except ConfigError as error:
+        broken.append(str(error))
+        return None
 
 
 def _state(launchers: Sequence[Launcher], summarised: bool) -> State:
@@ -158,13 +172,13 @@ def still_here(folder: Path) -> list[int]:
     return [peer for peer in peers_in(seeds) if (seed := read_seed(seeds, peer)) is not None and not seed.ended]
 
 
-def _progress(folder: Path) -> dict[str, Any]:
+def _progress(folder: Path, broken: list[str]) -> dict[str, Any]:
     """Round, loss, accuracy and peers alive, by the last rows of the events."""
     found: dict[str, Any] = {}
     accuracies: dict[int, float] = {}
     files = event_files(folder)
     each_bytes = max(TAIL_BYTES // max(1, len(files)), TAIL_BYTES_MIN)
-    for row in (row for path in files for row in _last_rows(path, each_bytes)):
+    for row in (row for path in files for row in _last_rows(path, each_bytes, broken)):
         event, round_id = row.get("event"), whole(row.get("round"))
         if event == "round" and round_id is not None and round_id >= found.get("round", -1):
             found["round"], found["loss"] = round_id, _first(real(row.get("loss")), found.get("loss"))
@@ -180,12 +194,15 @@ def _progress(folder: Path) -> dict[str, Any]:
 
 def event_files(folder: Path) -> list[Path]:
     """What launchers of the run append to: one file, or of tasks of a scheduler one each."""
-    return [path for path in (folder / "events.jsonl", *sorted(folder.glob("events-*.jsonl"))) if path.exists()]
+    return [path for path in (folder / "events.jsonl", *sorted(folder.glob("events-*.jsonl"))) if os.path.lexists(path)]
 
 
-def _last_rows(path: Path, tail_bytes: int) -> list[dict[str, Any]]:
+def _last_rows(path: Path, tail_bytes: int, broken: list[str]) -> list[dict[str, Any]]:
     try:
         with open_file(path) as file:
             return last_rows(file, tail_bytes)
-    except (FileNotFoundError, ConfigError):
-        return []  # it is no file of ours: how far the run is, is not known then
+    except FileNotFoundError:
+        return []
+    except ConfigError as error:
+        broken.append(str(error))
+        return []  # how far the run is, is not known then

@@ -50,6 +50,8 @@ def stop(run: RunState, now: bool, timeout_s: float, say: Callable[[str], None])
         NotGone: It has not ended in time.
     """
     _refuse_others(run)
+    for line in run.broken:
+        say(f"! {line}")
     own = [one for one in run.launchers if one.running]
     _refuse_impostors(run, own)
     elsewhere = [one for one in run.launchers if not one.here and not one.ended]

@@ -25,23 +25,17 @@ def ls(
 ) -> None:
     """List runs, the latest first: whether they train, how far they are, how they ended."""
     from gossip.careful import shown
-    from gossip.errors import ConfigError
 
     from . import run_state
 
-    found, broken = [], []
-    for folder in run_state.folders(runs):
-        try:
-            found.append(run_state.look(folder))
-        except ConfigError as error:
-            broken.append(str(error))
+    found = [run_state.look(folder) for folder in run_state.folders(runs)]
     if as_json:
         print(json.dumps([run.to_json() for run in found]))
-    elif not found and not broken:
+    elif not found:
         print(f"no runs in {runs}/" + ("" if runs.is_dir() else ": there is no such folder"))
-    elif found:
+    else:
         print("\n".join(table(found, time.time())))
-    for line in broken:
+    for line in [line for run in found for line in run.broken]:
         print(f"! {shown(line)}", file=sys.stderr)
 
 

@@ -219,11 +219,13 @@ def folder_behind_link(file: Path, data: bytes, random: Random) -> None:
 
 
 def forged(file: Path, data: bytes, random: Random) -> None:
-    """A record that names a process that is there, and is no launcher: this one, its parent, the first of all."""
+    """A record that names a process that is there, and is no launcher: this one, its parent, the first. Often all of it fits."""
     pid = random.choice((os.getpid(), os.getppid(), 1, 0, -1, 2**31 - 1, 2**40))
     there = stat(pid) if 0 < pid < 2**22 else None
     started = there.started if there is not None and random.random() < 0.7 else random.randrange(2**33)
     fields = json.loads(data) | {"pid": pid, "started": started, "ended": 0.0, "machine": launchers.this_machine()}
+    if there is not None and random.random() < 0.7:
+        fields["command"] = launchers.command_of(pid)
     fields["user"] = random.choice((os.getuid(), 0, 65534))
     file.write_text(json.dumps(fields))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import stat
 import subprocess
@@ -11,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from gossip import careful
+from gossip import aftermath, careful
 from gossip.errors import ConfigError
-from gossip.launch import run_state
+from gossip.launch import run_logs, run_state
 from gossip.launch.run_logs import Tail, peers_with_logs, show
-from gossip.rendezvous import read_seed
+from gossip.rendezvous import claims_in, peers_in, read_seed
 from gossip.telemetry import read_json, read_lines
 
 RUN = "from gossip.launch.cli import main; main()"
@@ -126,13 +127,118 @@ def test_nothing_waits_for_a_writer(tmp_path: Path) -> None:
     (tmp_path / "run" / "config.json").write_text("{}")
     for name in ("summary.json", "launchers/1.json", "seeds/0.addr", "peer-0/out.log", "events.jsonl"):
         os.mkfifo(tmp_path / "run" / name)
-    for words, code in ((["ls", "--dir"], 0), (["logs", "run", "--dir"], 2), (["stop", "run", "--dir"], 2)):
+    for words, code in ((["ls", "--dir"], 0), (["logs", "run", "--dir"], 2), (["stop", "run", "--dir"], 0)):
         done = subprocess.run(
             [sys.executable, "-c", RUN, *words, str(tmp_path)], capture_output=True, text=True, timeout=60, check=False
         )
         assert "Traceback" not in done.stderr, done.stderr
         assert done.returncode == code, done.stderr
-        assert "is a pipe, where a file is expected" in done.stderr
+        assert "is a pipe, where a file is expected" in done.stderr + done.stdout
+
+
+TOOLS = """
+import ctypes, os, sys
+from gossip.launch.cli import main
+os.chdir(sys.argv[1])
+version, none = 0x20080522, (ctypes.c_uint32 * 6)()
+assert ctypes.CDLL(None).capset((ctypes.c_uint32 * 2)(version, 0), none) == 0
+for words in ("ls", "logs one", "logs -n 1 one", "stop one", "ls --dir runs/one"):
+    sys.argv = ["gossip", *words.split()]
+    try:
+        main()
+    except SystemExit as end:
+        print(words, "ends with", end.code, flush=True)
+"""
+
+
+@pytest.mark.parametrize("name", ["config.json", "summary.json", "launchers", "launchers/1.json", "events.jsonl", "peer-0", "."])
+def test_what_this_user_may_not_read_is_told(tmp_path: Path, name: str) -> None:
+    """In a process of its own, which gives up what root may more than others."""
+    run = tmp_path / "runs" / "one"
+    for folder in ("launchers", "peer-0"):
+        (run / folder).mkdir(parents=True)
+    for file in ("config.json", "summary.json", "launchers/1.json", "events.jsonl", "peer-0/out.log"):
+        (run / file).write_text("{}")
+    (run / name).chmod(0)
+    done = subprocess.run([sys.executable, "-c", TOOLS, str(tmp_path)], capture_output=True, text=True, timeout=60, check=False)
+    run.chmod(0o700)
+    (run / name).chmod(0o700)
+    assert "Traceback" not in done.stderr, done.stderr
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("ends with") == 5
+    assert name in ("peer-0", ".") or f"one/{name} cannot be read: Permission denied" in done.stderr + done.stdout, done.stderr
+
+
+def test_what_is_no_record_is_told_and_the_run_is_still_known(tmp_path: Path) -> None:
+    run = tmp_path / "runs" / "one"
+    (run / "launchers").mkdir(parents=True)
+    (run / "config.json").write_text('{"name": "one", "peers": 2}')
+    (run / "summary.json").write_text("{")
+    (run / "launchers" / "a.json").write_text('{"pid": 3}')
+    (run / "launchers" / "b.json").write_text("[" * 100_000)
+    (run / "events.jsonl").mkdir()
+    seen = run_state.look(run)
+    assert (seen.name, seen.peers, seen.state) == ("one", 2, "not begun")
+    assert [line.removeprefix(f"{run}/").split(":")[0] for line in seen.broken] == [
+        "summary.json is no JSON",
+        "launchers/a.json is not a launcher's record",
+        "launchers/b.json is no JSON",
+        "events.jsonl is a folder, where a file is expected",
+    ]
+
+
+@pytest.mark.parametrize("what", ["pipe", "link"])
+def test_settings_that_are_no_file_are_told_and_not_waited_for(tmp_path: Path, what: str) -> None:
+    run = tmp_path / "one"
+    run.mkdir()
+    os.mkfifo(run / "config.json") if what == "pipe" else (run / "config.json").symlink_to("/dev/zero")
+    assert run_state.folders(tmp_path) == [run]
+    assert f"config.json is a {what}" in run_state.look(run).broken[0]
+    with pytest.raises(ConfigError, match=rf"config.json is a {what}"):
+        run_state.find("one", tmp_path)
+
+
+def test_a_second_name_of_anothers_file_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What only root may read, and somebody else has given a name in a folder of theirs."""
+    (tmp_path / "run").mkdir()
+    (tmp_path / "secret").write_text("{}")
+    os.link(tmp_path / "secret", tmp_path / "run" / "summary.json")
+    assert careful.read_object(tmp_path / "run", "summary.json") == {}, "of the own files any name will do"
+    monkeypatch.setattr(careful, "owner_of", lambda fd: os.fstat(fd).st_uid + 1)
+    with pytest.raises(ConfigError, match=r"summary.json is another user's file by a second name"):
+        careful.read_object(tmp_path / "run", "summary.json")
+
+
+def test_only_the_end_of_a_large_log_is_looked_at_for_its_last_lines(tmp_path: Path) -> None:
+    (tmp_path / "peer-0").mkdir()
+    with (tmp_path / "peer-0" / "out.log").open("wb") as file:
+        file.truncate(2**40)
+    begin = Tail(tmp_path, "peer-0/out.log", 3)._at
+    assert 0 < 2**40 - begin <= 5 * run_logs.LINE_BYTES_MAX
+
+
+def test_a_log_that_is_followed_while_its_run_is_removed_ends(tmp_path: Path) -> None:
+    run = tmp_path / "one"
+    (run / "peer-0").mkdir(parents=True)
+    (run / "peer-07").mkdir()
+    for name in ("peer-0", "peer-07"):
+        (run / name / "out.log").write_text("hello\n")
+    assert peers_with_logs(run) == [0], "no launcher of ours calls a folder peer-07"
+    tails = show(run, [0], None, lambda peer, line: None)
+    shutil.rmtree(run)
+    turns = iter([True, False])
+    run_logs.follow(run, tails, lambda peer: True, lambda: next(turns), lambda peer, line: None, lambda seconds: None)
+    assert tails[0].why_not.endswith("is gone")
+
+
+def test_nodes_pass_over_what_is_no_seed_nor_event(tmp_path: Path) -> None:
+    (tmp_path / "seeds").write_text("")
+    assert (peers_in(tmp_path / "seeds"), claims_in(tmp_path / "seeds")) == ([], set())
+    (tmp_path / "peer-1").mkdir()
+    (tmp_path / "begun").touch()
+    for last in ('"x"', "null", "1e999", "[1]", "true"):
+        (tmp_path / "peer-1" / "events.jsonl").write_text(f'{{"event": "halted", "reason": "finished", "round": {last}}}\n')
+        assert (aftermath.over(tmp_path, ()), aftermath.had_round(tmp_path)) == ((), 1)
 
 
 def test_a_seed_that_is_a_link_is_none(tmp_path: Path) -> None:

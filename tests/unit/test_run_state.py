@@ -130,7 +130,7 @@ def test_the_progress_of_tasks_is_read_from_the_file_of_each(run: Path, monkeypa
     assert (seen.state, seen.round, seen.loss, seen.alive, seen.accuracy) == ("running", 401, 0.401, 3, 0.25)
     read: list[int] = []
     last_rows = run_state._last_rows
-    monkeypatch.setattr(run_state, "_last_rows", lambda path, most: read.append(most) or last_rows(path, most))
+    monkeypatch.setattr(run_state, "_last_rows", lambda path, most, broken: read.append(most) or last_rows(path, most, broken))
     run_state.look(run)
     assert sum(read) <= run_state.TAIL_BYTES, "no more of many than of one"
 
