@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import ctypes
 import io
 import json
 import os
@@ -206,6 +207,11 @@ def folder_instead(file: Path, data: bytes, random: Random) -> None:
     file.mkdir()
 
 
+def closed(file: Path, data: bytes, random: Random) -> None:
+    """Not even its owner may read it, which keeps root from nothing (``give_up_privileges``)."""
+    file.chmod(random.choice((0o000, 0o222)))
+
+
 def link(file: Path, data: bytes, random: Random) -> None:
     file.unlink()
     file.symlink_to(random.choice(("/dev/zero", "/etc/passwd", "/dev/tty", "/nowhere", ".", str(file), "/proc/self/mem")))
@@ -232,7 +238,7 @@ def forged(file: Path, data: bytes, random: Random) -> None:
 
 CHANGES: tuple[Change, ...] = (
     *(flip, cut, noise, deep, strange_values, strange_values, missing_fields, escapes, escapes, long_line, repeated, sparse),
-    *(gone, pipe, folder_instead, link, link, folder_behind_link, forged, forged),
+    *(gone, pipe, folder_instead, closed, link, link, folder_behind_link, forged, forged),
 )
 
 
@@ -314,6 +320,13 @@ def _read_one(folder: Folder, seed: int, report: Report) -> None:
                 report.findings.append(Finding(seed, tool, change, f"writes {raw[:3]}"))
 
 
+def give_up_privileges() -> None:
+    """Of root: from here on modes of files hold for this process, too."""
+    header, none = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
+    if ctypes.CDLL(None, use_errno=True).capset(header, none) != 0:
+        raise OSError(ctypes.get_errno(), "capset")
+
+
 def _memory_mb() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
@@ -323,6 +336,7 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=200_000, help="folders; 200,000 by default")
     parser.add_argument("--first-seed", type=int, default=0)
     given = parser.parse_args()
+    give_up_privileges()
     with tempfile.TemporaryDirectory(prefix="gossip-folders-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as into:
         began = time.monotonic()
         report = campaign(given.count, given.first_seed, Path(into), lambda line: print(line, flush=True))
