@@ -22,7 +22,7 @@ from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gossip.careful import RECORD_BYTES_MAX, open_in, owner_of, parse_json, read_at_most, whole
+from gossip.careful import RECORD_BYTES_MAX, open_in, owner_of, parse_json, read_at_most, shown_lines, whole
 from gossip.config import RunConfig
 from gossip.errors import GossipError, LocalError, Malformed
 from gossip.keys import SWARM_KEY, write_pair
@@ -181,7 +181,7 @@ class Agent:
                 await asyncio.sleep(0)  # what was started has begun before the next frame is about it
             self._at_end_of_input()
         except (OSError, Malformed) as error:
-            print(f"gossip agent: {error}", file=sys.stderr)
+            print(f"gossip agent: {shown_lines(error)}", file=sys.stderr)
             self._at_end_of_input()
             code = 1
         if self._outcome is not None:

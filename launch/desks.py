@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from gossip.careful import parse_json
 from gossip.errors import ConfigError
 
 PROCESS_KINDS = ("kill", "stop", "leave")
@@ -118,11 +119,13 @@ def _send(folder: Path, desk: str, order: Mapping[str, Any]) -> dict[str, Any]:
         end.settimeout(TIMEOUT_S)
         try:
             end.sendall(json.dumps(order).encode() + b"\n")
-            answer = json.loads(end.makefile("rb").readline(ANSWER_BYTES_MAX))
+            answer = parse_json(end.makefile("rb").readline(ANSWER_BYTES_MAX))
         except (OSError, ValueError) as error:
             raise NobodyThere(f"the run in {folder} does not answer: {error}", "it may just have ended") from error
+    if not isinstance(answer, dict):
+        raise NobodyThere(f"the run in {folder} does not answer: {desk} is no launcher's", "it may just have ended")
     if "error" in answer:
-        raise (NobodyThere if answer.get("over") else ConfigError)(answer["error"], answer.get("hint"))
+        raise (NobodyThere if answer.get("over") else ConfigError)(str(answer["error"]), str(answer.get("hint") or "") or None)
     return dict(answer)
 
 

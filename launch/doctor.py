@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gossip.careful import shown_lines
+
 if TYPE_CHECKING:
     from .findings import Finding
 
@@ -42,7 +44,7 @@ def doctor(
     for finding in _examination(to, key, hosts, ssh, as_json):
         found.append(finding)
         if not as_json:
-            print("\n".join(findings.lines(finding)), flush=True)
+            print(shown_lines("\n".join(findings.lines(finding))), flush=True)
     failed = any(finding.level == "fail" for finding in found)
     if as_json:
         print(json.dumps(report(found), indent=1))

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
+from gossip.careful import shown, shown_lines
 from gossip.errors import ConfigError
 
 RANDOM_KINDS = ("kill", "stop", "partition", "slow", "poison")
@@ -112,7 +113,7 @@ def heal(
     from .desks import ask
 
     answer = ask(_folder(context.obj), {"drill": "heal"})
-    print(json.dumps({key: answer[key] for key in ("ended", "woken")}) if as_json else healed(answer))
+    print(json.dumps({key: answer[key] for key in ("ended", "woken")}) if as_json else shown(healed(answer)))
 
 
 def healed(answer: Mapping[str, Any]) -> str:
@@ -156,11 +157,11 @@ def at_random(
                 if time.monotonic() - began < pause_s:
                     raise  # it never took one
                 if not as_json:
-                    print(f"{time.monotonic() - began:6.1f} s  {nobody}")
+                    print(f"{time.monotonic() - began:6.1f} s  {shown(nobody)}")
                 break
             except ConfigError as error:
                 if not as_json:
-                    print(f"not done: {_in_words(order)}: {error}")  # whom it would hit is still away from the last
+                    print(f"not done: {_in_words(order)}: {shown(error)}")  # whom it would hit is still away from the last
             else:
                 until = max(until, answer["until"])
                 if not as_json:
@@ -266,7 +267,7 @@ def _report(folder: Path, since: float, until: float, settle_s: float, as_json: 
     if as_json:
         print(json.dumps(found))
     else:
-        print("\n".join(impact.lines(found)))
+        print(shown_lines("\n".join(impact.lines(found))))
 
 
 def _peer_count(folder: Path) -> int:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sysconfig
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from gossip.telemetry import read_json
 
 from .peer_process import Life
 from .words import counted
@@ -67,10 +68,10 @@ def explain(life: Life, going_on: int, finished: int, folder: Path) -> list[str]
 def read_error(folder: Path, incarnation: int) -> dict[str, Any] | None:
     """What the session wrote in ``error.json`` in this life; None when it wrote nothing that can be read."""
     try:
-        written = json.loads((folder / "error.json").read_text("utf-8"))
-    except (OSError, ValueError):
+        written = read_json(folder / "error.json")
+    except ValueError:
         return None
-    if not isinstance(written, dict) or written.get("incarnation", incarnation) != incarnation:
+    if written is None or written.get("incarnation", incarnation) != incarnation:
         return None
     return written
 

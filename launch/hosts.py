@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gossip.careful import shown
 from gossip.config import RunConfig
 from gossip.errors import GossipError, Malformed
 from gossip.keys import SWARM_KEY, read_pair
@@ -313,7 +314,7 @@ class Launch:
         if row.get("event") == "halted" and isinstance(traffic, dict):
             self.outcome.bytes_sent += int(traffic.get("sent_bytes") or 0)
         for line in self.view.feed(row):
-            self._say(line)
+            self._say(shown(line))
 
     def _introduce(self, found: Place, door: str) -> None:
         """Tells the doors of the other hosts where the new one is, and once there are all of them, how others join."""
@@ -439,7 +440,7 @@ class Launch:
         row = {"t": time.monotonic(), "wall": time.time(), "peer": peer, "event": event, **fields}
         self._events.write(row)
         for line in self.view.feed(row):
-            self._say(line)
+            self._say(shown(line))
 
     def _say(self, text: str) -> None:
         self.screen.say(text)

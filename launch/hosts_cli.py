@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gossip.careful import shown
 from gossip.errors import ConfigError
 
 from . import options
@@ -145,7 +146,7 @@ def _print_report(found: Survey, check: bool, as_json: bool, quiet: bool) -> Non
     out = sys.stderr if as_json else sys.stdout
     for line in found.report.as_text():
         if not quiet or not line.startswith("ok"):
-            print(line, file=out, flush=True)
+            print(shown(line), file=out, flush=True)
 
 
 def environment(asked: Sequence[str], inherited: Mapping[str, str]) -> dict[str, str]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from gossip.careful import shown
 from gossip.errors import ConfigError
 
 from .words import counted
@@ -164,7 +165,7 @@ class Driver:
                 try:
                     result = self.ray.get(one)
                 except self.ray.exceptions.RayError as error:
-                    print(f"x peer {peer} is lost: {str(error).strip().splitlines()[0]}", flush=True)
+                    print(f"x peer {peer} is lost: {shown(str(error).strip().splitlines()[0])}", flush=True)
                     codes[peer] = 5
                     continue
                 codes[peer] = int(result["code"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import signal
 import socket
@@ -18,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from gossip.careful import parse_json
 from gossip.records import Appender
 
 from .guardian import TOKEN_VARIABLE, members, reap, signal_group, stat
@@ -196,7 +196,7 @@ class PeerProcess:
         try:
             while line := await reader.readline():
                 try:
-                    event = json.loads(line)
+                    event = parse_json(line)
                 except ValueError:
                     event = {"event": "error", "message": f"a status line that is not JSON: {line[:80]!r}"}
                 if isinstance(event, dict) and isinstance(event.get("event"), str):

@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from gossip.careful import shown_lines
 from gossip.config import RunConfig
 from gossip.errors import ConfigError, GossipError
 from gossip.rendezvous import Seed, peers_in, read_seed, write_seed
@@ -156,7 +157,7 @@ class PeerActor:
             life = f", incarnation {incarnation}" if incarnation else ""
             print(f"+ peer {self.peer}{life} at {listen or 'loopback'}, pid {os.getpid()}, in {folder}", flush=True)
         except (OSError, GossipError) as error:
-            print(f"error: peer {self.peer}: {error}", flush=True)
+            print(f"error: peer {self.peer}: {shown_lines(error)}", flush=True)
             return {"code": 2, "files": {}, "error": str(error)}
         courier = Courier(folder / "seeds", self.peer, self.register)
         courier.carry()

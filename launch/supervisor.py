@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gossip.aftermath import nobody_left
-from gossip.careful import whole
+from gossip.careful import shown, whole
 from gossip.config import RunConfig
 from gossip.errors import LocalError, NeverStarted
 from gossip.records import Appender, Troubles
@@ -445,7 +445,7 @@ class Supervisor:
         """Writes down what has happened, and says what of it is worth a line."""
         self._events.write(row)
         for line in self.view.feed(row):
-            self._say(line)
+            self._say(shown(line))  # one line, whatever ends of lines a peer's words have
 
     def _tell_trouble(self, path: str, why: str) -> None:
         self.record("cannot_write", None, path=path, why=why)

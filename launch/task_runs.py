@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from gossip.careful import shown
 from gossip.config import Resolved
 from gossip.errors import ConfigError
 from gossip.tasks import Task, meet, slurm_task
@@ -79,7 +80,7 @@ def verdict(folder: Path, code: int) -> int:
     came = ", ".join(map(str, finished)) or "nobody"
     print(f"{found['status']} after {counted(found['rounds'], 'round')}; came to the end: {came}{lost}")
     for line in missed.told(found["faults_missed"]):
-        print(line)
+        print(shown(line))
     return int(found["exit_code"]) if finished else code or int(found["exit_code"])
 
 

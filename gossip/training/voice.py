@@ -7,7 +7,6 @@ gone, as when torchrun was killed, which would leave its workers running.
 
 from __future__ import annotations
 
-import json
 import os
 import select
 import socket
@@ -15,6 +14,8 @@ import sys
 import threading
 from collections.abc import Mapping
 from typing import Any
+
+from gossip.careful import parse_json, shown
 
 LINE_MAX = 2**20
 QUIET_S = 2.0  # until the same is said of the same peer again
@@ -54,11 +55,11 @@ def _listen(peer: int, ours: socket.socket, parent: int) -> None:
         *lines, rest = (rest + ours.recv(65536)).split(b"\n")
         rest = rest if len(rest) <= LINE_MAX else b""
         for line in lines:
-            event = json.loads(line)
+            event = parse_json(line)
             text, t = words(peer, event), float(event.get("t") or 0.0)
             if text and t - said.get(text[:24], -QUIET_S) >= QUIET_S:
                 said[text[:24]] = t
-                print(f"gossip: {text}", file=sys.stderr, flush=True)
+                print(f"gossip: {shown(text)}", file=sys.stderr, flush=True)
 
 
 def words(peer: int, event: Mapping[str, Any]) -> str:

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
+from gossip.careful import shown_lines
 from gossip.errors import LocalError, RemoteError, SwarmError
 
 FRAMES = 3
@@ -117,12 +118,12 @@ class ExceptHook:
     def __call__(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         if isinstance(error, SwarmError | RemoteError | LocalError):
             # Nothing in the script is wrong: where it was says nothing.
-            print(f"{kind.__name__}: {error}", file=sys.stderr)
+            print(f"{kind.__name__}: {shown_lines(error)}", file=sys.stderr)
         else:
             self._before(kind, error, trace)
         hint = getattr(error, "hint", None)
         if hint:
-            print(f"hint: {hint}", file=sys.stderr)
+            print(f"hint: {shown_lines(hint)}", file=sys.stderr)
         sys.stderr.flush()
         self._raised(error)
         code = getattr(error, "exit_code", None)

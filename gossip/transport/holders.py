@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import stat
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
+CONFIG_BYTES_MAX = 2**20
 EVENTS = "events.jsonl"
 """Launcher and nodes of a run have this file open, in the run's folder or right below it."""
 
@@ -50,8 +52,19 @@ def run_of(pid: int) -> str:
                 path = Path(os.readlink(f"/proc/{pid}/fd/{number}"))
                 if path.name == EVENTS:
                     folder = path.parent.parent if path.parent.name.startswith("peer-") else path.parent
-                    return str(json.loads((folder / "config.json").read_text("utf-8"))["name"] or folder.name)
+                    return _name_in(folder)
     return ""
+
+
+def _name_in(folder: Path) -> str:
+    """What the settings of a run call it; else that of its folder. They may be another user's: no link is followed, and no pipe
+    waited for."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
+        fd = os.open(folder / "config.json", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(fd, "rb") as file:
+            if stat.S_ISREG(os.fstat(fd).st_mode):
+                return str(json.loads(file.read(CONFIG_BYTES_MAX))["name"] or folder.name)
+    return folder.name
 
 
 def _duration(seconds: float) -> str:
