@@ -52,13 +52,13 @@ def test_a_signal_to_a_process_that_is_no_launcher_is_found(tmp_path: Path, monk
     assert report.signals
 
 
-def test_a_log_that_is_followed_through_a_link_without_end_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_that_is_read_through_a_link_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def opened(folder: Path, name: str) -> object:
         path = folder / name
-        if path.is_symlink() and str(path.readlink()) == "/dev/zero":
-            raise AssertionError("reads /dev/zero")
+        if path.is_symlink():
+            raise AssertionError("reads what is behind a link")
         return careful.open_in(folder, name)
 
     monkeypatch.setattr(run_logs, "open_in", opened)
     report = mutate.campaign(300, 0, tmp_path)
-    assert any("reads /dev/zero" in finding.why for finding in report.findings), "some of the links are without an end"
+    assert any("reads what is behind a link" in finding.why for finding in report.findings)
