@@ -34,7 +34,6 @@ class Launcher:
         since: When it began; seconds of the epoch.
         peers: Which it has started.
         ended: When its last peer was gone; 0.0: they are not, or it was killed.
-        command: Its command line, by which it is known beside pid and start.
         owner: The user id of whom the file belongs to that says so, and the folders that it lies in. Where these are several,
             it is one who is not this user; -1: it was not read from a file.
     """
@@ -47,7 +46,6 @@ class Launcher:
     since: float
     peers: tuple[int, ...]
     ended: float = 0.0
-    command: str = ""
     owner: int = -1
 
     @property
@@ -58,7 +56,7 @@ class Launcher:
     @property
     def running(self) -> bool:
         """Whether it still watches over its peers, as far as this machine can tell."""
-        return not self.ended and self.here and is_alive(self.pid, self.started) and command_of(self.pid) == self.command
+        return not self.ended and self.here and is_alive(self.pid, self.started)
 
 
 @contextlib.contextmanager
@@ -69,8 +67,7 @@ def present(folder: Path, peers: Iterable[int]) -> Iterator[None]:
     host, began = socket.gethostname(), time.time()
     path = folder / FOLDER / f"{os.getpid()}-{own.started}-{this_machine()[:8]}.json"
     path.parent.mkdir(exist_ok=True)
-    command = command_of(os.getpid())
-    launcher = Launcher(os.getpid(), own.started, this_machine(), host, os.getuid(), began, tuple(peers), command=command)
+    launcher = Launcher(os.getpid(), own.started, this_machine(), host, os.getuid(), began, tuple(peers))
     said = {field: value for field, value in asdict(launcher).items() if field != "owner"}
     write_json(path, said)
     try:
@@ -114,15 +111,15 @@ def _read(folder: Path, name: str) -> Launcher:
         said = object_in(read_at_most(file, RECORD_BYTES_MAX, folder / name), folder / name)
     numbers = [whole(said.get(field)) for field in ("pid", "started", "user")]
     times = [real(said.get("since")), real(said.get("ended", 0.0))]
-    words = [said.get(field) for field in ("machine", "host", "command")]
+    words = [said.get(field) for field in ("machine", "host")]
     peers = said.get("peers")
     pid, started, user = numbers
     fit = None not in (*numbers, *times) and all(isinstance(word, str) for word in words) and isinstance(peers, list)
     if not (fit and pid and pid <= PID_MAX and all(whole(peer) is not None for peer in peers or ())):
         raise ConfigError(f"{shown(folder / name)} is not a launcher's record: a value is missing, or not of its kind")
-    (since, ended), (machine, host, command) = times, words
+    (since, ended), (machine, host) = times, words
     owner = next((each for each in owners if each != os.geteuid()), os.geteuid())
-    return Launcher(pid, started, machine, shown(host), user, since, tuple(peers or ()), ended, command, owner)  # type: ignore[arg-type]
+    return Launcher(pid, started, machine, shown(host), user, since, tuple(peers or ()), ended, owner)  # type: ignore[arg-type]
 
 
 def command_of(pid: int) -> str:

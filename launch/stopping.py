@@ -112,7 +112,7 @@ def _refuse_impostors(run: RunState, own: Sequence[Launcher]) -> None:
         if one.running and not launchers.is_launcher(one.pid):
             raise ConfigError(
                 f"in {run.folder} it is said that pid {one.pid} is a launcher of {run.name}, and it is none, but: "
-                f"{shown(one.command)[:TEXT_MAX]}; nothing was signalled",
+                f"{shown(launchers.command_of(one.pid))[:TEXT_MAX]}; nothing was signalled",
                 f"if you know that it is one all the same: kill -TERM {one.pid}",
             )
 

@@ -230,8 +230,6 @@ def forged(file: Path, data: bytes, random: Random) -> None:
     there = stat(pid) if 0 < pid < 2**22 else None
     started = there.started if there is not None and random.random() < 0.7 else random.randrange(2**33)
     fields = json.loads(data) | {"pid": pid, "started": started, "ended": 0.0, "machine": launchers.this_machine()}
-    if there is not None and random.random() < 0.7:
-        fields["command"] = launchers.command_of(pid)
     fields["user"] = random.choice((os.getuid(), 0, 65534))
     file.write_text(json.dumps(fields))
 

@@ -44,7 +44,7 @@ def test_an_error_that_is_not_told_in_words_is_found(tmp_path: Path, monkeypatch
 
 
 def test_a_signal_to_a_process_that_is_no_launcher_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pid, start and command line are those of the record; that it is no launcher's is all that keeps it."""
+    """Pid and start are those of the record; that it is no launcher's is all that keeps it."""
     monkeypatch.setattr(launchers, "starts_peers", lambda command: True)
     for name in ("NOW_S", "GUARDIAN_S"):
         monkeypatch.setattr(stopping, name, 0.01)

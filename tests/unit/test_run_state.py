@@ -42,7 +42,6 @@ def leave_word(folder: Path, **changes: Any) -> None:
         "since": 1000.0,
         "peers": [0, 1, 2],
         "ended": 0.0,
-        "command": launchers.command_of(os.getpid()),
         **changes,
     }
     path = folder / launchers.FOLDER / f"{len(list(folder.glob('launchers/*')))}.json"
