@@ -199,7 +199,7 @@ class DataCursor:
     def _whole(self, sharers: Sequence[PeerId]) -> int:
         """How many samples their round gives out while there are enough."""
         if self.batches or self.pace.even:
-            return self.round_samples(len(sharers))
+            return max(self.round_samples(len(sharers)), min(self.at_least, len(sharers)))
         return sum([max(1, self.batch >> self.pace.level(peer)) for peer in sharers])
 
     def _shares(self, sharers: Sequence[PeerId]) -> list[int]:
@@ -294,9 +294,14 @@ def _merged(ranges: Sequence[tuple[int, int]]) -> Ranges:
 
 
 def _apportioned(total: int, weights: list[int]) -> list[int]:
-    """By weight, in whole numbers, one for everybody at least if there are so many; what is left over goes to the heaviest."""
+    """By weight, in whole numbers, one for everybody at least. What is left over goes to the heaviest.
+
+    Where there are fewer, the first get one each: a rule needs updates of enough peers, however few the samples are.
+    """
     n, whole = len(weights), sum(weights)
-    shares = [max(total * weight // whole, 1 if total >= n else 0) for weight in weights]
+    if total < n:
+        return [1] * total + [0] * (n - total)
+    shares = [max(total * weight // whole, 1) for weight in weights]
     heaviest_first = sorted(range(n), key=lambda at: -weights[at])
     for at in heaviest_first[: max(0, total - sum(shares))]:
         shares[at] += 1

@@ -7,6 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gossip.core.data_cursor import DataCursor
+from gossip.core.pace import WINDOW
 
 
 @given(
@@ -70,13 +71,20 @@ def test_every_position_of_a_completed_epoch_is_used_once(
     batch=st.integers(1, 20),
     n=st.integers(1, 9),
     at_least=st.integers(1, 9),
+    batches=st.sampled_from([0, 4]),
+    slow=st.sets(st.integers(0, 8)),
 )
+@example(seed=0, samples_total=5, batch=1, n=5, at_least=5, batches=4, slow=set())
+@example(seed=0, samples_total=3, batch=8, n=5, at_least=3, batches=4, slow={1, 3})
 @settings(max_examples=effort(50, 150), deadline=None)
 def test_rounds_have_enough_for_the_rule_and_few_positions_are_given_up(
-    seed: int, samples_total: int, batch: int, n: int, at_least: int
+    seed: int, samples_total: int, batch: int, n: int, at_least: int, batches: int, slow: set[int]
 ) -> None:
-    random, cursor = Random(seed), DataCursor(samples_total, batch, at_least)
+    random, cursor = Random(seed), DataCursor(samples_total, batch, at_least, batches, paced=True)
     roster, used = tuple(range(n)), 0
+    took_us = {peer: 900_000 if peer in slow else 100_000 for peer in roster}
+    for _ in range(2 * WINDOW):
+        cursor.pace.observe(roster, roster, took_us)
     enough = min(at_least, n)
     for _ in range(60):
         slices = cursor.assign(roster)
@@ -85,7 +93,7 @@ def test_rounds_have_enough_for_the_rule_and_few_positions_are_given_up(
         # All of them first, so that a failure is the only cause of loss.
         contributors = roster if random.random() < 0.7 else tuple(random.sample(roster, random.randint(0, n)))
         used += sum(stop - start for peer in contributors for start, stop in slices[peer])
-        report = cursor.commit(roster, contributors)
+        report = cursor.commit(roster, contributors, took_us)
         if report is not None:
             assert report.never < enough
             assert (report.once, report.twice) == (used, 0)

@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 
 from gossip.core.rolling import RollingRounds
+from gossip.fault_kinds import Hang
 from gossip.sim.play import run
 from gossip.sim.schedule import Schedule
-from gossip.world_faults import Narrow
+from gossip.world_faults import Loss, Narrow
 
 PAIR = Schedule(
     1,
@@ -42,6 +43,15 @@ def test_newcomers_that_can_keep_up_come_in() -> None:
     assert outcome.violation is None, outcome.violation
     assert outcome.reports["restored"] == 2
     assert outcome.judged["L9"] >= 2
+
+
+def test_l9_only_the_first_shard_says_who_is_in_the_next_round() -> None:
+    """One shard's server knows that a peer is dead, the other's does not yet: nobody is let in."""
+    faults = (Hang(1, None, 4.0, 5.6), Loss(0.06, 3.3, 1.4))
+    schedule = Schedule(922906, peers=3, active_s=8.104, duration_s=8.104, compute_s=(0.08, 0.1), shards=(5, 3))
+    schedule = replace(schedule, probe_interval_s=0.5, round_timeout_s=3.0, commit_log=8, faults=faults)
+    outcome = run(schedule)
+    assert outcome.violation is None, outcome.violation
 
 
 def test_l9_letting_in_whoever_says_that_it_is_ready_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

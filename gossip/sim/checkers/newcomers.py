@@ -35,8 +35,8 @@ class CountsWhenItKeepsUp(Checker):
         self._roster.pop(peer, None)
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
-        if not isinstance(effect, Committed):
-            return
+        if not isinstance(effect, Committed) or effect.commit.shard != 0:
+            return  # the first shard's commit says who is in the next round
         now, before = frozenset(effect.commit.roster), self._roster.get(peer)
         self._roster[peer] = now
         rounds = rolling_of(peer_core(swarm, peer))
