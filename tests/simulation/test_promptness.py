@@ -13,6 +13,7 @@ from impatient import as_it_was
 from gossip.core.events import Aggregate, Contributed, Effect, Event, Go, Received
 from gossip.core.messages import Commit, Hello, NotMe, PeerId
 from gossip.core.peer import Peer
+from gossip.core.rolling import RollingRounds
 from gossip.fault_kinds import Hang, Slow
 from gossip.sim.checkers import Checker, Circumstances, Panel, Violation
 from gossip.sim.checkers.disturbances import Disturbances
@@ -29,7 +30,7 @@ from gossip.sim.generate import generate
 from gossip.sim.observer import Observer
 from gossip.sim.play import run
 from gossip.sim.schedule import Schedule
-from gossip.world_faults import CrashBroadcast, HangServer, Leave, Loss, Partition
+from gossip.world_faults import CrashBroadcast, HangServer, Leave, Loss, Partition, Reset
 
 
 def under(kind: Callable[..., Checker], **options: Any) -> Swarm[Peer]:
@@ -39,6 +40,32 @@ def under(kind: Callable[..., Checker], **options: Any) -> Swarm[Peer]:
     swarm = checked_swarm(Panel([disturbances, checker]), **{"compute_s": 0.5, **options})
     swarm.run_for(3.3)
     return swarm
+
+
+ONE_SIDED = Schedule(
+    924515,
+    active_s=6.471,
+    duration_s=6.471,
+    compute_s=(0.46, 0.58),
+    rule_s=0.1,
+    probe_interval_s=1.0,
+    round_timeout_s=3.0,
+    batch_policy="fixed_global",
+    faults=(Reset(0.57, 5.313, 1.058, (2,)),),
+)
+"""Only one of the two has seen the link break, and each waits for the other: one to serve, one to send its update."""
+
+
+def test_an_ack_tells_that_a_peer_behind_a_new_link_is_the_one_that_was_there() -> None:
+    outcome = run(ONE_SIDED)
+    assert outcome.violation is None, outcome.violation
+
+
+def test_l2_a_silence_that_only_a_round_ends_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RollingRounds, "on_progress", RollingRounds._on_progress)
+    violation = run(ONE_SIDED).violation
+    assert violation is not None
+    assert violation.invariant == "L2"
 
 
 def caught(swarm: Swarm[Peer], invariant: str, for_s: float = 8.0) -> Violation:

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 ROUND_S = 1.0  # for the round itself
 LOST_BY_A_LIAR = "what the decision was made on is lost"
-"""So ends a round of which a later shard is served by one that tells wrong measures: nobody else can have measured them."""
+"""So ends a round of which a later shard is served by one that tells wrong measures, or whose result is refused: nobody else can
+have measured them."""
 BEFORE_S = 3.0  # a crash comes by itself when nothing else has happened for so long
 
 
@@ -47,7 +48,8 @@ class CrashCostsLittle(Checker):
                 self._lost[effect.fields["round"]] = None
 
     def _is_of_a_liar(self, lost: Report) -> bool:
-        return "wrong_measures" in self.circumstances.lies and str(lost.fields["reason"]).startswith(LOST_BY_A_LIAR)
+        about_results = any(lie.endswith(("_results", "_measures")) for lie in self.circumstances.lies)
+        return about_results and str(lost.fields["reason"]).startswith(LOST_BY_A_LIAR)
 
     def on_crash(self, swarm: Swarm[Any], peer: PeerId) -> None:
         settings = settings_of(swarm)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gossip.core.events import Aggregated, Effect, Event, LinkDown, Received, Report, Send
-from gossip.core.messages import Commit, Hello, NotMe, Overdue, Partial, PeerId, Query, Update, Voucher
+from gossip.core.messages import Ack, Commit, Hello, NotMe, Overdue, Partial, PeerId, Query, Update, Voucher
 from gossip.core.quorum import quorum_of
 from gossip.core.rolling import RollingRounds
 
@@ -30,7 +30,7 @@ class WaitsForNobodyInVain(Checker):
     life of it, whose node answers long before its trainer has a state."""
 
     invariant = "L2"
-    events = (LinkDown, *TELLING)
+    events = (LinkDown, Ack, *TELLING)
     effects = (Report,)
 
     def __init__(self, circumstances: Circumstances | None = None) -> None:
@@ -49,9 +49,12 @@ class WaitsForNobodyInVain(Checker):
                 # What it has said of a round that has not begun here is kept, and counts when that begins.
                 ahead = rounds.elsewhere.seen.get(event.peer, 0) - rounds.round_id
                 (silent.discard if ahead > 0 or (ahead == 0 and not rounds._shards) else silent.add)(event.peer)
-        elif silent and type(event) is Received and event.sender in silent:
+        elif silent and type(event) is Received:
             message = event.message
-            if isinstance(message, Update) or (isinstance(message, TELLING) and message.round_id > 0):
+            if isinstance(message, Ack):
+                if message.progress.step > 0:  # its trainer has a state
+                    silent.discard(message.target)
+            elif isinstance(message, Update) or (isinstance(message, TELLING) and message.round_id > 0):
                 silent.discard(event.sender)
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
