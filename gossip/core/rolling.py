@@ -296,7 +296,7 @@ class RollingRounds:
         return [Send(peer, told) for peer in self.roster if peer != self.local and not self.skip_reason(peer)]
 
     def on_progress(self, peer: PeerId, step: int, now: float) -> list[Effect]:
-        """An ack tells how many rounds a peer's trainer has applied. So it has a state, though its link broke a moment ago; more than
+        """An ack tells how many rounds a trainer has applied. So it has a state, though its link broke a moment ago. More than
         we know of means that we have missed some."""
         heard = self._heard(peer, step, False, now) if step > 0 and self.mode != "off" else []
         return heard + self._on_progress(peer, step, now)
