@@ -319,13 +319,15 @@ def why_not(peer: PeerId, lane: ZmqLane, keys: Keys | None) -> tuple[str, str]:
             "(--allowed), if it has one",
         )
     start = "peers of one run are started either all with keys or all without"
-    refused = bool(lane.turned_away_by & REFUSED)  # else the handshake came to nothing, and nobody said why
-    silent = "it is stopped, hangs, or is no peer of gossip"
+    # Else the handshake came to nothing. Whoever closes a connection at once may also reset it before we have read why.
+    refused = bool(lane.turned_away_by & REFUSED)
+    silent = "is stopped, hangs, or is no peer of gossip"
+    look = f"look at its process, and at its log; {start}"
     if keys is None:
         if refused:
             return f"{where} takes nobody without a key", start
-        return f"{where} takes connections and says nothing, or hangs up: {silent}", "look at its process, and at its log"
+        return f"{where} takes connections and says nothing, or hangs up: it takes nobody without a key, {silent}", look
     if lane.turned_away_by == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
         return f"{where} has no key", start
-    other = "it has another key than its seed file says, or lets nobody in"
-    return f"{where} ends every handshake, or says nothing: {other}; or {silent}", "look at its process, and at its log"
+    other = "it has no key, has another than its seed file says, lets nobody in"
+    return f"{where} ends every handshake, or says nothing: {other}, {silent}", look

@@ -397,6 +397,7 @@ def test_a_key_that_is_on_its_way_is_no_matter(peer, known: Known, monkeypatch):
     ],
 )
 def test_why_there_is_no_link_is_told(known: Known, monkeypatch, here: bool, there: bool, said: str):
+    """A connection may be reset before we have read why, each time: then it is one of several reasons that are told."""
     monkeypatch.setattr(links, "PATIENCE_S", 0.3)
     one = transport(local=0, keys=known.of(0) if here else None)
     other = transport(local=1, keys=known.of(1) if there else None)
