@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import struct
 import time
 import weakref
@@ -38,6 +39,7 @@ _DONTWAIT_MORE = int(zmq.DONTWAIT | zmq.SNDMORE)
 _EVENTS = int(zmq.EVENTS)
 _POLLIN, _POLLOUT = int(zmq.POLLIN), int(zmq.POLLOUT)
 _MONITOR_EVENT = struct.Struct("=Hi")
+_HUNG_UP = frozenset((errno.EPIPE, errno.ECONNRESET))
 
 
 class ZmqLane:
@@ -53,6 +55,7 @@ class ZmqLane:
         self.address, self.chunk_bytes, self.summed, self.up = address, CHUNK_BYTES, True, False
         self.turned_away = 0  # times in a row
         self.turned_away_by, self._turned_away_since = 0, 0.0
+        self.hung_up = False  # the other side closed one of those connections
         self._refused = self._owes_greeting = False
         self.spoken_to = False  # the other side spoke on this connection, which is ours to speak on: it ended for that
         self._greets = keys is not None
@@ -74,11 +77,11 @@ class ZmqLane:
                 frames = self._monitor.recv_multipart(_DONTWAIT)
             except zmq.Again:
                 break
-            event, _ = _MONITOR_EVENT.unpack(frames[0])
+            event, value = _MONITOR_EVENT.unpack(frames[0])
             if self.spoken_to:
                 continue  # of the connection that was given up
             if event & (REFUSED | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL):
-                self._turn_away(event)
+                self._turn_away(event, value in _HUNG_UP)
                 continue
             self.up = bool(event == zmq.EVENT_HANDSHAKE_SUCCEEDED)
             if self.up:
@@ -117,11 +120,12 @@ class ZmqLane:
             return  # not quite there yet: at the next look
         self._owes_greeting = False
 
-    def _turn_away(self, event: int) -> None:
+    def _turn_away(self, event: int, hung_up: bool) -> None:
         if not self.turned_away:
-            self._turned_away_since, self.turned_away_by = time.monotonic(), event
+            self._turned_away_since, self.turned_away_by, self.hung_up = time.monotonic(), event, hung_up
         elif event & REFUSED:
             self.turned_away_by = event  # it says more than that the connection ended, which may be heard first
+        self.hung_up = self.hung_up or hung_up
         self.turned_away += 1
         self._refused = bool(event & REFUSED)
 
@@ -321,13 +325,14 @@ def why_not(peer: PeerId, lane: ZmqLane, keys: Keys | None) -> tuple[str, str]:
     start = "peers of one run are started either all with keys or all without"
     # Else the handshake came to nothing. Whoever closes a connection at once may also reset it before we have read why.
     refused = bool(lane.turned_away_by & REFUSED)
-    silent = "is stopped, hangs, or is no peer of gossip"
-    look = f"look at its process, and at its log; {start}"
+    look = "look at its process, and at its log"
+    if not refused and not lane.hung_up:
+        return f"{where} takes connections and says nothing: it is stopped, hangs, or is no peer of gossip", look
     if keys is None:
         if refused:
             return f"{where} takes nobody without a key", start
-        return f"{where} takes connections and says nothing, or hangs up: it takes nobody without a key, {silent}", look
+        return f"{where} hangs up on us: it takes nobody without a key, or is no peer of gossip", start
     if lane.turned_away_by == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
         return f"{where} has no key", start
-    other = "it has no key, has another than its seed file says, lets nobody in"
-    return f"{where} ends every handshake, or says nothing: {other}, {silent}", look
+    other = "it has no key, has another than its seed file says, lets nobody in, or is no peer of gossip"
+    return f"{where} ends every handshake: {other}", f"{start}; {look}"

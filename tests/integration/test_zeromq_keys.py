@@ -435,4 +435,4 @@ def test_of_one_that_takes_connections_and_says_nothing_nobody_says_that_it_is_t
             one.close()
     assert "says nothing" in notices(one)[0]
     assert "it is stopped, hangs, or is no peer of gossip" in notices(one)[0]
-    assert "nobody without a key" not in notices(one)[0]
+    assert "key" not in notices(one)[0]
