@@ -1,0 +1,106 @@
+"""Newcomers behind a link that carries less than the rounds of the others, on hosts of their own: the others never wait."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from following import Following
+from hosts import MOVE_IN, Hosts, hosts, why_no_hosts
+
+pytestmark = [pytest.mark.timeout(240), pytest.mark.skipif(bool(why := why_no_hosts()), reason=why)]
+
+WAIT_S = 100.0
+NUMBERS, MBIT_S = 4_000_000, 50
+"""The result of a round travels for 2.6 s over the narrow link, the states of both newcomers for 5.2 s."""
+SCRIPT = (
+    MOVE_IN
+    + f"""
+import sys, time
+move_in(*(sys.argv[1:3] if int(os.environ["GOSSIP_PEER"]) < 2 else sys.argv[3:5]))
+import gossip
+peer = gossip.init()
+import torch
+torch.manual_seed(0)
+model = torch.nn.ParameterList([torch.nn.Parameter(torch.ones({NUMBERS}))])
+model, optimizer = peer.prepare(model, torch.optim.SGD(model.parameters(), lr=0.01))
+while not (peer.run_dir / "end").exists():
+    optimizer.zero_grad(set_to_none=False)
+    model[0].sum().backward()
+    time.sleep(0.3)
+    optimizer.step()
+peer.close()
+"""
+)
+
+
+class Run:
+    """Two peers on the first host, and two that join on the second."""
+
+    def __init__(self, folder: Path, pair: Hosts) -> None:
+        self.folder, self.out = folder, folder / "runs" / "out"
+        (folder / "train.py").write_text(SCRIPT)
+        self._pair = pair
+        self._places = [word for host in zip(pair.names, pair.addresses, strict=True) for word in host]
+        self._launchers: list[subprocess.Popen[bytes]] = []
+        self._launch("run", "-n", "2", "--room", "4", "--aggregator", "mean", "--round-timeout", "60", "--run-dir", "runs/out")
+        self.written = Following(self.out)
+
+    def join(self) -> None:
+        self._launch("join", "-n", "2", "out")
+
+    def _launch(self, command: str, *words: str) -> None:
+        # Warm peers have their node before the script can move in.
+        environment = {**os.environ, "GOSSIP_INSECURE": "true", "GOSSIP_WARM": "false"}
+        script = ["train.py", *self._places] if command == "run" else []
+        with (self.folder / "log").open("ab") as log:
+            inside = self._pair.inside(0 if command == "run" else 1)
+            started = [*inside, sys.executable, "-m", "gossip.launch.cli", command, "--quiet", *words, *script]
+            self._launchers.append(subprocess.Popen(started, cwd=self.folder, env=environment, stdout=log, stderr=log))
+
+    def wait_for(self, event: str, peers: set[int], count: int) -> None:
+        """Until there are so many of these events of each of the peers."""
+
+        def seen() -> bool:
+            rows = [row["peer"] for row in self.written.rows("events.jsonl", event)]
+            return all(rows.count(peer) >= count for peer in peers)
+
+        about = f"{count} times {event} of {sorted(peers)}"
+        self.written.until(seen, about, WAIT_S, self._launchers[0].pid, (self.folder / "log").read_text)
+
+    def ended_at(self, peer: int) -> list[float]:
+        """When each round of this peer ended, in its clock."""
+        return [row["t"] for row in self.written.rows("events.jsonl", "round") if row["peer"] == peer]
+
+    def close(self) -> None:
+        (self.out / "end").touch()
+        for launcher in self._launchers:
+            launcher.terminate()
+            launcher.wait(WAIT_S)
+        self.written.close()
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Run]:
+    with hosts(2) as pair:
+        pair.narrow(1, MBIT_S)
+        run = Run(tmp_path, pair)
+        yield run
+        run.close()
+
+
+def test_nobody_waits_for_newcomers_whose_link_carries_less_than_the_rounds(run: Run) -> None:
+    run.wait_for("round", {0, 1}, 10)
+    run.join()
+    run.wait_for("restored", {2, 3}, 1)
+    run.wait_for("round", {0, 1}, len(run.ended_at(0)) + 20)
+    ends = run.ended_at(0)
+    took = [after - before for before, after in itertools.pairwise(ends)]
+    assert max(took) < max(5.0, 6 * statistics.median(took)), took
+    assert run.written.rows("events.jsonl", "attempt") == []
