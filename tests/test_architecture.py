@@ -253,7 +253,7 @@ def test_no_test_is_skipped_where_a_package_is_missing() -> None:
         for line in path.read_text().splitlines()
         if skips.search(line)
     ]
-    hosts = ["disk", "hosts", "hosts_join", "ray_job", "slurm_job", "ssh_hosts", "ssh_third"]
+    hosts = ["disk", "hosts", "hosts_join", "narrow_link", "ray_job", "slurm_job", "ssh_hosts", "ssh_third"]
     near = ["hosts_command", "launch_run", "zeromq_peers"]
     assert found == [
         *(f"tests/fault/test_{name}.py" for name in hosts),
