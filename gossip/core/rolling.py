@@ -400,13 +400,16 @@ class RollingRounds:
         return effects
 
     def on_stood_still(self, still_s: float, now: float) -> list[Effect]:
-        """This peer was stopped for a while. What it served meanwhile the others have handed on, so it must not commit it."""
+        """This peer was stopped for a while. What it served meanwhile the others have handed on, so it must not commit it.
+        What it has spread before they may have taken, so it holds that."""
         if len(self.roster) == 1:
             return []  # there is nobody who could have
+        spread = None if self._made is None else self._made[0]
         self._serves_from = now + AFTER_STANDING_STILL_S
         effects: list[Effect] = []
         for shard in tuple(self._shards):
-            if self.mode == "active" and shard.commit is None and shard.server(shard.attempt) == self.local:
+            pending = shard.commit is None and shard is not spread
+            if self.mode == "active" and pending and shard.server(shard.attempt) == self.local:
                 effects += self._advance(shard, f"{self.local} stood still for {still_s:.1f} s", now)
         return effects
 

@@ -18,7 +18,7 @@ from gossip.world_faults import HangTrainer, Narrow, SlowNode, Trickle
 from .lots import Lots
 from .schedule import Schedule
 
-SHARE = 0.14
+SHARE = 0.3
 """Of the random schedules that are of no situation, and begin with everybody."""
 COMPUTE_S = (0.1, 0.2)
 ROUND_TIMEOUT_S = 10.0

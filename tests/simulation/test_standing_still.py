@@ -11,6 +11,7 @@ from gossip.core.timers import Timers
 from gossip.fault_kinds import Crash, Hang
 from gossip.sim.play import run
 from gossip.sim.schedule import Schedule
+from gossip.world_faults import SlowNode
 
 ALONE = Schedule(1, peers=1, active_s=6.0, duration_s=12.0, rule_s=0.0, faults=(Hang(0, None, at_s=3.0, for_s=1.5),))
 
@@ -44,6 +45,17 @@ def test_s15_a_lone_peer_that_hands_its_round_on_to_itself_for_ever_is_caught(mo
     violation = run(ALONE).violation
     assert violation is not None
     assert violation.invariant == "S15"
+
+
+def test_s10_who_stood_still_between_spreading_its_commit_and_holding_it_holds_it() -> None:
+    """The timer that holds it was the first event after, and by then the attempt had been handed on."""
+    faults = (Crash(1, at_s=1.0), SlowNode(0, 0.008, at_s=2.0, for_s=3.0), Hang(0, None, at_s=4.45, for_s=0.4))
+    timing = {"compute_s": (0.1, 0.2), "delay_s": (0.0002, 0.001), "probe_interval_s": 1.0, "start_timeout_s": 20.0}
+    timing |= {"active_s": 4.934, "duration_s": 4.934, "round_timeout_s": 3.0}
+    schedule = Schedule(925740, peers=2, rule_s=0.0, shards=(8,), faults=faults, **timing)
+    outcome = run(schedule)
+    assert outcome.violation is None, outcome.violation
+    assert outcome.rounds > 40
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from gossip.core.events import Confirm, Confirmed, Effect, Event
+from gossip.core.events import Confirm, Confirmed, Effect, Event, Restore
 from gossip.core.messages import PeerId
 from gossip.sim.toy_trainer import ToyTrainer
 
-from .base import Checker, Circumstances, peer_core
+from .base import Checker, Circumstances, Misled, peer_core
 from .rounds import rolling_of
 
 if TYPE_CHECKING:
@@ -18,32 +18,36 @@ if TYPE_CHECKING:
 
 class EndsAlike(Checker):
     """S9: all who are told before one round that others hold what they hold hold the same, where somebody may lie (f > 0) and
-    somebody could have told. In the end all who have asked are told so, when more than 2f run."""
+    somebody could have told. In the end all who have asked are told so, when more than 2f run that hold no liar's state."""
 
     invariant = "S9"
     events = (Confirm,)
-    effects = (Confirmed,)
+    effects = (Confirmed, Restore)
 
     def __init__(self, circumstances: Circumstances | None = None) -> None:
         super().__init__(circumstances)
         self._told: dict[int, tuple[bytes, PeerId]] = {}
         self.waiting: dict[PeerId, float] = {}  # who has asked, and since when
+        self._misled = Misled(self.circumstances)
 
     def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
         self.waiting.pop(peer, None)
+        self._misled.forget(peer)
 
     def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
         if isinstance(event, Confirm) and rolling_of(peer_core(swarm, peer)) is not None:
             self.waiting.setdefault(peer, swarm.now)
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+        if isinstance(effect, Restore):
+            self._misled.restores(swarm, peer)
         if not isinstance(effect, Confirmed):
             return
         since, core, trainer = self.waiting.pop(peer, None), peer_core(swarm, peer), swarm.hosts[peer].trainer
         if since is None or core is None or not core.settings.f:
             return
         running = sum(host.running for host in swarm.hosts.values())
-        enough = effect.agreed or running <= 2 * core.settings.f
+        enough = effect.agreed or self._alike(swarm) <= 2 * core.settings.f
         self.demand(enough, swarm, peer, f"it is told that its last state may be another than that of {running - 1} others")
         if not effect.agreed or not isinstance(trainer, ToyTrainer):
             return
@@ -62,8 +66,15 @@ class EndsAlike(Checker):
             where = swarm.hosts[peer].core.rounds.round_id
             self.demand(peer in came, swarm, peer, f"it has not come to its last round, and is in {where}")
         for peer, since in self.waiting.items():
-            running = swarm.hosts[peer].running
-            self.demand(not running, swarm, peer, f"it has asked at {since:.2f} s whether its last state is everybody's, in vain")
+            host, core = swarm.hosts[peer], peer_core(swarm, peer)
+            if self._misled.lying and core is not None and self._alike(swarm) <= 2 * core.settings.f:
+                continue  # too few are left who could have told it
+            text = f"it has asked at {since:.2f} s whether its last state is everybody's, in vain"
+            self.demand(not host.running, swarm, peer, text)
+
+    def _alike(self, swarm: Swarm[Any]) -> int:
+        """How many run that hold no liar's state."""
+        return sum(host.running and other not in self._misled for other, host in swarm.hosts.items())
 
 
 __all__ = ["EndsAlike"]

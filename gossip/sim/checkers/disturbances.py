@@ -60,7 +60,7 @@ class Disturbances(Onlooker):
         self.still_until.pop(peer, None)
 
     def on_resume(self, swarm: Swarm[Any], peer: PeerId) -> None:
-        if (still_s := _stands_s(swarm, peer)) > STILL_S:
+        if (still_s := stands_s(swarm, peer)) > STILL_S:
             self.still_until[peer], self.still_s[peer] = swarm.now, still_s
 
     def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
@@ -83,7 +83,7 @@ class Disturbances(Onlooker):
         if swarm.network.changed != self._changed:
             self._on_cuts(swarm)
         self._look(swarm)
-        if peer in self._cut or (swarm.hosts[peer].state == "paused" and _stands_s(swarm, peer) > STILL_S):
+        if peer in self._cut or (swarm.hosts[peer].state == "paused" and stands_s(swarm, peer) > STILL_S):
             return 0.0
         own = (self.still_until.get(peer, NEVER), self._cut_until.get(peer, NEVER), self.behind_until.get(peer, NEVER))
         ends = (*own, self.bad_network_until)
@@ -140,6 +140,6 @@ def _loses(model: LinkModel) -> bool:
     return model.delay_s[1] + late_s > LATE_S
 
 
-def _stands_s(swarm: Swarm[Any], peer: PeerId) -> float:
+def stands_s(swarm: Swarm[Any], peer: PeerId) -> float:
     """How long a process that is stopped, or goes on just now, has been standing still."""
     return (swarm.now_ns - swarm.hosts[peer].paused_at_ns) / NS

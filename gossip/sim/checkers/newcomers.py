@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gossip.core.ending import QUORUM_LOST
-from gossip.core.events import Coming, Committed, Effect, Event, Halt
+from gossip.core.events import Coming, Committed, Effect, Event, Halt, Report
 from gossip.core.messages import PeerId
 from gossip.core.quorum import quorum_of
 from gossip.core.rolling import BEHIND_MAX, BEHIND_S
@@ -59,10 +59,11 @@ class WaitsForThoseWhoCome(Checker):
 
     invariant = "L10"
     events = (Coming,)
-    effects = (Halt,)
+    effects = (Halt, Report)
 
     def __init__(self, circumstances: Circumstances | None = None) -> None:
         super().__init__(circumstances)
+        self._waits_for: dict[PeerId, tuple[PeerId, ...]] = {}  # the roster that each lacks a quorum of
         self._crashed_at = float("-inf")
         self._coming: dict[PeerId, set[PeerId]] = {}  # by whom each was told of
 
@@ -76,6 +77,11 @@ class WaitsForThoseWhoCome(Checker):
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
         core = peer_core(swarm, peer)
         rounds = rolling_of(core)
+        if isinstance(effect, Report) and core is not None and rounds is not None:
+            if effect.event == "paused":
+                self._waits_for[peer] = tuple(rounds.roster)
+            elif effect.event == "resumed" and any(map(core.membership.has_ended, self._waits_for.pop(peer, ()))):
+                self.judged += 1  # it has waited for them, and might have given up
         if not isinstance(effect, Halt) or effect.exit_code != QUORUM_LOST or core is None or rounds is None:
             return
         left = [p for p in rounds.roster if not core.membership.has_ended(p)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -24,12 +25,13 @@ from gossip.core.shard import ShardRound
 from gossip.core.transfers import BUSY_S
 
 from .base import Checker, Circumstances, peer_core
-from .disturbances import NEVER, STILL_S, Disturbances
+from .disturbances import NEVER, STILL_S, Disturbances, stands_s
 from .rounds import rolling_of, rule_has_enough
 
 if TYPE_CHECKING:
     from gossip.sim.driver import Swarm
 
+PAUSES_KNOWN = 32
 AT_ONCE_S = 0.5  # for some round trips and the rule; half of the shortest round timeout
 QUIET_S = 1.0  # views have settled when nothing has happened for so long
 ASKED_WITHIN_S = 1.0  # by one that was told that it is behind; it waits for a fiftieth of that
@@ -136,6 +138,10 @@ class OverWhenAllIsThere(Checker):
         self._calm = False
         self._changed_at = NEVER
         self._lives_at = NEVER  # somebody was started or died
+        self._paused: deque[tuple[float, float]] = deque(maxlen=PAUSES_KNOWN)  # when each pause ended, and how long it was
+
+    def on_resume(self, swarm: Swarm[Any], peer: PeerId) -> None:
+        self._paused.append((swarm.now, stands_s(swarm, peer)))
 
     def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
         self._offers.pop(peer, None)
@@ -185,7 +191,8 @@ class OverWhenAllIsThere(Checker):
         text = (
             f"round {round_id} was over {waited_s:.2f} s after the last update of {list(roster)} was there, with nobody missing"
         )
-        self.demand(waited_s <= AT_ONCE_S + swarm.travel_s, swarm, peer, text)
+        paused_s = sum(for_s for until, for_s in self._paused if until >= last.at)  # too short to be a disturbance
+        self.demand(waited_s <= AT_ONCE_S + paused_s + swarm.travel_s, swarm, peer, text)
 
     def _is_settled(self, swarm: Swarm[Any], roster: tuple[PeerId, ...]) -> bool:
         """Whether everybody runs, undisturbed, reaches a quorum, and skips exactly those whom it does not reach."""
@@ -311,8 +318,9 @@ class AsksForWhatItLacks(Checker):
             self._told_at.pop(peer, None)
             return
         told_at = self._told_at.setdefault(peer, swarm.now)
-        if swarm.now - core._handled_at > STILL_S or _is_sent_payloads(swarm, peer):
-            self._told_at[peer] = swarm.now  # it stood still, or what it lacks may be on its way
+        waits = core._recover_at is not None and swarm.now < core._recover_at
+        if waits or swarm.now - core._handled_at > STILL_S or _is_sent_payloads(swarm, peer):
+            self._told_at[peer] = swarm.now  # it could not keep up and says so, stood still, or what it lacks may be on its way
         else:
             waited_s = swarm.now - told_at
             text = (
