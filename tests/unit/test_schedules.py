@@ -165,7 +165,7 @@ def test_a_tenth_of_the_schedules_begin_without_somebody_and_those_who_are_there
 
 def test_in_some_schedules_one_dies_hangs_or_is_cut_off_while_all_are_to_begin_with_its_weights() -> None:
     made = [schedule for schedule in MANY if schedule.apart and not schedule.min_peers]
-    assert 0.01 < len(made) / len(MANY) < 0.04
+    assert 0.005 < len(made) / len(MANY) < 0.03
     first = [[fault for fault in schedule.faults if (getattr(fault, "at_s", None) or BEGIN_S) <= FIRST_S[1]] for schedule in made]
     kinds = {type(fault) for (fault,) in first}
     assert kinds <= {Crash, Restart, KillTrainer, Hang, Partition}
@@ -177,7 +177,7 @@ def test_in_some_schedules_one_dies_hangs_or_is_cut_off_while_all_are_to_begin_w
 
 def test_in_some_schedules_those_who_are_left_are_no_majority_without_the_server_that_lies() -> None:
     made = [schedule for schedule in MANY if schedule.duration_s == BRIEF_S[1]]
-    assert 0.5 * STANDING < len(made) / len(MANY) < STANDING
+    assert 0.5 * STANDING < len(made) / len(MANY) < 1.3 * STANDING
     for schedule in made:
         away = {
             f.peer for f in schedule.faults if isinstance(f, Crash | Restart) or (isinstance(f, HangTrainer) and f.for_s > 1.0)
