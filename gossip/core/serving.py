@@ -179,7 +179,7 @@ class Server:
         """Whether somebody on whom this round depends is being sent payloads, as fast as can be asked: then it is not for lack of
         will that a result is not here. Nothing moves for ever."""
         bound = now - shard.given_at <= MOVING_FACTOR * self.deadline.cap_s
-        return bound and any(self.moving.is_busy(peer, now) for peer in self.roster if not self.punctuality.is_slow(peer))
+        return bound and any(self.moving.is_busy(peer, now) for peer in self.roster if not self.punctuality.is_missed(peer))
 
     def more_time(self, shard: ShardRound, now: float) -> list[Effect]:
         """The time of the server of our attempt is over. It gets more as long as something moves."""
@@ -249,12 +249,8 @@ class Server:
         """Whether somebody whom we wait for sends, so that its update will be in time, or still receives what comes before. The
         update may wait behind another payload."""
         until = shard.first_at + MOVING_FACTOR * self.deadline.cap_s
-        punctual, moving = self.punctuality, self.moving
-        return now < until and any(
-            (not punctual.is_missed(peer) and moving.is_sending(peer, until, now))
-            or (not punctual.is_slow(peer) and moving.is_busy(peer, now))
-            for peer in missing
-        )
+        moving, awaited = self.moving, [peer for peer in missing if not self.punctuality.is_missed(peer)]
+        return now < until and any(moving.is_sending(peer, until, now) or moving.is_busy(peer, now) for peer in awaited)
 
     def _patience_s(self, shard: ShardRound, expected: int, missing: Sequence[PeerId]) -> float:
         """How long after the first update the last one may come; longer while the rule has too few to work with."""

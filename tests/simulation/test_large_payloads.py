@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import pytest
 
 from gossip.core.punctuality import Punctuality
 from gossip.core.serving import Server
+from gossip.sim import play
+from gossip.sim.network import LinkModel, Network
 from gossip.sim.play import run
 from gossip.sim.schedule import Schedule
 
@@ -62,3 +65,24 @@ def test_l8_giving_up_a_server_that_collects_is_caught(monkeypatch: pytest.Monke
     violation = run(replace(LARGE, peers=4, bytes_per_s=6.0)).violation
     assert violation is not None
     assert violation.invariant == "L8"
+
+
+@pytest.mark.parametrize("bytes_per_s", [100.0, 12.0])
+@pytest.mark.parametrize("peers", [3, 4, 6, 7])
+def test_nor_where_some_of_the_peers_are_behind_a_slow_link(
+    monkeypatch: pytest.MonkeyPatch, peers: int, bytes_per_s: float
+) -> None:
+    """Seen from each side the other is late as a rule."""
+
+    def two_hosts(default: LinkModel) -> Network:
+        network = Network(default)
+        near = range(peers // 2)
+        between = [link for link in itertools.permutations(range(peers), 2) if (link[0] in near) != (link[1] in near)]
+        network.shape(between, bytes_per_s=bytes_per_s)
+        return network
+
+    monkeypatch.setattr(play, "Network", two_hosts)
+    schedule = replace(LARGE, peers=peers, shards=(8,) * peers, active_s=200.0, duration_s=200.0)
+    outcome = run(schedule)
+    assert outcome.violation is None, outcome.violation
+    assert outcome.judged["L8"] > 0
