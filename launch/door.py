@@ -138,7 +138,9 @@ class Door:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         question = says.Push(self._config.run_id, entry, tuple(self.keeper.entries.values()), ())
-        goodbyes = [self._ask(other.address, question) for other in self.neighbours.all.values() if other.answered]
+        # Whoever was visited a moment ago may know of this door, though its answer is still on the way.
+        others = [other for other in self.neighbours.all.values() if other.answered or not other.tries]
+        goodbyes = [self._ask(other.address, question) for other in others]
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(asyncio.gather(*goodbyes, return_exceptions=True), self.goodbye_s)
         await self._proxy.close()
