@@ -67,10 +67,16 @@ class Punctuality:
         return self._missed.get(peer, 0) >= MISSES
 
     def is_slow(self, peer: PeerId) -> bool:
-        """Whether it is late as a rule: later than is usual among all."""
-        lags = self._lags.get(peer)
-        late = lags is not None and len(lags) >= LAGS_ENOUGH and lags.median() > self._deadline.grace_s()
+        """Whether it is late as a rule: later than is usual among all, and others are not. Of two peers none is: what is usual
+        is what the other one takes."""
+        others = (lags for other, lags in self._lags.items() if other != peer)
+        late = self._is_late(self._lags.get(peer)) and any(
+            len(lags) >= LAGS_ENOUGH and not self._is_late(lags) for lags in others
+        )
         return late or self.is_missed(peer)
+
+    def _is_late(self, lags: RecentMedian | None) -> bool:
+        return lags is not None and len(lags) >= LAGS_ENOUGH and lags.median() > self._deadline.grace_s()
 
     def patience_s(self, missing: Iterable[PeerId]) -> float:
         """How long after the first update those who are ``missing`` may come."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,7 @@ from checked_swarm import checked_swarm, tamper
 from test_checkers_gossip import caught, each, watched
 
 from gossip.core.dissemination import retransmit_limit
-from gossip.core.events import Effect, Event, LinkUp, Received, Send, TimerFired
+from gossip.core.events import Effect, Event, LinkUp, Received, Restore, Send, TimerFired
 from gossip.core.messages import (
     Ack,
     Commit,
@@ -134,6 +135,26 @@ def test_s15_who_says_something_with_every_event_is_caught(message: Message) -> 
     swarm, _ = watched(SpeaksInMeasure, topology="rolling")
     tamper(swarm, 0, lambda event, effects: [*effects, *[Send(1, message)] * 3])
     assert f"times a {type(message).__name__} in a second" in caught(swarm)
+
+
+@pytest.mark.parametrize("two_faced", [(), (4,)])
+def test_a_state_for_each_result_that_was_told_differently_is_no_flood(two_faced: tuple[int, ...]) -> None:
+    """Seed 941311: a server that tells two results in each of its turns, and one of five that needs four states in a second."""
+    checker = SpeaksInMeasure(Circumstances.of(two_faced, two_faced=two_faced))
+    swarm = checked_swarm(Panel([checker]), n=5, topology="rolling")
+    swarm.run_for(1.0)
+    asks = [Send(peer, StateRequest(b"lineage!", 3, 0, "state")) for peer in (1, 2, 3, 4)]
+    recovered = [*asks, Restore(3, b"state")]
+
+    def recover(times: int, effects: list[Effect]) -> None:
+        for _ in range(times):
+            for effect in effects:
+                checker.on_effect(swarm, 0, effect)
+
+    with pytest.raises(Violation, match=r"more than \d+ times a StateRequest in a second") if not two_faced else nullcontext():
+        recover(40, recovered)
+    with pytest.raises(Violation, match=r"more than \d+ times a StateRequest in a second"):
+        recover(40, asks)  # and is given none
 
 
 def break_again_and_again(swarm: Swarm[Peer], a: int, b: int) -> None:

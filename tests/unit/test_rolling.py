@@ -542,6 +542,21 @@ def test_the_lag_of_one_that_comes_after_the_end_teaches_the_grace() -> None:
     assert punctuality.patience_s(()) > 2.0
 
 
+@pytest.mark.parametrize(("others", "slow"), [((), False), ((2,), True)])
+def test_who_takes_a_little_longer_than_it_used_to_is_slow_only_beside_others_that_do_not(
+    others: tuple[int, ...], slow: bool
+) -> None:
+    """A link gives the same time each time, to a fraction of a millisecond, and a busy processor a little more for a while."""
+    punctuality = Punctuality(Deadline(4.0, 0.001, 10.0))
+    update = Update(LINEAGE, 0, 0, 0, b"", 4, None)
+    for round_id in range(60):
+        now = 0.016 if round_id < 52 else 0.019
+        for peer in (1, *others):
+            punctuality.came(peer, replace(update, round_id=round_id), 0.0, now if peer == 1 else 0.016)
+    assert punctuality.is_slow(1) is slow
+    assert punctuality.patience_s([1]) == pytest.approx(0.016 if slow else PATIENCE_S)
+
+
 def test_one_that_is_in_time_now_and_then_holds_up_the_others_seldom() -> None:
     punctuality = Punctuality(Deadline(4.0, 0.05, 10.0))
     held_up = 0

@@ -8,7 +8,7 @@ from math import ceil
 from typing import TYPE_CHECKING, Any
 
 from gossip.core.dissemination import retransmit_limit
-from gossip.core.events import Effect, LinkUp, Received, Send, TimerFired
+from gossip.core.events import Effect, LinkUp, Received, Restore, Send, TimerFired
 from gossip.core.membership import STRAY_EVERY, Membership
 from gossip.core.messages import (
     CommitRequest,
@@ -78,7 +78,7 @@ class SpeaksInMeasure(Checker):
     """S15: in no second does a peer say more than twice what the protocol needs, of each kind of message that is no answer."""
 
     invariant = "S15"
-    effects = (Ping, PingRequest, Gossip, PushPull, Hello, CommitRequest, StateRequest, Nack)
+    effects = (Ping, PingRequest, Gossip, PushPull, Hello, CommitRequest, StateRequest, Nack, Restore)
 
     def __init__(self, circumstances: Circumstances | None = None) -> None:
         super().__init__(circumstances)
@@ -101,6 +101,8 @@ class SpeaksInMeasure(Checker):
         self._most.clear()
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+        if type(effect) is Restore and self.circumstances.two_faced:
+            self._said[peer].pop((StateRequest, -1), None)  # each result that a server tells differently costs another state
         if type(effect) is not Send:
             return
         kind, now = type(effect.message), swarm.now
