@@ -52,7 +52,7 @@ peer.close()
 """
 )
 BUSY = "while True: sum(range(10000))"
-COUNTED = ("late", "attempt", "suspected", "dead", "restored", "fork", "notice")
+COUNTED = ("late", "attempt", "suspect", "dead", "suspected", "restored", "fork", "notice")
 
 
 @contextmanager
