@@ -67,8 +67,8 @@ class Punctuality:
         return self._missed.get(peer, 0) >= MISSES
 
     def is_slow(self, peer: PeerId) -> bool:
-        """Whether it is late as a rule: later than is usual among all, and others are not. Of two peers none is: what is usual
-        is what the other one takes."""
+        """Whether it is late as a rule: later than is usual among all, while another is not; or missed in the last
+        rounds. Lags alone make neither of two peers slow: there is nobody to compare with."""
         others = (lags for other, lags in self._lags.items() if other != peer)
         late = self._is_late(self._lags.get(peer)) and any(
             len(lags) >= LAGS_ENOUGH and not self._is_late(lags) for lags in others
