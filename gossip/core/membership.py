@@ -352,8 +352,13 @@ class Membership:
 
     def sends(self, peer: PeerId, now: float) -> None:
         """A large payload of this peer is on its way here, and some of it has just come."""
+        self.note_load(now)
         if (member := self.view.members.get(peer)) is not None:
             member.sending_at = now
+
+    def note_load(self, now: float) -> None:
+        """Large payloads move, here or elsewhere: answers may wait behind them."""
+        self.prober.loaded_at = now
 
     def on_clock_jump(self, late_s: float, now: float) -> list[Effect]:
         """This process stood still: nobody may be accused for that time, and others may have declared us dead."""

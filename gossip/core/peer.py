@@ -86,6 +86,8 @@ from .settings import CoreSettings
 from .timers import Timers
 
 STOOD_STILL_S = 0.25  # longer than a node is ever idle, and less than it takes until others find it silent and go on without it
+LOADED_STILL_S = 1.0
+"""The same while large payloads move: copying, hashing and summing them takes longer, and the others' patience is longer too."""
 
 FELL_BEHIND_S, FELL_BEHIND_MAX_S = 0.5, 5.0
 """Before one that could not keep up twice takes over another state; twice as long each time."""
@@ -157,9 +159,10 @@ class Peer:
         self.timers.firing = fires = event.token if kind is TimerFired else None  # type: ignore[union-attr]
         effects = rolling.hold_made(now, fires) if rolling is not None else []
         # Silence alone is no sign of that: a peer with nothing to do has none either. An overdue timer is, also without silence.
-        look = self.phase == "running" and (still_s > self._tolerance_s or kind is Aggregated or kind is TimerFired)
+        tolerance_s = LOADED_STILL_S if self.membership.prober.is_loaded(now) else self._tolerance_s
+        look = self.phase == "running" and (still_s > tolerance_s or kind is Aggregated or kind is TimerFired)
         late_s = self.timers.overdue_s(now, self._accounted_at) if look else 0.0
-        if late_s > self._tolerance_s or (still_s > self._tolerance_s and late_s > self._tolerance_s / 2):
+        if late_s > tolerance_s or (still_s > tolerance_s and late_s > tolerance_s / 2):
             # Once for each time: the timers that are late fire one by one, and what the node answers at once comes before them.
             self._accounted_at = now
             effects += self.rounds.on_stood_still(max(still_s, late_s), now)

@@ -216,6 +216,8 @@ class RollingRounds:
             self.server.moving.came(event, now)
         if isinstance(message, Receiving):
             self.server.moving.told(sender, message.received, now)
+            if self.server.moving.is_busy(sender, now):
+                self.view.note_load(now)
             return []
         heard = self._heard(sender, message.round_id, isinstance(message, Update), now)
         return heard + self._on_heard(event, now) if heard else self._on_heard(event, now)
@@ -484,6 +486,8 @@ class RollingRounds:
         if (server := shard.server(shard.attempt)) == self.local:
             return effects + self._on_update(self.local, shard, update, payload, now)
         effects.append(Send(server, update, payload))
+        if payload is not None and self.server.moving.may_take_time:
+            self.view.note_load(now)
         return effects
 
     def _advance(self, shard: ShardRound, reason: str, now: float) -> list[Effect]:

@@ -105,6 +105,7 @@ class Moving:
     def __init__(self) -> None:
         self.total = 0
         self.takes_time = False
+        self._came = False
         self.fair_bytes_per_s = 0.0
         self._usual = Usual()
         self._last: dict[PeerId, tuple[Message, Transfer]] = {}  # a peer sends us one after the other
@@ -127,6 +128,7 @@ class Moving:
         """A payload is complete. Of the next one nothing may be known yet."""
         if event.payload is None:
             return
+        self._came = True
         _, known = self._last.pop(event.sender, (None, None))
         self.total += event.payload.nbytes - (known.received if known is not None else 0)
         if known is not None:
@@ -135,6 +137,11 @@ class Moving:
             self._usual.took(event.sender, AT_ONCE_S)
         if known is not None:
             self._came_at[event.sender] = now  # a small one says nothing of what is behind it
+
+    @property
+    def may_take_time(self) -> bool:
+        """Whether what we send now may be on its way for a while: until one has come, nothing is known of that."""
+        return self.takes_time or not self._came
 
     def is_sending(self, peer: PeerId, until: float, now: float) -> bool:
         """Whether a large payload of this peer will be complete by ``until``, or was a moment ago."""

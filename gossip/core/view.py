@@ -31,5 +31,8 @@ class View(Protocol):
     def speaks_on(self, peer: PeerId, now: float) -> bool:
         """Whether a peer that is said to have left is there all the same."""
 
+    def note_load(self, now: float) -> None:
+        """Large payloads move, here or elsewhere: answers may wait behind them."""
+
     def met(self) -> Iterable[PeerId]:
         """Whoever is known to be there, or to have been."""

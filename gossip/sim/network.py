@@ -31,6 +31,7 @@ class LinkModel:
     corrupt_payload: float = 0.0  # one bit of the payload flips; the transport's checksum finds it
     reset: float = 0.0  # the connection breaks: all that is on its way is lost, both ends see it, it is opened again
     bytes_per_s: float | None = None  # of the bulk lane; None: payloads take no longer than anything else
+    queue_s: float = 0.0  # while payloads move, other messages take up to so much longer: queues, and segments sent again
     queue_bytes: float | None = None  # a payload that finds more than this waiting is dropped: the high-water mark
     slowed: bool = False  # ``bytes_per_s`` is a fault: what is on its way when that ends gets through at once
     disturbs: bool = field(init=False, repr=False, compare=False)
@@ -56,6 +57,7 @@ class Network:
     reconnect_s: float = 0.1
     models: dict[Link, LinkModel] = field(default_factory=dict)
     cuts: dict[Link, bool] = field(default_factory=dict)  # an ordered set
+    loaded_until_ns: int = 0  # payloads are on their way until then, on links that have a ``queue_s``
     changed: int = 0  # counts changes of ``cuts``, so that the swarm notices them
 
     def model(self, link: Link) -> LinkModel:

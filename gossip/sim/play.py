@@ -336,7 +336,8 @@ def make_swarm(schedule: Schedule, nemesis: Nemesis) -> Swarm[Peer]:
             piece_bytes=schedule.piece_bytes,
         )
 
-    network = Network(LinkModel(delay_s=schedule.delay_s, bytes_per_s=schedule.bytes_per_s or None))
+    link = LinkModel(schedule.delay_s, bytes_per_s=schedule.bytes_per_s or None, queue_s=schedule.queue_s)
+    network = Network(link)
     swarm = Swarm(
         make_core,
         schedule.peers,

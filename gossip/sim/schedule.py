@@ -48,6 +48,7 @@ class Schedule:
         prepare_s: Time that the trainer of one who is started again takes until it has a model; its node is there at once.
         server_weights: How often peers serve, as in the settings of a run: ``0:4,2:2``.
         bytes_per_s: What each link carries of payloads, each way; 0: they take no time. A number of the toy model has 4 bytes.
+        queue_s: While payloads move, other messages take up to so much longer: links share their cables.
         copies_per_s: Bytes of payloads that a node takes in in a second, one after the other; 0: they take no time.
         joins_s: When newcomers are started, whose ids come behind those of ``peers``: each finds the others by way of the folder
             of addresses.
@@ -81,6 +82,7 @@ class Schedule:
     piece_bytes: int = PIECE_BYTES
     server_weights: str = ""
     bytes_per_s: float = 0.0
+    queue_s: float = 0.0
     copies_per_s: float = 0.0
     joins_s: tuple[float, ...] = ()
     told: bool = False

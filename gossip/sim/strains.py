@@ -21,6 +21,10 @@ from .schedule import Schedule
 SHARE = 0.3
 """Of the random schedules that are of no situation, and begin with everybody."""
 COMPUTE_S = (0.1, 0.2)
+QUEUE_S = 0.6
+"""A queue of 0.1 s, and a segment that is sent again after 0.2 s or after 0.4 s more."""
+QUEUED_BELOW = 5.0
+"""Payloads a second: those that are there sooner fill no queue for so long."""
 ROUND_TIMEOUT_S = 10.0
 """Large payloads want a longer one: so do those who train large models."""
 
@@ -78,6 +82,7 @@ def _large(lots: Lots, drawn: Schedule) -> Schedule:
     nbytes = 4.0 * max(drawn.shards)
     link, copies = lots.long(0.2, 40.0), lots.long(0.5, 60.0)  # payloads a second
     which = lots.random.choice(("link", "copies", "both"))
+    queue_s = lots.random.choice((0.0, QUEUE_S))
     return replace(
         drawn,
         compute_s=lots.random.choice((COMPUTE_S, drawn.compute_s)),
@@ -85,6 +90,7 @@ def _large(lots: Lots, drawn: Schedule) -> Schedule:
         round_timeout_s=ROUND_TIMEOUT_S,
         start_timeout_s=60.0,
         bytes_per_s=0.0 if which == "copies" else round(link * nbytes, 1),
+        queue_s=queue_s if which != "copies" and link < QUEUED_BELOW else 0.0,
         copies_per_s=0.0 if which == "link" else round(copies * drawn.peers * nbytes, 1),
     )
 

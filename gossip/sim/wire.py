@@ -120,10 +120,14 @@ class Wire:
                 note("queued", sender, to, said)
             begins_ns = max(leaves_ns, lane.free_at_ns)
             leaves_ns = lane.free_at_ns = begins_ns + to_ns(payload.nbytes / model.bytes_per_s)
+            if model.queue_s:
+                network.loaded_until_ns = max(network.loaded_until_ns, leaves_ns)
             if leaves_ns - begins_ns > TOLD_EVERY_NS and type(said) is Envelope:
                 life = (lane.to_incarnation, lane.breaks, lane.let_go)
                 under_way = _UnderWay(said, payload.nbytes, begins_ns, leaves_ns, lane, life)
                 swarm.at_ns(begins_ns + TOLD_EVERY_NS, self._tell, under_way, to)
+        elif model.queue_s and swarm.now_ns < network.loaded_until_ns:
+            delay_s += _chance(lot, 12) * model.queue_s
         if delay_s > network.default.delay_s[1]:
             note("delayed", sender, to, said)
         if fate.spiked:

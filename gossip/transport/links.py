@@ -19,7 +19,7 @@ from gossip.core.messages import PeerId
 from .chunks import CHUNK_BYTES, Outgoing, bytes_of, new_transfer
 from .curve import KeyPair, Keys, as_client
 from .guard import GREETING
-from .sockets import allow_ipv6, new_socket
+from .sockets import allow_ipv6, is_far, new_socket
 from .unix import UnixLane, name_of
 
 QUEUE_PAYLOADS = 64  # bulk messages that wait for one peer
@@ -59,7 +59,7 @@ class ZmqLane:
         self._refused = self._owes_greeting = False
         self.spoken_to = False  # the other side spoke on this connection, which is ours to speak on: it ended for that
         self._greets = keys is not None
-        self.socket = new_socket(context, zmq.DEALER, bulk=bulk)
+        self.socket = new_socket(context, zmq.DEALER, bulk=bulk, far=is_far(address))
         if keys is not None:
             as_client(self.socket, *keys)
         self.room_fd: int = self.socket.FD

@@ -39,23 +39,34 @@ _BOTH_LANES: dict[zmq.SocketOption, int] = {
 # come (``links.ZmqLane`` hangs up on who speaks there). On the bulk lane, whose queues must be short, nobody sends heartbeats; a
 # peer that does so all the same, on purpose, can still abort us.
 #
-# A stopped process or a cut link shows there within 300..400 ms (default: never). What is said about the one lane counts for
-# both. TCP_MAXRT counts the time that a full reader takes nothing, too.
+# A stopped process or a cut link shows there within 300..400 ms on one host (default: never). Between hosts a heartbeat may be
+# lost behind payloads: TCP sends it again after 0.2 s, then after 0.4 s more, and queues on the way add theirs. There the failure
+# detector, which knows whether payloads are moving, is sooner. What is said about the one lane counts for both. TCP_MAXRT counts
+# the time that a full reader takes nothing, too.
 _HEARTBEAT = {zmq.HEARTBEAT_IVL: 100, zmq.HEARTBEAT_TIMEOUT: 300, zmq.HEARTBEAT_TTL: 300}
+_HEARTBEAT_FAR = {zmq.HEARTBEAT_IVL: 250, zmq.HEARTBEAT_TIMEOUT: 2000, zmq.HEARTBEAT_TTL: 2000}
 _OUTBOUND = {zmq.MAXMSGSIZE: HANDSHAKE_BYTES_MAX, zmq.RCVHWM: 0}
-_CONTROL_OUT = _OUTBOUND | _HEARTBEAT | {zmq.SNDHWM: 256, zmq.TCP_MAXRT: 5000}
+_CONTROL_OUT = _OUTBOUND | {zmq.SNDHWM: 256, zmq.TCP_MAXRT: 5000}
 _CONTROL_IN = {zmq.MAXMSGSIZE: HEADER_BYTES_MAX, zmq.RCVHWM: 0, zmq.TCP_MAXRT: 5000}
 # Marks count whole messages, here of one chunk: a reader that sleeps costs 4 MiB, not 1 GiB.
-_BULK_OUT = _OUTBOUND | {zmq.SNDHWM: 4, zmq.TCP_MAXRT: 30_000}
+# A connection has at most this under way: many of them over one link fill its queue less, so that less is dropped there and
+# control messages wait less. Over a round trip of 20 ms it carries 200 Mbit/s, and a peer has a connection to each other one.
+_BULK_SEND_BYTES = 512 * 1024
+_BULK_OUT = _OUTBOUND | {zmq.SNDBUF: _BULK_SEND_BYTES, zmq.SNDHWM: 4, zmq.TCP_MAXRT: 30_000}
 _BULK_BYTES_MAX = max(CHUNK_BYTES, HEADER_BYTES_MAX + FIRST.size) + 1024
 _BULK_IN = {zmq.MAXMSGSIZE: _BULK_BYTES_MAX, zmq.RCVHWM: 4, zmq.TCP_MAXRT: 30_000}
 
 
-def new_socket(context: zmq.Context[zmq.Socket[bytes]], kind: int, *, bulk: bool) -> zmq.Socket[bytes]:
-    """``kind`` is ROUTER, to be bound, or DEALER, to be connected. No routing id is ever set: libzmq draws them."""
+def new_socket(context: zmq.Context[zmq.Socket[bytes]], kind: int, *, bulk: bool, far: bool = False) -> zmq.Socket[bytes]:
+    """``kind`` is ROUTER, to be bound, or DEALER, to be connected, to another host if ``far``.
+
+    No routing id is ever set: libzmq draws them.
+    """
     socket = context.socket(kind)
     inbound = kind == zmq.ROUTER
     own = (_BULK_IN if inbound else _BULK_OUT) if bulk else (_CONTROL_IN if inbound else _CONTROL_OUT)
+    if not (inbound or bulk):
+        own = own | (_HEARTBEAT_FAR if far else _HEARTBEAT)
     for option, value in (_BOTH_LANES | own).items():
         socket.set(option, value)
     if inbound:
@@ -64,6 +75,12 @@ def new_socket(context: zmq.Context[zmq.Socket[bytes]], kind: int, *, bulk: bool
     else:
         socket.set(zmq.IMMEDIATE, 1)  # else messages wait for dead peers and arrive a round late
     return socket
+
+
+def is_far(address: str) -> bool:
+    """Whether the address of a lane may lead to another host."""
+    match = _ENDPOINT.fullmatch(address)
+    return match is not None and not is_loopback(match[1].strip("[]"))
 
 
 def endpoint(address: str, anywhere: bool = False) -> bool:

@@ -168,8 +168,8 @@ class _Rules(Observer):
 
 def test_a_rule_takes_its_time_and_a_server_may_move_on_meanwhile() -> None:
     rules = _Rules()
-    hangs = tuple(Hang(peer, None, 0.3, round(1.0 + 0.4 * number, 1)) for number, peer in enumerate((0, 1, 2, 3, 0, 1, 2)))
-    outcome = run(replace(WORLD, rule_s=0.15, faults=hangs), [rules])
+    hangs = tuple(Hang(peer, None, 0.3, round(4.0 + 0.4 * number, 1)) for number, peer in enumerate((0, 1, 2, 3, 0, 1, 2)))
+    outcome = run(replace(WORLD, rule_s=0.15, faults=hangs, active_s=7.0, duration_s=7.0), [rules])
     assert outcome.violation is None, outcome.violation
     assert min(rules.took_s) == pytest.approx(0.15)
     assert rules.too_late > 0

@@ -27,6 +27,9 @@ class Here:
     def speaks_on(self, peer: PeerId, now: float) -> bool:
         return False
 
+    def note_load(self, now: float) -> None:
+        pass
+
     def has_ended(self, peer: PeerId) -> bool:
         return False
 

@@ -28,6 +28,9 @@ class AllHere:
     def speaks_on(self, peer: int, now: float) -> bool:
         return False
 
+    def note_load(self, now: float) -> None:
+        pass
+
     def has_ended(self, peer: int) -> bool:
         return False
 

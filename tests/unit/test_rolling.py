@@ -55,6 +55,9 @@ class SkippedByHand:
     def speaks_on(self, peer: int, now: float) -> bool:
         return False
 
+    def note_load(self, now: float) -> None:
+        pass
+
     def has_ended(self, peer: int) -> bool:
         return False
 
