@@ -9,7 +9,7 @@ from gossip.core.events import Effect, Event
 from gossip.core.messages import PeerId
 from gossip.core.peer import Peer
 from gossip.core.pieces import PIECE_BYTES
-from gossip.core.settings import CoreSettings, RoundSettings, TrustSettings
+from gossip.core.settings import CoreSettings, MembershipSettings, RoundSettings, TrustSettings
 from gossip.sim.driver import Swarm, address
 from gossip.sim.observer import Observer
 from gossip.sim.toy_trainer import Reducer, ToyTrainer, weighted_mean
@@ -28,11 +28,22 @@ def checked_swarm(
     reducer: Reducer = weighted_mean,
     sizes: tuple[int, ...] = (8,),
     piece_bytes: int = PIECE_BYTES,
+    probe_interval_s: float = 0.2,
 ) -> Swarm[Peer]:
     """``reducer`` is the rule, which bears ``f`` liars; quarantine lasts 12 rounds."""
     rounds = RoundSettings(round_timeout_s=2.0, drain_timeout_s=1.0)
     trust = TrustSettings(quarantine_rounds=12, parole_rounds=8)
-    settings = CoreSettings(b"run-id!!", b"lineage!", seed=seed, peers=tuple(range(n)), f=f, rounds=rounds, trust=trust)
+    membership = MembershipSettings(probe_interval_s=probe_interval_s)
+    settings = CoreSettings(
+        b"run-id!!",
+        b"lineage!",
+        seed=seed,
+        peers=tuple(range(n)),
+        f=f,
+        rounds=rounds,
+        trust=trust,
+        membership=membership,
+    )
     plan, seeds = load(topology), {peer: address(peer, 0) for peer in range(n)}
 
     def make_core(peer: PeerId, incarnation: int) -> Peer:

@@ -13,7 +13,7 @@ from checked_swarm import checked_swarm, disturb, tamper
 from gossip.core import events
 from gossip.core.events import Aggregate, Apply, Committed, Contributed, Effect, Event, Received, Restore, Send
 from gossip.core.members import REFUTATIONS
-from gossip.core.messages import Commit, CommitRequest, Contribution, Gossip, NotMe, Ping, Query, Rumour, Update
+from gossip.core.messages import Commit, CommitRequest, Contribution, Gossip, NotMe, PeerId, Ping, Query, Rumour, Update
 from gossip.core.peer import Peer
 from gossip.core.rolling import RollingRounds
 from gossip.fault_kinds import Crash
@@ -28,6 +28,7 @@ from gossip.sim.observer import Observer
 from gossip.sim.play import run
 from gossip.sim.schedule import Schedule
 from gossip.sim.toy_trainer import OWN_BYTES, packed_of, payload_of
+from gossip.topologies import Roster
 from gossip.world_faults import NodeLie
 
 LIARS = Circumstances.of(liars=(3,))
@@ -664,6 +665,65 @@ def test_s13_an_update_of_another_branch_that_is_used_is_caught() -> None:
 
     tamper(swarm, 1, forge)
     assert "another branch" in caught(swarm, "S13", 6.0).text
+
+
+def update_of_the_round_before(core: Peer, sender: PeerId) -> Received:
+    """As of one that has seen no commit of that round, and offers its update to another server."""
+    rounds = core.rounds
+    assert isinstance(rounds, RollingRounds)
+    round_id = rounds.round_id - 1
+    parent = rounds.agreed.lineage.before(round_id)
+    return Received(sender, 0, Update(b"lineage!", round_id, 0, 1, parent, 0, None))
+
+
+def is_old(event: Event, core: Peer) -> bool:
+    told = event.message if isinstance(event, Received) else None
+    return isinstance(told, Update) and told.round_id < core.rounds.round_id
+
+
+def test_s13_an_old_update_is_not_blamed_for_the_commit_that_a_server_holds_before_it() -> None:
+    """Seed 951346: it slept while its rule ran, too short to notice. What waited behind the rule's
+    answer came before the timer that holds the commit."""
+    swarm = running("S13")
+    core, asked_in, held = swarm.hosts[1].core, list[int](), list[int]()
+
+    def sleep(event: Event, effects: list[Effect]) -> None:
+        if not asked_in and any(isinstance(effect, Aggregate) for effect in effects):
+            asked_in.append(core.rounds.round_id)
+            old = update_of_the_round_before(core, 2)
+            swarm.at(swarm.now, lambda: swarm.pause_for(1, 0.15))
+            swarm.at(swarm.now + 0.1, lambda: swarm.inject(1, old))  # the rule has answered by then
+        elif is_old(event, core):
+            made = [e.commit for e in effects if isinstance(e, Committed) and e.made]
+            held.extend(commit.round_id for commit in made)
+
+    tamper(swarm, 1, sleep)
+    swarm.run_for(3.0)
+    assert held == asked_in != []
+
+
+def test_s13_an_old_update_is_not_blamed_for_what_a_peer_hands_on_that_stood_still() -> None:
+    """Half a second is noticed, also by one that probes once in a second. Where nobody else may
+    serve it hands on to itself, and has the updates of no one then."""
+    swarm = checked_swarm(only("S13"), n=2, compute_s=0.4, probe_interval_s=1.0)
+    for core in swarm.cores.values():
+        assert isinstance(core.rounds, RollingRounds)
+        core.rounds.agreed.electorate = lambda: Roster((0,))  # type: ignore[method-assign]
+    swarm.run_for(1.0)
+    core, handed_on = swarm.hosts[0].core, list[dict[str, Any]]()
+
+    def stand_still(event: Event, effects: list[Effect]) -> None:
+        if not handed_on and isinstance(event, Contributed):
+            old = update_of_the_round_before(core, 1)
+            swarm.at(swarm.now, lambda: swarm.pause_for(0, 0.5))
+            swarm.at(swarm.now, lambda: swarm.inject(0, old))
+        elif is_old(event, core):
+            told = [e for e in effects if isinstance(e, events.Report) and e.event == "attempt"]
+            handed_on.extend(dict(report.fields) for report in told)
+
+    tamper(swarm, 0, stand_still)
+    swarm.run_for(3.0)
+    assert {fields["reason"] for fields in handed_on} == {"0 stood still for 0.5 s"}
 
 
 # --- S14, S15, S17 --------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from gossip.core.timers import Timers
 from gossip.fault_kinds import Crash, Hang
 from gossip.sim.play import run
 from gossip.sim.schedule import Schedule
-from gossip.world_faults import SlowNode
+from gossip.world_faults import HangServer, Loss, NodeLie, Partition, SlowNode
 
 ALONE = Schedule(1, peers=1, active_s=6.0, duration_s=12.0, rule_s=0.0, faults=(Hang(0, None, at_s=3.0, for_s=1.5),))
 
@@ -56,6 +56,23 @@ def test_s10_who_stood_still_between_spreading_its_commit_and_holding_it_holds_i
     outcome = run(schedule)
     assert outcome.violation is None, outcome.violation
     assert outcome.rounds > 40
+
+
+def test_s13_seed_951346_a_server_that_slept_holds_its_commit_before_an_old_update() -> None:
+    """Its rule answered while it slept. The update had waited behind that, and got the blame."""
+    faults = (
+        NodeLie("forged_departures", (0,)),
+        Partition(((2, 3), (0, 4)), 4.2, 0.42),
+        Partition(((0, 1, 2, 4), (3,)), 3.7, 3.0),
+        Loss(0.1, 3.1, 3.0),
+        HangServer(at_s=7.1, for_s=0.2),
+    )
+    timing = {"compute_s": (0.46, 0.58), "delay_s": (0.0002, 0.001), "probe_interval_s": 1.0}
+    timing |= {"active_s": 7.688, "duration_s": 7.688, "round_timeout_s": 3.0}
+    schedule = Schedule(951346, peers=5, rule_s=0.0001, shards=(8,), faults=faults, **timing)
+    outcome = run(schedule)
+    assert outcome.violation is None, outcome.violation
+    assert outcome.struck["hang_server"] == 1
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -303,11 +303,12 @@ class CheckedBeforeUse(Checker):
         if not isinstance(event, Received) or not isinstance(event.message, Update | Query | Commit | StateOffer):
             return
         core = peer_core(swarm, peer)
-        # One that stood still begins by handing on what it serves, whatever it hears.
         if core is None or not isinstance(core.rounds, RollingRounds):
             return
+        # Two things come before any event, whatever it says: a server holds the commit that it has
+        # spread, and one that stood still hands on what it serves.
         still_s = swarm.hosts[peer].machine.clock_s(swarm.now_ns) - core._handled_at
-        if still_s > core.settings.membership.probe_interval_s:
+        if core.rounds._made is not None or still_s > core._tolerance_s:
             return
         if reason := self._why_refused(core, core.rounds, event):
             self._refusable[peer] = (reason, _state_of(core, core.rounds))
