@@ -147,7 +147,7 @@ class Node:
         drills = DrillBook(spec.run_dir / "faults") if config.drills and spec.run_dir is not None else None
         self._saboteur = Saboteur(plan, spec.peer, spec.incarnation, spec.run_dir, self._journal, config.peers_max, drills)
         self.transport = self._saboteur.around(
-            self._make_transport(spec, lambda: self.core.membership.incarnation, lambda *what: self.core.payload_limit(*what))
+            self._make_transport(spec, lambda: self.core.incarnation, lambda *header: self.core.admit(*header).nbytes)
         )
         own_control, own_bulk = self.transport.control, self.transport.bulk
         self.core = self._make_core(spec, settings, topology, own_control, own_bulk)
@@ -291,7 +291,7 @@ class Node:
             elif isinstance(arrival, events.Received):
                 if self._tongue.tells_each:
                     self._tongue.heard(arrival.sender, arrival.message, arrival.payload)
-                if (compared := self._comparison.of(arrival, self.core.compared_with)) is not None:
+                if (compared := self._comparison.of(arrival, self.core.admit)) is not None:
                     self._handle(compared, now)
                 continue
             self._handle(arrival, now)
@@ -425,8 +425,7 @@ class Node:
                 if seed.coming:
                     self._handle(events.Coming(seed.peer), now)
                     continue
-                for effect in self.core.learn(seed.peer, seed.control, seed.bulk, seed.incarnation, now):
-                    self._carry_out(effect)
+                self._handle(events.AddressLearned(seed.peer, seed.control, seed.bulk, seed.incarnation), now)
         for notice in self.transport.traffic.notices:
             self._journal.event("notice", **dataclasses.asdict(notice))
         self.transport.traffic.notices.clear()

@@ -9,8 +9,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-from gossip.core.events import Likeness, Payload, Received
-from gossip.core.messages import Commit, Message
+from gossip.core.events import Admission, Likeness, Payload, Received
+from gossip.core.messages import Commit, Message, PeerId
 
 from .node_worker import Worker
 
@@ -18,8 +18,8 @@ INLINE_ELEMENTS = 2**18
 """Results of at most so many numbers are compared at once in the loop: 0.2 ms."""
 
 
-Ask: TypeAlias = Callable[[Message], tuple[Payload, ...] | None]
-"""``Peer.compared_with``."""
+Admit: TypeAlias = Callable[[PeerId, Message], Admission]
+"""``Peer.admit``."""
 
 
 def likeness_of(result: Payload, others: tuple[Payload, ...]) -> Likeness:
@@ -33,10 +33,10 @@ def likeness_of(result: Payload, others: tuple[Payload, ...]) -> Likeness:
         return Likeness(length, sqrt(np.dot(own, own)), float(np.dot(own, vector)))
 
 
-def compared(arrival: Received, ask: Ask) -> Received:
+def compared(arrival: Received, admit: Admit) -> Received:
     """The arrival with all that the core wants to know."""
     payload = arrival.payload
-    others = ask(arrival.message) if payload is not None else None
+    others = admit(arrival.sender, arrival.message).compare_with if payload is not None else None
     return arrival if payload is None or others is None else replace(arrival, likeness=likeness_of(payload, others))
 
 
@@ -46,12 +46,12 @@ class Comparison:
     def __init__(self, worker: Worker, done: Callable[[Received], None]) -> None:
         self._worker, self._done = worker, done
 
-    def of(self, arrival: Received, ask: Ask) -> Received | None:
+    def of(self, arrival: Received, admit: Admit) -> Received | None:
         """The arrival with all that the core wants to know; None when ``done`` is told that later."""
         payload = arrival.payload
         if payload is None or type(arrival.message) is not Commit or len(payload.data) <= INLINE_ELEMENTS:
-            return compared(arrival, ask)
-        others = ask(arrival.message)
+            return compared(arrival, admit)
+        others = admit(arrival.sender, arrival.message).compare_with
         if others is None:
             return arrival
         self._worker.submit(

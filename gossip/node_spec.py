@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
-from gossip.core.events import Effect, Event, Payload
+from gossip.core.events import Admission, Effect, Event
 from gossip.core.messages import Message, PeerId
 from gossip.core.peer import Peer
 from gossip.core.settings import CoreSettings
@@ -64,24 +64,15 @@ def keys_of(spec: NodeSpec, folder: SeedFolder) -> Keyring:
     return Keyring(listed_pair(spec.key_file, spec.peer, allowed), folder, allowed)
 
 
-class HasIncarnation(Protocol):
-    @property
-    def incarnation(self) -> int: ...
-
-
 class Core(Protocol):
     """What the loop needs of ``gossip.core.peer.Peer``."""
 
     def handle(self, event: Event, now: float) -> list[Effect]: ...
 
-    def learn(self, peer: PeerId, control: str, bulk: str, incarnation: int, now: float) -> list[Effect]: ...
-
-    def payload_limit(self, sender: PeerId, message: Message) -> int: ...
-
-    def compared_with(self, message: Message) -> tuple[Payload, ...] | None: ...
+    def admit(self, sender: PeerId, message: Message) -> Admission: ...
 
     @property
-    def membership(self) -> HasIncarnation: ...
+    def incarnation(self) -> int: ...
 
 
 CoreMaker: TypeAlias = Callable[[NodeSpec, CoreSettings, Topology, str, str], Core]

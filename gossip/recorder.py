@@ -18,34 +18,21 @@ from dataclasses import dataclass
 from functools import cache
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol, TypeAlias
+from typing import Any, BinaryIO, Protocol
 
 import msgpack
 
 import gossip.core
 from gossip.core import events, messages, settings
-from gossip.core.events import Effect, Event, Payload
+from gossip.core.events import Admission, Effect, Event, Payload
 from gossip.core.messages import Message, PeerId
 from gossip.core.settings import CoreSettings
 from gossip.errors import ConfigError
 
-FORMAT = 1
+FORMAT = 2
 BYTES_MAX = 2**31
 """Of one recording: about an hour of eight peers at full speed. What comes later is not recorded."""
 DIGEST_BYTES = 8
-
-
-@dataclass(frozen=True, slots=True)
-class Learn:
-    """Stands in a recording for ``Peer.learn``, which is not an event: a folder of addresses says where a peer is."""
-
-    peer: PeerId
-    control: str
-    bulk: str
-    incarnation: int
-
-
-Recorded: TypeAlias = Event | Learn
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +55,7 @@ class Step:
     """One call of the core. ``effects`` (count, digest) is None of the last one when the node was killed meanwhile."""
 
     now: float
-    event: Recorded
+    event: Event
     effects: tuple[int, bytes] | None
 
 
@@ -110,7 +97,7 @@ def _make_fields_of(kind: type) -> Callable[[Any], tuple[Any, ...]]:
 def _kinds() -> dict[str, type]:
     """Every dataclass that a header or an event may hold, by its name."""
     found = [value for module in (events, messages, settings) for value in vars(module).values() if isinstance(value, type)]
-    return {kind.__name__: kind for kind in (*filter(dataclasses.is_dataclass, found), Learn, Header)}
+    return {kind.__name__: kind for kind in (*filter(dataclasses.is_dataclass, found), Header)}
 
 
 _KINDS = _kinds()
@@ -156,14 +143,10 @@ class Recordable(Protocol):
 
     def handle(self, event: Event, now: float) -> list[Effect]: ...
 
-    def learn(self, peer: PeerId, control: str, bulk: str, incarnation: int, now: float) -> list[Effect]: ...
-
-    def payload_limit(self, sender: PeerId, message: Message) -> int: ...
-
-    def compared_with(self, message: Message) -> tuple[Payload, ...] | None: ...
+    def admit(self, sender: PeerId, message: Message) -> Admission: ...
 
     @property
-    def membership(self) -> Any: ...
+    def incarnation(self) -> int: ...
 
 
 class RecordingCore:
@@ -182,29 +165,19 @@ class RecordingCore:
         self._lost = self._write(msgpack.packb([FORMAT, plain(header)]))  # what went wrong, until somebody is told
 
     @property
-    def membership(self) -> Any:
-        return self.core.membership
+    def incarnation(self) -> int:
+        return self.core.incarnation
 
-    def payload_limit(self, sender: PeerId, message: Message) -> int:
-        return self.core.payload_limit(sender, message)
-
-    def compared_with(self, message: Message) -> tuple[Payload, ...] | None:
-        return self.core.compared_with(message)
+    def admit(self, sender: PeerId, message: Message) -> Admission:
+        return self.core.admit(sender, message)
 
     def handle(self, event: Event, now: float) -> list[Effect]:
-        return self._recorded(event, now, lambda: self.core.handle(event, now))
-
-    def learn(self, peer: PeerId, control: str, bulk: str, incarnation: int, now: float) -> list[Effect]:
-        told = Learn(peer, control, bulk, incarnation)
-        return self._recorded(told, now, lambda: self.core.learn(peer, control, bulk, incarnation, now))
-
-    def _recorded(self, event: Recorded, now: float, act: Callable[[], list[Effect]]) -> list[Effect]:
         told, self._lost = self._lost, []
         if self._file is None:
-            return told + act()
+            return told + self.core.handle(event, now)
         told += self._write(msgpack.packb([now, plain(event)]))  # before: it may be the last thing that the core ever hears
         try:
-            effects = act()
+            effects = self.core.handle(event, now)
         except BaseException:
             self._close()
             raise
@@ -289,7 +262,7 @@ def _frames(data: bytes, path: Path) -> Iterator[Any]:
 
 
 def _steps(frames: Iterable[Any], path: Path) -> Iterator[Step]:
-    waiting: tuple[float, Recorded] | None = None
+    waiting: tuple[float, Event] | None = None
     for number, frame in enumerate(frames):
         match frame:
             case [float(now), dict(event)] if waiting is None:

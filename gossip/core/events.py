@@ -60,7 +60,7 @@ class Likeness:
 class Received:
     """A whole message of ``sender``, its payload complete. Malformed ones never come this far.
 
-    ``likeness`` is there with results that ``Peer.compared_with`` wants to be compared.
+    ``likeness`` is there with results whose ``Admission`` asks for a comparison.
     """
 
     sender: PeerId
@@ -220,6 +220,16 @@ class Coming:
 
 
 @record
+class AddressLearned:
+    """A source outside the protocol, such as a folder of addresses, has the addresses of a peer in this life of it."""
+
+    peer: PeerId
+    control: str
+    bulk: str
+    incarnation: int
+
+
+@record
 class Confirm:
     """The trainer has had all its rounds before ``round_id``, and wants to know whether others hold the same."""
 
@@ -256,9 +266,25 @@ Event: TypeAlias = (
     | TrainerProgress
     | Ended
     | Coming
+    | AddressLearned
     | Confirm
     | Stop
 )
+
+
+@record
+class Admission:
+    """Whether the payload of a message may be received, and what the node works out before the core handles it.
+
+    ``nbytes``: what the payload must have, -1 when none may come; of a state, the most that it may have.
+    ``compare_with``: what a result is compared with (``Received.likeness``): the own update, or nothing; None: no comparison.
+    """
+
+    nbytes: int
+    compare_with: tuple[Payload, ...] | None = None
+
+
+NOT_ADMITTED = Admission(-1)
 
 
 # --- effects --------------------------------------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ from .events import (
     Token,
 )
 from .lineage import genesis
-from .messages import Commit, Contribution, Hello, Message, PeerId, Push, Rejection, Update
+from .messages import Commit, Contribution, Hello, PeerId, Push, Rejection, Update
 from .mixing import Mixing
 from .pushes import Kind, Pushed, Pushes
 from .record import record
@@ -176,10 +176,6 @@ class GossipRounds:
             raise ConfigError("data: fixed_global batches need rounds with a commit", "take the topology rolling, or fixed_local")
         self._data = (samples_total, batch, ahead)
         return [self._go()] if self.phase == "computing" else []
-
-    def compared_with(self, message: Message) -> tuple[Payload, ...] | None:
-        """Here no peer aggregates for others: nothing is to be compared."""
-        return None
 
     def payload_bytes(self, message: Update | Commit | Push) -> int:
         """What the payload of ``message`` must measure; -1 when none may come."""

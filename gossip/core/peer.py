@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from random import Random
-from typing import Any, Literal, TypeAlias, assert_never
+from typing import Any, Literal, assert_never
 
 from gossip.errors import ConfigError
 from gossip.topologies.base import Topology
@@ -23,6 +23,9 @@ from .confirming import Confirming
 from .donating import CopyExpires
 from .ending import Ending, Helped
 from .events import (
+    NOT_ADMITTED,
+    AddressLearned,
+    Admission,
     Aggregated,
     Applied,
     Arriving,
@@ -77,6 +80,7 @@ from .messages import (
 )
 from .others import Others
 from .parting import Housekeeping, Leaving
+from .phases import Phase, Trigger, after
 from .quorum import STALL_ROUNDS, WATCH_INTERVAL_S, QuorumWatch
 from .recovery import AskAnother, Recovery
 from .returning import Returning, ReturnTurn
@@ -91,8 +95,6 @@ LOADED_STILL_S = 1.0
 
 FELL_BEHIND_S, FELL_BEHIND_MAX_S = 0.5, 5.0
 """Before one that could not keep up twice takes over another state; twice as long each time."""
-
-Phase: TypeAlias = Literal["unprepared", "gathering", "running", "recovering", "draining", "halted"]
 
 
 class Peer:
@@ -124,7 +126,6 @@ class Peer:
         self.membership = Membership(local, incarnation, settings.membership, self.timers, rng, allowed, control, bulk)
         own = (local, settings, topology, self.membership, self.timers)
         self.rounds: RollingRounds | GossipRounds = RollingRounds(*own) if topology.rolling else GossipRounds(*own, rng)
-        self.compared_with = self.rounds.compared_with
         self._rolling = self.rounds if isinstance(self.rounds, RollingRounds) else None
         self._tolerance_s = min(settings.membership.probe_interval_s, STOOD_STILL_S)
         self.gathering = begins = Gathering(local, settings, self.membership)
@@ -188,22 +189,25 @@ class Peer:
     def over(self) -> bool:  # it has halted: it asks for nothing any more
         return self.phase == "halted"
 
-    def learn(self, peer: PeerId, control: str, bulk: str, incarnation: int, now: float) -> list[Effect]:
-        """Somebody outside the protocol (a folder of addresses) says where a peer is."""
-        self.membership.note_address(peer)
-        return self.membership.learn(peer, control, bulk, incarnation, now)
+    @property
+    def incarnation(self) -> int:
+        """Of this life of the peer: every envelope carries it."""
+        return self.membership.incarnation
 
-    def payload_limit(self, sender: PeerId, message: Message) -> int:
-        """Bytes that the payload of ``message`` must have; -1 when none may come. Of a state: the most it may have."""
+    def admit(self, sender: PeerId, message: Message) -> Admission:
+        """What may be received behind the header of ``message``, by what is known locally."""
         if not self.settings.may_be(sender) or self.phase in ("unprepared", "halted"):
-            return -1
+            return NOT_ADMITTED
         match message:
-            case Update() | Commit() | Push():
-                return self.rounds.payload_bytes(message)
+            case Commit():
+                compare_with = self._rolling.compared_with(message) if self._rolling is not None else None
+                return Admission(self.rounds.payload_bytes(message), compare_with)
+            case Update() | Push():
+                return Admission(self.rounds.payload_bytes(message))
             case StateOffer():
-                return self.recovery.payload_bytes(sender, message)
+                return Admission(self.recovery.payload_bytes(sender, message))
             case _:
-                return -1
+                return NOT_ADMITTED
 
     # --- events -----------------------------------------------------------------------------------------------------------
 
@@ -258,6 +262,9 @@ class Peer:
             case Coming(peer):
                 self.membership.note_claim(peer)
                 return []
+            case AddressLearned(peer, control, bulk, incarnation):
+                self.membership.note_address(peer)
+                return self.membership.learn(peer, control, bulk, incarnation, now)
             case Confirm():
                 return self.recovery.giving.close() + self.confirming.ask(event.round_id, self.phase, now)
             case Stop():
@@ -311,6 +318,9 @@ class Peer:
                 assert isinstance(what, TIMERS)
                 return self.membership.on_timer(what, now)
 
+    def _enter(self, trigger: Trigger) -> None:
+        self.phase = after(self.phase, trigger)
+
     def _again(self, what: Literal["hello", "watch"], at: float) -> Effect:
         return self.timers.set(at, Housekeeping(what))
 
@@ -328,7 +338,7 @@ class Peer:
         self.rounds.sizes, self.recovery.state_bytes, self.gathering.holds = event.sizes, event.state_bytes, event.round_id > 0
         if self.phase != "unprepared":
             return [Report("error", {"message": "the trainer prepared twice"})]
-        self.phase = "gathering"
+        self._enter("prepared")
         return [self._again("watch", now + WATCH_INTERVAL_S), *self._gather(now)]
 
     def _gather(self, now: float) -> list[Effect]:
@@ -343,7 +353,7 @@ class Peer:
             case gathering.Wait(missing):
                 return list(self.gathering.report_waiting(missing, now))
             case gathering.Begin(present):
-                self.phase = "running"
+                self._enter("quorum is here")
                 self.greeting.begin()
                 self.rounds.elsewhere.never_came = self.gathering.unheard()
                 ready = Report("ready", {"present": list(present), "waited_s": round(self.gathering.waited_s(now), 3)})
@@ -402,7 +412,8 @@ class Peer:
         return effects
 
     def _recover(self, donor: PeerId | None, reason: str, now: float) -> list[Effect]:
-        has_own, self.phase = self.phase == "running", "recovering"
+        has_own = self.phase == "running"
+        self._enter("needs a state")
         return self.rounds.stop(now) + self.recovery.begin(donor, reason, now, has_own)
 
     def _resume(self, now: float) -> list[Effect]:
@@ -411,15 +422,16 @@ class Peer:
         if self.phase != "recovering":
             return []
         if not self.greeting.begun:
-            self.phase = "gathering"
+            self._enter("nobody has a state")
             return [*self.gathering.again(now), *self._gather(now)]
-        self.phase = "running"
+        self._enter("keeps its own state")
         return [Report("kept_own_state", {"round": self.rounds.round_id}), *self.rounds.resume(now), *self.greeting.to_all()]
 
     def _on_restored(self, event: Restored, now: float) -> list[Effect]:
         effects, done = self.recovery.on_restored(event, now)
         if done and self.phase == "recovering":
-            self.phase, self.greeting.begun = "running", True
+            self._enter("state restored")
+            self.greeting.begun = True
             self.greeting.state = self.gathering.said_by(self.recovery.donor)  # whoever has the same needs none of ours
             # Whoever saw our last life go expects nothing of us until we tell of a round.
             effects += [*self._configured(), *self.rounds.start(now), *(self.greeting.to_all() if self._rolling else ())]
@@ -467,7 +479,7 @@ class Peer:
 
     def _end(self, halt: Halt, farewell: Sequence[Effect] = ()) -> list[Effect]:
         """Of itself: nobody has asked it to."""
-        self.phase = "halted"
+        self._enter("gives up")
         return [Report("error" if halt.exit_code else "over", {"message": halt.reason}), *farewell, halt]
 
     def _on_stop(self, event: Stop, now: float) -> list[Effect]:
@@ -481,11 +493,12 @@ class Peer:
             return self._leave(now)  # its answer is with some of those whom it does not reach: it cannot say that there is none
         effects = self.rounds.stop(now) + self.recovery.giving.close()
         self.confirming.stop()
-        self.phase, self.greeting.stage = "draining", "completed" if event.completed else "leaving"
+        self._enter("stops")
+        self.greeting.stage = "completed" if event.completed else "leaving"
         if not helpful:
             return effects + self._leave(now)
         return [*effects, *self.greeting.to_all(), *self.ending.stop(event.completed, self._leaving.since(now), now)]
 
     def _leave(self, now: float) -> list[Effect]:
-        self.phase = "halted"
+        self._enter("leaves")
         return [*self.membership.leave(now), Halt(self._stop_reason, 0)]

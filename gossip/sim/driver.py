@@ -364,8 +364,8 @@ class Swarm(Timeline, Generic[C]):
         kind: type = type(event)
         if kind is Received:
             kind = type(event.message)  # type: ignore[union-attr]
-            if kind is Commit and host.compared_with is not None:
-                event = compared(event, host.compared_with)  # type: ignore[arg-type]
+            if kind is Commit and host.admit is not None:
+                event = compared(event, host.admit)  # type: ignore[arg-type]
         for see in hooks.event[kind]:
             see(self, peer, event)
         if host.state == CRASHED:

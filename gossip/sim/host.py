@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from gossip.core import events
-from gossip.core.events import Effect, Event, Payload, Token
+from gossip.core.events import Admission, Effect, Event, Token
 from gossip.core.messages import Message, PeerId
 
 from .machine import Machine
@@ -67,14 +67,11 @@ class Host(Generic[C]):
     reports: list[tuple[float, events.Report]] = field(default_factory=list)
     commits: list[tuple[float, events.Committed]] = field(default_factory=list)
     halt: events.Halt | None = None
-    payload_limit: Callable[[PeerId, Message], int] | None = None
+    admit: Callable[[PeerId, Message], Admission] | None = None
     """What the transport asks before it takes a payload; a core without that takes any."""
-    compared_with: Callable[[Message], tuple[Payload, ...] | None] | None = None
-    """What the node asks before it hands over a result."""
 
     def __post_init__(self) -> None:
-        self.payload_limit = getattr(self.core, "payload_limit", None)
-        self.compared_with = getattr(self.core, "compared_with", None)
+        self.admit = getattr(self.core, "admit", None)
 
     @property
     def running(self) -> bool:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from gossip import topologies
-from gossip.core.events import Aggregate, Aggregated, Effect, Payload, Received
+from gossip.core.events import AddressLearned, Aggregate, Aggregated, Effect, Payload, Received
 from gossip.core.messages import PeerId
 from gossip.core.peer import Peer
 from gossip.core.settings import CoreSettings, MembershipSettings, RoundSettings, TrustSettings
@@ -146,7 +146,7 @@ class _Newcomer(Peer):
         effects = super()._on_started(now)
         self._folder[self.local] = (self.membership.incarnation, *self._addresses)
         for peer, (incarnation, control, bulk) in sorted(self._folder.items()):
-            effects += self.learn(peer, control, bulk, incarnation, now)
+            effects += self._dispatch(AddressLearned(peer, control, bulk, incarnation), now)
         return effects
 
 

@@ -9,12 +9,12 @@ from typing import TypeAlias
 
 from gossip import recorder, topologies
 from gossip.core import events
-from gossip.core.events import Effect
+from gossip.core.events import Effect, Event
 from gossip.core.messages import PeerId
 from gossip.core.peer import Peer
-from gossip.recorder import Header, Learn, Recorded, Step
+from gossip.recorder import Header, Step
 
-Listener: TypeAlias = Callable[[float, Recorded, list[Effect]], None]
+Listener: TypeAlias = Callable[[float, Event, list[Effect]], None]
 """``(now, event, effects)`` of each step, in order."""
 
 
@@ -47,7 +47,7 @@ class Replayed:
     rounds: int = 0  # that it ended
     commits: list[events.Committed] = field(default_factory=list)
     halt: events.Halt | None = None
-    cut_off: events.Event | Learn | None = None
+    cut_off: Event | None = None
     """The event in whose midst the recording ends: its node was killed, or its core raised."""
     changed: bool = False
     """The core's code is not what it was; it did the same all the same."""
@@ -80,7 +80,7 @@ def replay(path: Path, listen: Listener | None = None) -> Replayed:
         if step.effects is None:
             seen.cut_off = step.event  # replaying it may end as it did then
             break
-        effects = _play(core, step)
+        effects = core.handle(step.event, step.now)
         if recorder.digest_of(effects) != step.effects:
             raise Diverged(path, number, step, effects, seen.changed)
         _count(seen, effects)
@@ -100,13 +100,6 @@ def core_of(header: Header) -> Peer:
         bulk=header.bulk,
         seeds={peer: (control, bulk) for peer, control, bulk in header.seeds},
     )
-
-
-def _play(core: Peer, step: Step) -> list[Effect]:
-    event = step.event
-    if isinstance(event, Learn):
-        return core.learn(event.peer, event.control, event.bulk, event.incarnation, step.now)
-    return core.handle(event, step.now)
 
 
 def _count(seen: Replayed, effects: list[Effect]) -> None:

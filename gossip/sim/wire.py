@@ -268,9 +268,9 @@ class Wire:
         message = envelope.message
         if type(message) not in _BULK:
             return False
-        if host.payload_limit is None:
+        if host.admit is None:
             return True
-        limit = host.payload_limit(envelope.sender, message)
+        limit = host.admit(envelope.sender, message).nbytes
         wanted = message.nbytes if type(message) is StateOffer else limit
         return limit >= 0 and nbytes <= limit and nbytes == wanted
 

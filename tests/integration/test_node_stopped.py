@@ -15,13 +15,12 @@ STOPPED_S = 0.6
 
 NODE = """
 import socket, sys, time
-from types import SimpleNamespace
 from gossip.config import RunConfig
 from gossip.core import events
 from gossip.node import Node, NodeSpec
 
 class Core:
-    membership = SimpleNamespace(incarnation=0)
+    incarnation = 0
     token = 0
     def handle(self, event, now):
         name = type(event).__name__
@@ -32,8 +31,7 @@ class Core:
         if name in ("Sharded", "ClockJumped", "Started") or getattr(event, "token", 0) % 20 == 1:
             print(name, getattr(event, "late_s", ""), flush=True)
         return [events.SetTimer(self.token, now + 0.01)] if name in ("Started", "TimerFired") else []
-    def learn(self, *_): return []
-    def payload_limit(self, *_): return -1
+    def admit(self, *_): return events.NOT_ADMITTED
 
 config = RunConfig(run="00" * 8, peers=1, f=0, aggregator="mean", probe_interval_s=0.2)
 sys.exit(Node(NodeSpec(config, 0), socket.socket(fileno=int(sys.argv[1])), make_core=lambda *_: Core()).run())

@@ -35,8 +35,8 @@ class Echo:
             case _:
                 return extra
 
-    def payload_limit(self, sender: PeerId, message: Message) -> int:
-        return 10_000 if self.limit is None else self.limit
+    def admit(self, sender: PeerId, message: Message) -> events.Admission:
+        return events.Admission(10_000 if self.limit is None else self.limit)
 
     def tick(self, now: float) -> list[Effect]:
         self.token += 1

@@ -146,13 +146,13 @@ def test_addresses_learnt_from_outside_the_protocol_are_part_of_the_recording(tm
     header = recorder.header_of(0, 0, settings, "rolling", "c", "b", {})
     core = RecordingCore(Peer(0, 0, settings, load("rolling"), control="c", bulk="b"), header, tmp_path / "life.msgpack")
     core.handle(events.Started(), 1.0)
-    assert core.learn(1, "c1", "b1", 0, 1.5) == [events.Connect(1, "c1", "b1")]
+    assert core.handle(events.AddressLearned(1, "c1", "b1", 0), 1.5) == [events.Connect(1, "c1", "b1")]
     core.handle(events.LinkUp(1), 2.0)
 
     seen: list[Any] = []
     replay(tmp_path / "life.msgpack", lambda now, event, effects: seen.append((now, event, effects)))
 
-    assert seen[1] == (1.5, recorder.Learn(1, "c1", "b1", 0), [events.Connect(1, "c1", "b1")])
+    assert seen[1] == (1.5, events.AddressLearned(1, "c1", "b1", 0), [events.Connect(1, "c1", "b1")])
 
 
 def test_recording_never_stands_in_the_way_of_the_core(tmp_path: Path) -> None:
@@ -197,7 +197,7 @@ def _other_version(path: Path) -> None:
 
 
 def _no_header(path: Path) -> None:
-    path.write_bytes(msgpack.packb([recorder.FORMAT, {"Learn": [1, "", "", 0]}]))
+    path.write_bytes(msgpack.packb([recorder.FORMAT, {"AddressLearned": [1, "", "", 0]}]))
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ def _no_header(path: Path) -> None:
     [
         (_not_there, "cannot read the recording"),
         (_no_msgpack, "is damaged"),
-        (_other_format, "is no recording of format 1"),
+        (_other_format, "is no recording of format 2"),
         (_other_version, "holds 'Header' as this version of gossip does not know it"),
         (_no_header, "does not begin with a header"),
     ],

@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -39,8 +38,7 @@ class FakeCore:
     def __init__(self, on: Callable[[Event], list[Effect]] = lambda event: []) -> None:
         self.on = on
         self.heard: list[Event] = []
-        self.learnt: list[tuple[Any, ...]] = []
-        self.membership = SimpleNamespace(incarnation=0)
+        self.incarnation = 0
         self._news = threading.Condition()
         self._to_say: list[Effect] = []
         self._beats = 0
@@ -57,17 +55,8 @@ class FakeCore:
             said = [*said, events.SetTimer(-self._beats, now + 0.003)]
         return said if beat else said + self.on(event)
 
-    def learn(self, peer: int, control: str, bulk: str, incarnation: int, now: float) -> list[Effect]:
-        with self._news:
-            self.learnt.append((peer, control, bulk, incarnation))
-            self._news.notify_all()
-        return []
-
-    def payload_limit(self, sender: int, message: Any) -> int:
-        return -1
-
-    def compared_with(self, message: Any) -> None:
-        return None
+    def admit(self, sender: int, message: Any) -> events.Admission:
+        return events.NOT_ADMITTED
 
     def say(self, *effects: Effect) -> None:
         """The effects go out with the next event, all in one turn."""

@@ -13,6 +13,7 @@ from gossip.core.hearsay import LAST_WORDS_S
 from gossip.core.members import REFUTATIONS
 from gossip.core.membership import Membership
 from gossip.core.messages import ROUND_MAX, Ack, Gossip, Message, Nack, Ping, PingRequest, Progress, PushPull, Rumour
+from gossip.core.probing import LOADED_VERDICT_S
 from gossip.core.settings import MembershipSettings
 from gossip.core.timers import Timers
 
@@ -776,8 +777,23 @@ def test_whose_payload_is_coming_is_not_silent() -> None:
         bench.core.sends(1, bench.now)
         bench.advance(0.05)
     assert (1, "suspect") not in bench.changes()
-    bench.advance(1.0)
+    bench.advance(LOADED_VERDICT_S + 1.0)
     assert (1, "suspect") in bench.changes()
+
+
+@pytest.mark.parametrize(("loaded", "least_s", "most_s"), [(False, 0.0, 1.0), (True, LOADED_VERDICT_S, 2.5)])
+def test_while_payloads_move_a_verdict_waits_for_what_is_sent_again(loaded: bool, least_s: float, most_s: float) -> None:
+    """TCP sends a lost ping again after 0.2 s; it may have been lost behind payloads of anybody."""
+    bench = Bench(4)
+    bench.advance(1.0)
+    bench.mute = {1}
+    began = bench.now
+    while (1, "suspect") not in bench.changes():
+        assert bench.now - began < most_s
+        if loaded:
+            bench.core.note_load(bench.now)
+        bench.advance(0.05)
+    assert bench.now - began >= least_s
 
 
 def test_a_payload_of_one_who_is_no_member_changes_nothing() -> None:

@@ -611,8 +611,8 @@ def test_addresses_come_from_the_folder_and_the_own_goes_there(tmp_path: Any) ->
         own = json.loads((seeds / "1.addr").read_text())
         assert own["control"] == stage.node.transport.control
         (seeds / "2.addr").write_text('{"control": "memory://9/control", "bulk": "memory://9/bulk", "incarnation": 4, "pid": 1}')
-        core.wait(lambda: core.learnt)
-        assert core.learnt == [(2, "memory://9/control", "memory://9/bulk", 4)]
+        learned = events.AddressLearned(2, "memory://9/control", "memory://9/bulk", 4)
+        assert core.wait_for(events.AddressLearned) == learned
 
 
 def _memory() -> Any:
@@ -628,4 +628,4 @@ def test_the_core_is_told_of_a_peer_that_has_ended_for_good(tmp_path: Path) -> N
         core.wait(lambda: (tmp_path / "seeds" / "1.addr").exists())
         announce_end(tmp_path / "seeds", 2)
         assert core.wait_for(events.Ended) == events.Ended(2)
-        assert core.learnt == []
+        assert core.count(events.AddressLearned) == 0

@@ -1,0 +1,59 @@
+"""The phases of a peer's life, and every way from one to another: the table is the only place where they stand.
+
+The diagram in ``docs/architecture.md`` is made from it (``diagram``), and a test compares the two.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+Phase: TypeAlias = Literal["unprepared", "gathering", "running", "recovering", "draining", "halted"]
+Trigger: TypeAlias = Literal[
+    "prepared",
+    "quorum is here",
+    "needs a state",
+    "state restored",
+    "keeps its own state",
+    "nobody has a state",
+    "stops",
+    "leaves",
+    "gives up",
+]
+
+TRANSITIONS: dict[tuple[Phase, Trigger], Phase] = {
+    ("unprepared", "prepared"): "gathering",
+    ("unprepared", "stops"): "draining",
+    ("unprepared", "gives up"): "halted",
+    ("gathering", "quorum is here"): "running",
+    ("gathering", "needs a state"): "recovering",
+    ("gathering", "stops"): "draining",
+    ("gathering", "gives up"): "halted",
+    ("running", "needs a state"): "recovering",
+    ("running", "stops"): "draining",
+    ("running", "leaves"): "halted",
+    ("running", "gives up"): "halted",
+    ("recovering", "state restored"): "running",
+    ("recovering", "keeps its own state"): "running",
+    ("recovering", "nobody has a state"): "gathering",
+    ("recovering", "stops"): "draining",
+    ("recovering", "gives up"): "halted",
+    ("draining", "leaves"): "halted",
+    ("draining", "gives up"): "halted",
+}
+"""``leaves``: others hear that it has left. ``gives up``: without its trainer, a quorum or a state it cannot go on."""
+
+
+def after(phase: Phase, trigger: Trigger) -> Phase:
+    """The phase that follows. A trigger that the table does not have for this phase is a bug of ours."""
+    following = TRANSITIONS.get((phase, trigger))
+    assert following is not None, f"{trigger!r} cannot happen while {phase}"
+    return following
+
+
+def diagram() -> str:
+    """The table as a Mermaid state diagram."""
+    ways: dict[tuple[Phase, Phase], list[Trigger]] = {}
+    for (source, trigger), target in TRANSITIONS.items():
+        ways.setdefault((source, target), []).append(trigger)
+    arrows = [f"    {source} --> {target}: {', '.join(triggers)}" for (source, target), triggers in ways.items()]
+    return "\n".join(["stateDiagram-v2", "    [*] --> unprepared", *arrows, "    halted --> [*]"])
