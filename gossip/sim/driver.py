@@ -202,7 +202,10 @@ class Swarm(Timeline, Generic[C]):
         host.effects_left = index
 
     def restart(self, peer: PeerId, after_s: float = 0.0) -> None:
-        """Starts the peer again, with the next incarnation; crashes it first when it runs."""
+        """Starts the peer again, with the next incarnation; crashes it first when it runs. One that is being started is not
+        started twice: a launcher has one process of each peer."""
+        if self.hosts[peer].state == "starting":
+            return
         if self.hosts[peer].running:
             self.crash(peer)
         self.counts["restarted"] += 1

@@ -95,6 +95,17 @@ def test_links_to_a_paused_peer_time_out_and_come_back() -> None:
     assert swarm.cores[0].of(events.LinkUp, since=3.0)
 
 
+def test_a_peer_that_is_being_started_is_not_started_twice() -> None:
+    """Seed 972718: its node died in the moment in which its trainer was killed, and two launchers had started it."""
+    swarm = swarm_of()
+    swarm.run_for(0.05)
+    swarm.crash(1)
+    swarm.restart(1, 0.02)
+    swarm.restart(1, 0.01)
+    swarm.run_for(0.1)
+    assert (swarm.hosts[1].incarnation, len(swarm.past)) == (1, 1)
+
+
 def test_a_restarted_peer_has_another_address_and_gets_no_message_of_its_former_life() -> None:
     swarm = swarm_of(network=Network(LinkModel(delay_s=(0.05, 0.05))))
     swarm.run_for(1.0)

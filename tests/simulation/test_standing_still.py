@@ -8,7 +8,7 @@ import pytest
 
 from gossip.core.rolling import RollingRounds
 from gossip.core.timers import Timers
-from gossip.fault_kinds import Crash, Hang
+from gossip.fault_kinds import Crash, Hang, Restart
 from gossip.sim.play import run
 from gossip.sim.schedule import Schedule
 from gossip.world_faults import HangServer, Loss, NodeLie, Partition, SlowNode
@@ -73,6 +73,21 @@ def test_s13_seed_951346_a_server_that_slept_holds_its_commit_before_an_old_upda
     outcome = run(schedule)
     assert outcome.violation is None, outcome.violation
     assert outcome.struck["hang_server"] == 1
+
+
+def test_s10_seed_972407_who_stood_still_re_issues_a_commit_as_the_server_that_it_is_by_then() -> None:
+    """The commit was the event in which it noticed, and handed on to itself first."""
+    faults = (
+        NodeLie("wrong_results", (1,)),
+        Partition(((3,), (0, 1, 2, 4)), 5.819, 3.55),
+        Restart(4, None, 2.49, at_s=6.5),
+        Hang(0, None, at_s=15.45, for_s=0.4),
+    )
+    timing = {"compute_s": (0.46, 0.58), "active_s": 15.943, "duration_s": 15.943, "round_timeout_s": 3.0}
+    median = {"aggregator": "geometric_median", "rule_s": 0.01, "shards": (4, 4, 4), "piece_bytes": 4}
+    outcome = run(Schedule(972407, peers=5, faults=faults, **timing, **median))
+    assert outcome.violation is None, outcome.violation
+    assert outcome.struck["hang"] == 1
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -342,7 +342,12 @@ class OneHistory(Checker):
                 return
 
     def _on_report(self, peer: PeerId, report: Report) -> None:
-        refused = self._refused[peer]
+        refused, promise = self._refused[peer], self._promised.get(peer)
+        if report.event == "attempt" and promise is not None:
+            # It moved on before it looked at the commit, having stood still: as the server of that attempt it may re-issue it.
+            moved = report.fields["round"], report.fields["shard"]
+            if moved == (promise.round_id, promise.shard) and report.fields["server"] == peer:
+                self._promised[peer] = replace(promise, may_reissue=True)
         if report.event == "recovering":
             refused.clear()  # should it come back to its round, it has forgotten
         elif report.event in REFUSALS:
