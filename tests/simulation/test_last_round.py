@@ -18,6 +18,7 @@ from gossip.core.events import Confirm, Confirmed, Halt, Likeness, Payload, Rece
 from gossip.core.messages import Commit, Contribution, Envelope, Hello, PeerId, StateOffer, StateRequest, Voucher
 from gossip.core.peer import Peer
 from gossip.core.rolling import RollingRounds
+from gossip.fault_kinds import Restart
 from gossip.faults import parse
 from gossip.lying import Letter
 from gossip.sim.checkers import Violation
@@ -27,7 +28,7 @@ from gossip.sim.last_round import LiesAtLast
 from gossip.sim.play import run
 from gossip.sim.schedule import Schedule
 from gossip.sim.toy_trainer import packed_of, payload_of
-from gossip.world_faults import HangServer
+from gossip.world_faults import HangServer, NodeLie
 
 LIMIT_S = 60.0
 DRAIN_S = 5.0
@@ -307,3 +308,12 @@ def test_who_asks_for_another_result_of_the_round_that_it_is_in_is_not_left() ->
     schedule = replace(drawn, faults=(*drawn.faults, HangServer(at_s=12.492, for_s=1.873)), rule_s=0.1, shards=(4, 4, 4))
     outcome = run(replace(schedule, probe_interval_s=0.2, round_timeout_s=3.0, rounds_min=50))
     assert outcome.violation is None, outcome.violation
+
+
+def test_s9_seed_972837_two_that_took_over_a_liars_state_are_no_majority_that_could_have_told() -> None:
+    """Of four, two are killed at once, so of those who have a state one is honest and one lies: nobody else can vouch."""
+    faults = (Restart(0, None, 0.01, at_s=12.8), Restart(3, None, 0.02, at_s=12.5), NodeLie("wrong_states", (2,)))
+    timing = {"compute_s": (0.46, 0.58), "probe_interval_s": 0.5, "prepare_s": 1.0, "rounds_min": 50}
+    outcome = run(Schedule(972837, peers=4, aggregator="median", faults=faults, **timing))
+    assert outcome.violation is None, outcome.violation
+    assert outcome.reports["unvouched_state"] > 0

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 class EndsAlike(Checker):
     """S9: all who are told before one round that others hold what they hold hold the same, where somebody may lie (f > 0) and
-    somebody could have told. In the end all who have asked are told so, when more than 2f run that hold no liar's state."""
+    more than 2f run that hold no liar's state, or nobody else holds one. In the end all who have asked are told so, when more than 2f run that hold no liar's state."""
 
     invariant = "S9"
     events = (Confirm,)
@@ -54,6 +54,8 @@ class EndsAlike(Checker):
         text = f"it ends before round {effect.round_id} with the state before round {trainer.next_round}"
         self.demand(trainer.next_round == effect.round_id, swarm, peer, text)
         digest, first = self._told.setdefault(effect.round_id, (trainer.digest, peer))
+        if (peer in self._misled or first in self._misled) and self._alike(swarm) <= 2 * core.settings.f:
+            return  # too few are left who could have told it
         text = f"it ends before round {effect.round_id} with {trainer.digest.hex()}, peer {first} with {digest.hex()}"
         self.demand(trainer.digest == digest, swarm, peer, text)
 
