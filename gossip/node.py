@@ -143,13 +143,15 @@ class Node:
         self._begun = Begun(spec.run_dir, self._journal.event)
         settings = dataclasses.replace(settings, updates_for=needs, joint=joint, had_round=self._begun.had_round())
         plan = config.plan
-        self._rule, self._settings, self._topology = rule, settings, topology
+        self._rule, self._topology = rule, topology
         drills = DrillBook(spec.run_dir / "faults") if config.drills and spec.run_dir is not None else None
         self._saboteur = Saboteur(plan, spec.peer, spec.incarnation, spec.run_dir, self._journal, config.peers_max, drills)
         self.transport = self._saboteur.around(
             self._make_transport(spec, lambda: self.core.incarnation, lambda *header: self.core.admit(*header).nbytes)
         )
         own_control, own_bulk = self.transport.control, self.transport.bulk
+        membership = dataclasses.replace(settings.membership, link_timeout_s=self.transport.link_timeout_s)
+        self._settings = settings = dataclasses.replace(settings, membership=membership)
         self.core = self._make_core(spec, settings, topology, own_control, own_bulk)
         self._comparison = Comparison(self._worker, self._inbox.append)
         ahead = self.transport.ahead if topology.rolling else None

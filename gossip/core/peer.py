@@ -90,8 +90,9 @@ from .settings import CoreSettings
 from .timers import Timers
 
 STOOD_STILL_S = 0.25  # longer than a node is ever idle, and less than it takes until others find it silent and go on without it
-LOADED_STILL_S = 1.0
-"""The same while large payloads move: copying, hashing and summing them takes longer, and the others' patience is longer too."""
+LOADED_STILL_S = 0.5
+"""The same while large payloads move, which takes time to copy, hash and sum; where links stay up for longer than that, so that
+the others do not go on without it meanwhile."""
 
 FELL_BEHIND_S, FELL_BEHIND_MAX_S = 0.5, 5.0
 """Before one that could not keep up twice takes over another state; twice as long each time."""
@@ -128,6 +129,7 @@ class Peer:
         self.rounds: RollingRounds | GossipRounds = RollingRounds(*own) if topology.rolling else GossipRounds(*own, rng)
         self._rolling = self.rounds if isinstance(self.rounds, RollingRounds) else None
         self._tolerance_s = min(settings.membership.probe_interval_s, STOOD_STILL_S)
+        self._loaded_tolerance_s = max(self._tolerance_s, min(LOADED_STILL_S, settings.membership.link_timeout_s / 2))
         self.gathering = begins = Gathering(local, settings, self.membership)
         self.greeting = Greeting(local, settings, self.membership, self.rounds, (control, bulk), lambda: begins.may_begin)
         self.others = Others(local, self.membership, self.rounds, self.gathering)
@@ -160,7 +162,7 @@ class Peer:
         self.timers.firing = fires = event.token if kind is TimerFired else None  # type: ignore[union-attr]
         effects = rolling.hold_made(now, fires) if rolling is not None else []
         # Silence alone is no sign of that: a peer with nothing to do has none either. An overdue timer is, also without silence.
-        tolerance_s = LOADED_STILL_S if self.membership.prober.is_loaded(now) else self._tolerance_s
+        tolerance_s = self._loaded_tolerance_s if self.membership.prober.is_loaded(now) else self._tolerance_s
         look = self.phase == "running" and (still_s > tolerance_s or kind is Aggregated or kind is TimerFired)
         late_s = self.timers.overdue_s(now, self._accounted_at) if look else 0.0
         if late_s > tolerance_s or (still_s > tolerance_s and late_s > tolerance_s / 2):

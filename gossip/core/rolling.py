@@ -447,7 +447,8 @@ class RollingRounds:
     def _begin(self, now: float) -> list[Effect]:
         self.mode = "active" if self.local in self.roster else "following"
         plan = self.topology(self.agreed.electorate(), self.round_id, self.settings.seed, shards=len(self.sizes))
-        self.server.moving.fair_bytes_per_s = 4 * max(self.sizes, default=0) / (MOVING_FACTOR * self.deadline.cap_s)
+        moving, most_s = self.server.moving, MOVING_FACTOR * self.deadline.cap_s
+        moving.fair_bytes_per_s, moving.credit.most_s = 4 * max(self.sizes, default=0) / most_s, most_s
         self._shards = self.astray.shards = [ShardRound(index, order) for index, order in enumerate(plan.servers)]
         self._own, self.astray.began_at, self.astray.follows = None, now, self.mode == "following"
         common = (self.round_id, self.roster, self.agreed.begin(), self.chain)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -167,6 +167,7 @@ class Server:
     def give_time(self, shard: ShardRound, now: float) -> list[Effect]:
         """The server of the attempt that we are at has its time from now on."""
         if shard.given_to != shard.attempt:
+            self._spend(shard.given_on_word, now)  # the server of the last attempt had more time in vain
             shard.given_to, shard.given_at = shard.attempt, now
         where = (self.round_id, shard.index, shard.attempt)
         # Who has given up on everybody once is too impatient for the load that this makes.
@@ -178,8 +179,24 @@ class Server:
     def is_moving(self, shard: ShardRound, now: float) -> bool:
         """Whether somebody on whom this round depends is being sent payloads, as fast as can be asked: then it is not for lack of
         will that a result is not here. Nothing moves for ever."""
-        bound = now - shard.given_at <= MOVING_FACTOR * self.deadline.cap_s
-        return bound and any(self.moving.is_busy(peer, now) for peer in self.roster if not self.punctuality.is_missed(peer))
+        if now - shard.given_at > MOVING_FACTOR * self.deadline.cap_s:
+            return False
+        return self._take_word([p for p in self.roster if not self.punctuality.is_missed(p)], shard.given_on_word, now)
+
+    def _take_word(self, peers: Iterable[PeerId], since: dict[PeerId, float], now: float) -> bool:
+        """Whether any of ``peers`` says that it is being sent payloads, and has credit. ``since`` keeps who, and since when."""
+        moving = self.moving
+        busy = [p for p in peers if moving.is_busy(p, now) and moving.credit.is_left(p, now - since.get(p, now), now)]
+        for peer in busy:
+            since.setdefault(peer, now)
+        return bool(busy)
+
+    def _spend(self, since: dict[PeerId, float], now: float, came: Collection[PeerId] = ()) -> None:
+        """It was in vain to wait for those who are not among ``came``."""
+        for peer, at in since.items():
+            if peer not in came and peer != self.local:
+                self.moving.credit.spend(peer, now - at, now)
+        since.clear()
 
     def more_time(self, shard: ShardRound, now: float) -> list[Effect]:
         """The time of the server of our attempt is over. It gets more as long as something moves."""
@@ -250,7 +267,11 @@ class Server:
         update may wait behind another payload."""
         until = shard.first_at + MOVING_FACTOR * self.deadline.cap_s
         moving, awaited = self.moving, [peer for peer in missing if not self.punctuality.is_missed(peer)]
-        return now < until and any(moving.is_sending(peer, until, now) or moving.is_busy(peer, now) for peer in awaited)
+        if now >= until:
+            return False
+        if any(moving.is_sending(peer, until, now) for peer in awaited):
+            return True
+        return self._take_word(awaited, shard.awaited_on_word, now)
 
     def _patience_s(self, shard: ShardRound, expected: int, missing: Sequence[PeerId]) -> float:
         """How long after the first update the last one may come; longer while the rule has too few to work with."""
@@ -260,6 +281,7 @@ class Server:
         return min(self.punctuality.patience_s(missing), timeout_s) if enough else timeout_s
 
     def _close(self, shard: ShardRound, now: float) -> list[Effect]:
+        self._spend(shard.awaited_on_word, now, came=shard.answers)
         shard.close(self.locked)
         effects: list[Effect] = []
         of = len(self.roster) - self.partings.absent(self.roster.peers, self.round_id)

@@ -25,6 +25,7 @@ class MembershipSettings:
     gossip_to_dead_s: float = 30.0
     awareness_max: int = 8  # local health multiplies one's own timeouts by up to this
     rumours_per_message: int = 12
+    link_timeout_s: float = 0.3  # of the transport: a link over which nothing comes for so long is closed
     incarnation_jump_max: int = 2**16
 
 

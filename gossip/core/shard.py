@@ -55,6 +55,8 @@ class ShardRound:
     given_to: int = -1  # the attempt whose server has its time
     given_at: float = 0.0  # since when
     result: Transfer | None = None  # a commit that is on its way here
+    given_on_word: dict[PeerId, float] = field(default_factory=dict)  # whose word gives that server more time, since when
+    awaited_on_word: dict[PeerId, float] = field(default_factory=dict)  # whose update is waited for on its word, since when
 
     # As a server: what has come for the attempt served.
     serving: int | None = None

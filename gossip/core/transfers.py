@@ -34,6 +34,33 @@ AT_ONCE_S = 0.1
 """What nobody told of on its way took no longer."""
 
 
+CREDIT_REGAINED = 0.01
+"""Of the time that passes, what is given back of a credit that was spent."""
+
+
+class WordCredit:
+    """For how long others are still waited for on their word that they are being sent payloads, which nobody can check.
+
+    Waiting in vain spends it: with none left the word of that peer counts no more. A peer that lies costs as much once, and
+    then a hundredth of the time.
+    """
+
+    def __init__(self) -> None:
+        self.most_s = float("inf")
+        self._spent: dict[PeerId, tuple[float, float]] = {}  # how much (s), and as of when
+
+    def spent_s(self, peer: PeerId, now: float) -> float:
+        spent, as_of = self._spent.get(peer, (0.0, now))
+        return max(0.0, spent - CREDIT_REGAINED * (now - as_of))
+
+    def spend(self, peer: PeerId, seconds: float, now: float) -> None:
+        self._spent[peer] = (self.spent_s(peer, now) + seconds, now)
+
+    def is_left(self, peer: PeerId, waited_s: float, now: float) -> bool:
+        """``waited_s``: for how long it is being waited for, which is spent if that is in vain."""
+        return self.spent_s(peer, now) + waited_s < self.most_s
+
+
 @dataclass(slots=True)
 class Transfer:
     """One payload. ``grew`` tells of its bytes as they come."""
@@ -113,6 +140,7 @@ class Moving:
         self._tell_at = float("-inf")
         self._told: dict[PeerId, tuple[float, int]] = {}  # how much others have received, and when they said so
         self._busy_at: dict[PeerId, float] = {}
+        self.credit = WordCredit()
 
     def grew(self, event: Arriving, now: float) -> None:
         self.takes_time = True

@@ -57,6 +57,7 @@ from .observer import Observer
 from .schedule import PEERS_MAX, Schedule
 from .toy_trainer import PREPARE_S, Judged, Reducer, Refused, Step, ToyTrainer, Values, payload_of_values, weighted_mean
 
+HEARTBEAT_S = 0.1  # until a link that is over its time is seen to be
 LONGER = 2.0  # times its duration is the most that a schedule is played for the sake of its rounds
 SLICE_S = 0.25
 RATES = (1.0,)  # of every trainer's steps
@@ -297,7 +298,7 @@ def make_swarm(schedule: Schedule, nemesis: Nemesis) -> Swarm[Peer]:
         updates_for=updates_for,
         batch_policy=schedule.batch_policy,
         joint=step is not None,
-        membership=MembershipSettings(probe_interval_s=schedule.probe_interval_s),
+        membership=MembershipSettings(probe_interval_s=schedule.probe_interval_s, link_timeout_s=schedule.link_timeout_s),
         rounds=RoundSettings(
             round_timeout_s=schedule.round_timeout_s,
             start_timeout_s=schedule.start_timeout_s,
@@ -337,7 +338,7 @@ def make_swarm(schedule: Schedule, nemesis: Nemesis) -> Swarm[Peer]:
         )
 
     link = LinkModel(schedule.delay_s, bytes_per_s=schedule.bytes_per_s or None, queue_s=schedule.queue_s)
-    network = Network(link)
+    network = Network(link, heartbeat_s=(schedule.link_timeout_s, schedule.link_timeout_s + HEARTBEAT_S))
     swarm = Swarm(
         make_core,
         schedule.peers,

@@ -9,7 +9,7 @@ from typing import Any
 
 from gossip import topologies
 from gossip.core.pieces import PIECE_BYTES
-from gossip.core.settings import BatchPolicy
+from gossip.core.settings import BatchPolicy, MembershipSettings
 from gossip.errors import ConfigError, UnknownName
 from gossip.faults import Fault, FaultPlan
 from gossip.start_faults import LateStart, NeverStarts, StartFault
@@ -48,6 +48,7 @@ class Schedule:
         prepare_s: Time that the trainer of one who is started again takes until it has a model; its node is there at once.
         server_weights: How often peers serve, as in the settings of a run: ``0:4,2:2``.
         bytes_per_s: What each link carries of payloads, each way; 0: they take no time. A number of the toy model has 4 bytes.
+        link_timeout_s: ``MembershipSettings.link_timeout_s``: between hosts links stay up for longer.
         queue_s: While payloads move, other messages take up to so much longer: links share their cables.
         copies_per_s: Bytes of payloads that a node takes in in a second, one after the other; 0: they take no time.
         joins_s: When newcomers are started, whose ids come behind those of ``peers``: each finds the others by way of the folder
@@ -82,6 +83,7 @@ class Schedule:
     piece_bytes: int = PIECE_BYTES
     server_weights: str = ""
     bytes_per_s: float = 0.0
+    link_timeout_s: float = MembershipSettings().link_timeout_s
     queue_s: float = 0.0
     copies_per_s: float = 0.0
     joins_s: tuple[float, ...] = ()

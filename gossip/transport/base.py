@@ -25,6 +25,9 @@ PayloadLimit = Callable[[PeerId, Message], int]
 is dropped before it is stored. ``StateOffer`` is the one message whose ``nbytes`` may be anything up to the limit."""
 
 
+LINK_TIMEOUT_S = 0.3
+FAR_LINK_TIMEOUT_S = 2.0
+"""Of links within a host and between hosts. See ``sockets`` for why they differ."""
 NOTICES_MAX = 64
 
 
@@ -84,6 +87,8 @@ class Transport(Protocol):
     bulk: str
     """Address of the bulk lane."""
     traffic: Traffic
+    link_timeout_s: float
+    """A link over which nothing comes for so long is reported down."""
     woken: bool
     """Whether one of the last ``poll``'s ``wake`` was readable."""
 

@@ -22,7 +22,7 @@ from gossip.core.messages import BULK_MESSAGES, Envelope, Message, PeerId
 from gossip.errors import AddressInUse
 
 from .assembly import Gate, Incoming
-from .base import Arrival, PayloadLimit, Traffic
+from .base import LINK_TIMEOUT_S, Arrival, PayloadLimit, Traffic
 from .chunks import CHUNK_BYTES, bytes_of, checksum
 from .codec import encode
 
@@ -113,6 +113,7 @@ class MemoryTransport:
     ) -> None:
         """Without addresses, free ones are chosen. Raises AddressInUse."""
         self.traffic = Traffic()
+        self.link_timeout_s = LINK_TIMEOUT_S
         self._hub, self._run, self._local = hub, run, local
         self._incarnation = incarnation if callable(incarnation) else lambda: incarnation
         self._gate = Gate(run, local, payload_limit, self.traffic)

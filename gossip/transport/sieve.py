@@ -23,7 +23,6 @@ from gossip.core.messages import Message, PeerId
 from .assembly import TOLD_EVERY_S
 from .base import Arrival, Transport
 
-SILENT_S = 0.35  # ZeroMQ's heartbeats on the control lane notice a cut after 0.3 to 0.4 s
 RECONNECT_S = 0.1  # it tries again after 0.05 s, then less and less often, at least once a second
 TRICKLE_STEP_S = 0.02
 HELD_MAX = 4096  # messages that are held up; what comes beyond is lost, as at any full queue
@@ -76,6 +75,7 @@ class Sieve:
     def __init__(self, inner: Transport, seed: int = 0, clock: Callable[[], float] = time.monotonic) -> None:
         self._inner, self._random, self._clock = inner, Random(seed), clock
         self.control, self.bulk, self.traffic, self.woken = inner.control, inner.bulk, inner.traffic, False
+        self.link_timeout_s = inner.link_timeout_s
         self._faults: dict[PeerId, Fault] = {}
         self._stands: set[PeerId] = set()  # links that stand below
         self._told: set[PeerId] = set()  # links of which it was told that they stand
@@ -180,7 +180,7 @@ class Sieve:
         news: list[Arrival] = []
         for peer, since in list(self._changed.items()):
             deaf = self._is_deaf(peer)
-            if now - since < (SILENT_S if deaf else RECONNECT_S):
+            if now - since < (self.link_timeout_s if deaf else RECONNECT_S):
                 continue
             del self._changed[peer]
             if deaf and peer in self._told:

@@ -12,6 +12,7 @@ import zmq
 from gossip.errors import AddressInUse, ConfigError
 
 from .addresses import is_loopback, is_one_host
+from .base import FAR_LINK_TIMEOUT_S, LINK_TIMEOUT_S
 from .chunks import CHUNK_BYTES, FIRST
 from .codec import HEADER_BYTES_MAX
 from .holders import holder_of
@@ -43,8 +44,9 @@ _BOTH_LANES: dict[zmq.SocketOption, int] = {
 # lost behind payloads: TCP sends it again after 0.2 s, then after 0.4 s more, and queues on the way add theirs. There the failure
 # detector, which knows whether payloads are moving, is sooner. What is said about the one lane counts for both. TCP_MAXRT counts
 # the time that a full reader takes nothing, too.
-_HEARTBEAT = {zmq.HEARTBEAT_IVL: 100, zmq.HEARTBEAT_TIMEOUT: 300, zmq.HEARTBEAT_TTL: 300}
-_HEARTBEAT_FAR = {zmq.HEARTBEAT_IVL: 250, zmq.HEARTBEAT_TIMEOUT: 2000, zmq.HEARTBEAT_TTL: 2000}
+_NEAR_MS, _FAR_MS = round(1000 * LINK_TIMEOUT_S), round(1000 * FAR_LINK_TIMEOUT_S)
+_HEARTBEAT = {zmq.HEARTBEAT_IVL: 100, zmq.HEARTBEAT_TIMEOUT: _NEAR_MS, zmq.HEARTBEAT_TTL: _NEAR_MS}
+_HEARTBEAT_FAR = {zmq.HEARTBEAT_IVL: 250, zmq.HEARTBEAT_TIMEOUT: _FAR_MS, zmq.HEARTBEAT_TTL: _FAR_MS}
 _OUTBOUND = {zmq.MAXMSGSIZE: HANDSHAKE_BYTES_MAX, zmq.RCVHWM: 0}
 _CONTROL_OUT = _OUTBOUND | {zmq.SNDHWM: 256, zmq.TCP_MAXRT: 5000}
 _CONTROL_IN = {zmq.MAXMSGSIZE: HEADER_BYTES_MAX, zmq.RCVHWM: 0, zmq.TCP_MAXRT: 5000}

@@ -28,8 +28,9 @@ from numpy.typing import NDArray
 from gossip.core.events import LinkDown, LinkUp, Payload
 from gossip.core.messages import BULK_MESSAGES, Envelope, Message, PeerId
 
+from .addresses import is_loopback
 from .assembly import Gate, Reception
-from .base import Arrival, PayloadLimit, Traffic
+from .base import FAR_LINK_TIMEOUT_S, LINK_TIMEOUT_S, Arrival, PayloadLimit, Traffic
 from .chunks import Outgoing, bytes_of, checksum
 from .codec import encode
 from .curve import Keys
@@ -78,6 +79,7 @@ class ZeroMQTransport:
             LocalError: The keys keep nobody out.
         """
         self.traffic = Traffic()
+        self.link_timeout_s = LINK_TIMEOUT_S if is_loopback(host.strip("[]")) else FAR_LINK_TIMEOUT_S
         self._run, self._local, self._keys = run, local, keys
         self._anywhere = insecure or keys is not None
         self._incarnation = incarnation if callable(incarnation) else lambda: incarnation

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -53,15 +54,24 @@ HICCUPS = tuple(Hang(peer, None, 0.28, 10.0 + 3.1 * peer) for peer in range(4))
 
 
 def test_a_server_that_is_busy_with_what_has_come_does_not_hand_on() -> None:
-    outcome = run(replace(LARGE, peers=4, shards=(8,) * 4, bytes_per_s=30.0, faults=HICCUPS))
+    outcome = run(replace(LARGE, peers=4, shards=(8,) * 4, bytes_per_s=30.0, link_timeout_s=2.0, faults=HICCUPS))
     assert outcome.violation is None, outcome.violation
     assert "attempt" not in outcome.reports
+
+
+def test_within_a_host_it_does_for_the_others_go_on_without_it_sooner() -> None:
+    """Fork otherwise: it would commit what they have handed on."""
+    stopped = replace(LARGE, peers=4, bytes_per_s=100.0, active_s=25.0, duration_s=25.0, faults=(Hang(1, None, 0.8, 9.0),))
+    for seed in range(1, 5):
+        outcome = run(replace(stopped, seed=seed))
+        assert outcome.violation is None, outcome.violation
+        assert outcome.reports["attempt"] > 0
 
 
 def test_with_the_tolerance_of_small_payloads_it_would(monkeypatch: pytest.MonkeyPatch) -> None:
     """As it was: 8 peers of 100 MB on two hosts made 128 further attempts in 6 rounds."""
     monkeypatch.setattr(peer_module, "LOADED_STILL_S", peer_module.STOOD_STILL_S)
-    outcome = run(replace(LARGE, peers=4, shards=(8,) * 4, bytes_per_s=30.0, faults=HICCUPS))
+    outcome = run(replace(LARGE, peers=4, shards=(8,) * 4, bytes_per_s=30.0, link_timeout_s=2.0, faults=HICCUPS))
     assert outcome.reports["attempt"] > 0
 
 
@@ -112,8 +122,8 @@ def test_nor_where_some_of_the_peers_are_behind_a_slow_link(
 ) -> None:
     """Seen from each side the other is late as a rule."""
 
-    def two_hosts(default: LinkModel) -> Network:
-        network = Network(default)
+    def two_hosts(default: LinkModel, **options: Any) -> Network:
+        network = Network(default, **options)
         near = range(peers // 2)
         between = [link for link in itertools.permutations(range(peers), 2) if (link[0] in near) != (link[1] in near)]
         network.shape(between, bytes_per_s=bytes_per_s)

@@ -14,9 +14,10 @@ from gossip.faults import parse
 from gossip.node_links import links_at
 from gossip.testing.transport_world import RUN
 from gossip.testing.transports import TRANSPORT_CHECKS, TransportCheck
+from gossip.transport.base import LINK_TIMEOUT_S as SILENT_S
 from gossip.transport.base import Arrival
 from gossip.transport.memory import Hub, MemoryTransport
-from gossip.transport.sieve import RECONNECT_S, SILENT_S, Fault, Sieve
+from gossip.transport.sieve import RECONNECT_S, Fault, Sieve
 from gossip.world_faults import Delay, Flap, LinkFault, Loss, Partition, Ring, Trickle
 
 

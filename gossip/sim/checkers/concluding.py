@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
 
 class EndsAlike(Checker):
-    """S9: all who are told before one round that others hold what they hold hold the same, where somebody may lie (f > 0) and
-    more than 2f run that hold no liar's state, or nobody else holds one. In the end all who have asked are told so, when more than 2f run that hold no liar's state."""
+    """S9: all who are told before one round that others hold what they hold hold the same, where somebody may lie (f > 0)
+    and somebody could have told: more than 2f run that hold no liar's state, or nobody else holds one. In the end all who
+    have asked are told so, when more than 2f run that hold no liar's state."""
 
     invariant = "S9"
     events = (Confirm,)
