@@ -55,7 +55,7 @@ class Oversleep:
     """Notices that the loop stood still: the process was stopped, the machine was busy, or a turn took too long.
 
     A peer that slept would blame the others for its own silence, so the core must hear of it before any timer fires
-    (reliability.md, Lifeguard's local health).
+    (docs/design_notes.md N6).
     """
 
     def __init__(self, tolerance_s: float, now: float) -> None:

@@ -14,7 +14,8 @@ TELLERS_MAX = 16
 
 
 def retransmit_limit(n: int, settings: MembershipSettings) -> int:
-    """How often one peer says one rumour. log2, not memberlist's log10: that is 4 times for n <= 9, and peers die of it (F13)."""
+    """How often one peer says one rumour. log2, not memberlist's log10: that is 4 times for n <= 9, and peers die of it
+    (docs/design_notes.md N5)."""
     return settings.retransmit_mult * ceil(log2(n + 1))
 
 

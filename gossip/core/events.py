@@ -11,7 +11,7 @@ from .messages import Message, PeerId
 from .record import record
 
 Token: TypeAlias = int
-"""Names one timer. Never used twice in the life of a core (reliability.md F14)."""
+"""Names one timer. Never used twice in the life of a core (docs/design_notes.md N7)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -10,7 +10,7 @@ from .messages import PeerId
 
 @dataclass(frozen=True, slots=True)
 class MembershipSettings:
-    """SWIM with Lifeguard. The defaults are for a node in a process of its own (reliability.md 1.7)."""
+    """SWIM with Lifeguard. The defaults are for a node in a process of its own (docs/design_notes.md N2)."""
 
     probe_interval_s: float = 0.2  # shorter finds crashes sooner and costs one ping and one ack each
     probe_timeout_s: float = 0.1  # for both direct tries together

@@ -1,4 +1,4 @@
-"""How long a suspect has, given how many peers there are and who confirms. Formulas: memberlist (reliability.md 1.2)."""
+"""How long a suspect has, given how many peers there are and who confirms. Formulas: memberlist (docs/design_notes.md N3)."""
 
 from __future__ import annotations
 

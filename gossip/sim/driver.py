@@ -395,7 +395,7 @@ class Swarm(Timeline, Generic[C]):
             see(self, peer, event)
 
     def _set_timer(self, host: Host[C], effect: events.SetTimer) -> None:
-        # A token that names two timers in one life is how stale timers kill the healthy (F14).
+        # A token that names two timers in one life is how stale timers kill the healthy (docs/design_notes.md N7).
         assert effect.token not in host.used_tokens, f"peer {host.peer} used timer token {effect.token} twice"
         host.used_tokens.add(effect.token)
         self._set_alarm(host, effect.token, effect.at)

@@ -232,7 +232,7 @@ class Assembly:
             self._forget(connection, "gap")
 
     def orphan(self, sender: PeerId, now: float) -> None:
-        """The sender's link closed. What it has sent may still be on its way (reliability.md F10), so it gets a moment."""
+        """The sender's link closed. What it has sent may still be on its way (docs/design_notes.md N16), so it gets a moment."""
         for _, incoming in self._open.values():
             if incoming.envelope.sender == sender:
                 incoming.patience_s = ORPHANED_S

@@ -10,7 +10,7 @@ message is known, so that it is received while the sender works that out:
     ahead   [NEXT: 0xC5, transfer, nbytes]                            followed by the payload
     behind  [FIRST: 0xC7, transfer, nbytes, 0] + envelope             alone
 
-Whole messages of 100 MB run at half the speed of chunks (performance.md B), and a ping would wait behind them.
+Whole messages of 100 MB run at a third of the speed of chunks (docs/design_notes.md N17), and a ping would wait behind them.
 """
 
 from __future__ import annotations

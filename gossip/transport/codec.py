@@ -53,7 +53,7 @@ Reader: TypeAlias = Callable[[Any], Any]
 Writer: TypeAlias = Callable[[Any], Any] | None  # None: msgpack takes the value as it is
 M = TypeVar("M")
 
-# The parser's own refusals, and what a hostile size or depth can raise besides (reliability.md 3.5).
+# The parser's own refusals, and what a hostile size or depth can raise besides (docs/design_notes.md N17).
 _PARSER_ERRORS = (
     ValueError,
     TypeError,

@@ -1,4 +1,4 @@
-"""CURVE: who may connect is known by a key, and what is said is encrypted (reliability.md 3, F5).
+"""CURVE: who may connect is known by a key, and what is said is encrypted (docs/design_notes.md N11).
 
 A socket that listens is made with ``as_server``, one that connects with ``as_client``. Whoever knocks at a server is let in by
 the ``Authenticator`` of its context, or by nobody: without one every handshake fails, because the domain is enforced. libzmq's

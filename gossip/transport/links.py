@@ -31,7 +31,7 @@ PATIENCE_S = 2.0
 AGAIN_S, AGAIN_MAX_S = 0.05, 1.0
 DISCARD_FRAMES = 4096  # before others get their turn
 REFUSED = zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-"""After these libzmq does not try again, or not always (reliability.md F6)."""
+"""After these libzmq does not try again, or not always (docs/design_notes.md N12)."""
 MONITORED = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | REFUSED | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
 
 _DONTWAIT = int(zmq.DONTWAIT)

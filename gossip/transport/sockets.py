@@ -1,4 +1,4 @@
-"""ZeroMQ sockets with every unsafe default set, and the addresses that they may have (reliability.md 3.3)."""
+"""ZeroMQ sockets with every unsafe default set, and the addresses that they may have (docs/design_notes.md N9)."""
 
 from __future__ import annotations
 

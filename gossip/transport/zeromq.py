@@ -2,15 +2,15 @@
 
 Inbound there is one socket a lane (``inbox``, ``unix``), outbound one a peer and lane (``links``). Nothing is ever sent on an
 inbound one and nothing is received on an outbound one. Who speaks is said in the envelope, never by a ZeroMQ identity: identities
-are chosen by libzmq, so that nobody can take another's (reliability.md F7) and nobody can abort us with one (F8).
+are chosen by libzmq, so that nobody can take another's and nobody can abort us with one (docs/design_notes.md N13, N14).
 
 Waiting is done on the sockets' file descriptors. Those of ZeroMQ tell of news only, not of what is left (they are
 edge-triggered underneath), so an inbox that was heard of is read until it is empty, or remembered in ``_unread``. A poll over n
 sockets with ``zmq.Poller`` costs 13 us at 16 peers, this one 1 us at any number.
 
 The one danger that no option covers: a multipart message without end grows libzmq's memory before we see any of it
-(F4, libzmq counts whole messages). That is why other addresses than loopback ones take keys, unless told otherwise: with keys
-nobody else gets so far.
+(libzmq counts whole messages: docs/design_notes.md N10). That is why other addresses than loopback ones take keys, unless
+told otherwise: with keys nobody else gets so far.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Strangers on the ports of the ZeroMQ transport cause counts, and nothing else (reliability.md F4, F7, F8)."""
+"""Strangers on the ports of the ZeroMQ transport cause counts, and nothing else (docs/design_notes.md N10, N13, N14)."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ def test_a_message_of_very_many_frames_is_one_drop(small, lane: str):
 
 @pytest.mark.parametrize("lane", ["control", "bulk"])
 def test_a_message_without_end_is_never_seen_and_hinders_nobody(small, lane: str):
-    """F4: its memory is libzmq's until the connection ends, and no option bounds it. Hence loopback only, without keys."""
+    """N10: its memory is libzmq's until the connection ends, and no option bounds it. Hence loopback only, without keys."""
     watched = Watched(small)
     connection = speaks_zmtp(getattr(small, lane))
     for _ in range(200):
@@ -215,7 +215,7 @@ def test_a_message_without_end_is_never_seen_and_hinders_nobody(small, lane: str
 
 
 def test_claiming_anothers_routing_id_hurts_nobody(small):
-    """F7 and F8: duplicate ids, ids of libzmq's own form, and then we connect to whoever claimed one."""
+    """N13 and N14: duplicate ids, ids of libzmq's own form, and then we connect to whoever claimed one."""
     watched = Watched(small)
     other = transport(local=0)
     for routing_id in (b"0", b"peer-0", b"\x01\x02\x03\x04\x05"):

@@ -1,4 +1,4 @@
-"""With keys, only who is on the list is heard, and only in its own name (reliability.md F4 to F8)."""
+"""With keys, only who is on the list is heard, and only in its own name (docs/design_notes.md N10 to N13)."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def test_who_has_not_the_right_keys_says_nothing(peer, known: Known, lane: str, 
 
 
 def test_when_nobody_answers_for_the_keys_nobody_is_let_in(peer, known: Known):
-    """F5: libzmq lets everybody in whom it cannot ask about, unless it is told not to."""
+    """N11: libzmq lets everybody in whom it cannot ask about, unless it is told not to."""
     victim = peer(1)
     watched = Watched(victim)
     victim._guard._authenticator.close()
@@ -183,7 +183,7 @@ def test_an_open_door_is_found_before_anything_starts(known: Known, monkeypatch)
 
 @pytest.mark.parametrize("keys", [False, True])
 def test_a_stranger_can_only_fill_memory_where_there_are_no_keys(peer, keys: bool):
-    """F4: what has no end is kept by libzmq from the moment that it lets somebody in."""
+    """N10: what has no end is kept by libzmq from the moment that it lets somebody in."""
     victim = peer(1) if keys else transport(local=1)
     connection = raw(victim.control) if keys else speaks_zmtp(victim.control)
     connection.settimeout(2.0)
@@ -232,7 +232,7 @@ def test_nobody_speaks_in_anothers_name(peer, known: Known, lane: str):
 
 @pytest.mark.parametrize("liars_key", [0, 3])
 def test_nobody_adds_to_anothers_payload_by_taking_the_name_of_its_connection(peer, known: Known, liars_key: int):
-    """F7: a ZeroMQ identity is what the other side likes, so a key is asked for besides."""
+    """N13: a ZeroMQ identity is what the other side likes, so a key is asked for besides."""
     victim = peer(1, limit=2 * CHUNK_BYTES)
     watched = Watched(victim)
 
@@ -260,7 +260,7 @@ def test_nobody_adds_to_anothers_payload_by_taking_the_name_of_its_connection(pe
 
 
 def test_who_is_put_on_the_list_gets_in_without_being_told(peer, known: Known, monkeypatch):
-    """F6: after a refusal libzmq gives up, so we try again ourselves."""
+    """N12: after a refusal libzmq gives up, so we try again ourselves."""
     one, other = peer(0), peer(1)
     watched = Watched(one, other)
     key = known.listed[0]

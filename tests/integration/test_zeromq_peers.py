@@ -103,7 +103,7 @@ def test_who_is_too_busy_to_read_payloads_is_not_cut_off():
 
 
 def test_what_a_dead_peer_sent_may_come_after_its_link_closed():
-    """F10: whoever reads ``LinkDown`` must not think that nothing more will come."""
+    """docs/design_notes.md N16: whoever reads ``LinkDown`` must not think that nothing more will come."""
     victim = transport(limit=MIB)
     watched = Watched(victim)
     speak = "[peer.send(1, update(n), floats(1 << 20)) for n in range(3)]; print('said', flush=True); peer.close(30); sys.exit()"
@@ -150,7 +150,7 @@ def test_who_comes_back_late_finds_the_rest_of_a_payload(monkeypatch):
 
 
 def test_memory_that_is_overwritten_in_flight_is_seen():
-    """F9: the receiver would aggregate what nobody computed. It drops it instead."""
+    """docs/design_notes.md N15: the receiver would aggregate what nobody computed. It drops it instead."""
     first, second, watched = pair(16 * MIB)
     payload = floats(16 * MIB)
     assert first.send(1, update(0), payload)

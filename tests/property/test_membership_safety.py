@@ -1,4 +1,4 @@
-"""What holds for a membership whatever it is told, in whatever order (reliability.md 2.2, S1-S5, S15)."""
+"""What holds for a membership whatever it is told, in whatever order (docs/design_notes.md N19: S1-S5, S15)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whole swarms of memberships: crashes are found in time, and nobody dies who lives (reliability.md 1.4, 1.5, 2.2)."""
+"""Whole swarms of memberships: crashes are found in time, and nobody dies who lives (docs/design_notes.md N4, N5)."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ def test_every_schedule_of_crashes_ends_with_the_survivors_agreeing() -> None:
 
 
 def test_a_timer_token_that_is_used_again_is_caught() -> None:
-    """The planted mutant of F14: tokens that start over."""
+    """The planted mutant of docs/design_notes.md N7: tokens that start over."""
     from gossip.core.timers import Timers
 
     class Reusing(Timers):  # type: ignore[type-arg]

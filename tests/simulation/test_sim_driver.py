@@ -60,7 +60,7 @@ def test_a_crash_closes_the_others_connections_a_moment_later_and_then_nothing_l
 
 
 def test_data_of_a_dead_peer_may_come_after_its_disconnection() -> None:
-    """F10."""
+    """docs/design_notes.md N16."""
     swarm = swarm_of(network=Network(LinkModel(delay_s=(0.05, 0.05))))
     swarm.run_for(1.0)
     swarm.crash(2)

@@ -143,7 +143,7 @@ def test_texts_are_checked_without_importing_torch() -> None:
 
 
 def test_momentum_saves_krum_from_negated_copies() -> None:
-    """``aggregators.md`` 4.3 in small: noise twice the gradient; 8 of 20 send the same negated noisy gradient."""
+    """docs/design_notes.md N21 in small: noise twice the gradient; 8 of 20 send the same negated noisy gradient."""
     ends = {}
     for spec in ("", "momentum:beta=0.9"):
         generator = torch.Generator().manual_seed(0)

@@ -256,7 +256,7 @@ def test_a_refutation_with_a_higher_standing_ends_the_suspicion() -> None:
 
 
 def test_a_suspect_that_refutes_in_time_is_not_lost_to_a_timer_of_an_earlier_suspicion() -> None:
-    """The stale timer of F14, seen from inside."""
+    """The stale timer of docs/design_notes.md N7, seen from inside."""
     bench = Bench(6)
     bench.mute = {1}
     for accuser in (2, 3, 4):

@@ -1,4 +1,4 @@
-"""How long a suspect has, and what kills it: formulas of reliability.md 1.2."""
+"""How long a suspect has, and what kills it: formulas of docs/design_notes.md N3."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checkers, one an invariant (reliability.md 2.2 and 2.3): observers that raise ``Violation`` when it is broken.
+"""Checkers, one an invariant (docs/design_notes.md N19, N20): observers that raise ``Violation`` when it is broken.
 
     [panel] = checkers = all_checkers(Circumstances.of(liars=(3,)))
     swarm.hooks.extend(checkers)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 STILL_S = 0.25
 """A process that was stopped for so long stood still."""
 
-LOSS_MAX = 0.2  # of the messages on a link, up to which nobody may be taken for dead (reliability.md S6)
+LOSS_MAX = 0.2  # of the messages on a link, up to which nobody may be taken for dead (docs/design_notes.md N5)
 DELAY_MAX_S = 0.105  # one way, likewise: 100 ms of jitter and what a link takes anyway
 LOOK_EVERY_S = 0.1
 LATE_S = 0.05
