@@ -156,10 +156,11 @@ class RunView:
             case "fault":
                 return self._fault(row, event, t)
             case "fault_over":
-                for outage in self.outages:
-                    if outage.fault == event.get("fault") and outage.over_at is None:
-                        outage.over_at = t
-                return [f"* over: {event.get('fault')} at round {event.get('round')}"]
+                known = [outage for outage in self.outages if outage.fault == event.get("fault")]
+                on = [outage for outage in known if outage.over_at is None]
+                for outage in on:
+                    outage.over_at = t
+                return [f"* over: {event.get('fault')} at round {event.get('round')}"] if on or not known else []
             case "skip" | "dead" if subject is not None:
                 return self._noticed(str(name), row, subject, event, t)
             case "unskip" if subject is not None:
@@ -339,8 +340,11 @@ class RunView:
         if kind == "leave":
             return [f"* injected: SIGTERM peer {row.peer} at round {at}"]
         if kind in LINK_KINDS:
-            self.outages.append(Outage(str(event.get("fault")), at, t))
-            return [f"* injected: {event.get('fault')} at round {at}"]
+            fault = str(event.get("fault"))
+            if any(each.fault == fault and each.over_at is None and t - each.at < QUIET_S for each in self.outages):
+                return []  # peers that cannot write down who of them tells of it all do
+            self.outages.append(Outage(fault, at, t))
+            return [f"* injected: {fault} at round {at}"]
         return [f"* injected: {event.get('fault') or kind} by peer {row.peer}"]
 
     def _is_new(self, row: PeerRow) -> bool:
