@@ -18,6 +18,8 @@ KEPT_BYTES = 2**20
 AGAIN_S = 1.0
 """Between two attempts to write."""
 
+ROOM_HINT = "make room on the disk, or see who has changed the folder"
+
 Tell = Callable[[str, str], None]
 """Takes a path and why it cannot be written."""
 
@@ -25,7 +27,7 @@ Tell = Callable[[str, str], None]
 def in_words(path: str, why: str) -> tuple[str, str]:
     """What people are told, and a hint."""
     message = f"cannot write {path} ({why}): training goes on without it; what is newest is kept in memory, and written later"
-    return message, "make room on the disk, or see who has changed the folder"
+    return message, ROOM_HINT
 
 
 class Troubles:
@@ -39,11 +41,15 @@ class Troubles:
 
     def failed(self, path: Path, error: OSError) -> None:
         """Training goes on."""
-        self.lacking.setdefault(str(path), 0)
+        self.lacks(path)
         why = error.strerror or type(error).__name__
         if why not in self._told:
             self._told.add(why)
             self._tell(str(path), why)
+
+    def lacks(self, path: Path) -> None:
+        """It cannot be written, and somebody else tells of it."""
+        self.lacking.setdefault(str(path), 0)
 
     def dropped(self, path: Path, lines: int) -> None:
         """They are lost: what is kept has a bound."""
