@@ -46,7 +46,7 @@ from .node_results import Comparison
 from .node_spec import CoreMaker, NodeSpec, TransportMaker, in_memory, keys_of, over_zeromq, real_core, spec_from
 from .node_trainer import TrainerLink, pid_behind
 from .node_worker import Worker
-from .rendezvous import SeedFolder
+from .rendezvous import Announcement, SeedFolder
 
 __all__ = ["EXIT_CRASHED", "Node", "NodeSpec", "in_memory", "main", "over_zeromq"]
 
@@ -92,6 +92,7 @@ class Node:
         status = None if spec.status_fd is None else socket.socket(fileno=os.dup(spec.status_fd))
         self._journal = Journal(spec.peer, folder, status)
         self._folder = folder
+        self._announcement: Announcement | None = None
         self._alarms = Alarms()
         self._inbox: deque[Event] = deque()
         self._linked: set[PeerId] = set()
@@ -182,7 +183,8 @@ class Node:
         if folder is not None:
             key = "" if spec.keys is None else spec.keys.pair.public
             announce = functools.partial(folder.announce, own_control, own_bulk, spec.incarnation, key)
-            self._journal.troubles.try_to(folder.path, announce)
+            self._announcement = Announcement(folder.path, announce, self._journal.event, self._journal.troubles)
+            self._announcement.attempt(time.monotonic())
         addresses = {"control": own_control, "bulk": own_bulk}
         self._journal.event("started", pid=os.getpid(), trainer_pid=trainer_pid, incarnation=spec.incarnation, **addresses)
         now = time.monotonic()
@@ -419,6 +421,8 @@ class Node:
             progress = self.trainer.progress()
             if progress is not None and not self._trainer_gone:
                 self._handle(progress, now)
+        if self._announcement is not None:
+            self._announcement.tick(now)
         if self._seed_folder is not None:
             for seed in self._seed_folder.look(now, len(self._linked) >= len(self._settings.peers) - 1):
                 if seed.ended:

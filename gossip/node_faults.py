@@ -24,7 +24,9 @@ class Saboteur:
     """Stops or kills this peer's processes, node and trainer, when the plan says so.
 
     Each fault strikes once in the life of a run: whoever carries it out first makes a file of its own for it. So a restarted
-    peer is not killed again, and of two who serve a round only the first dies, unless the plan names two.
+    peer is not killed again, and of two who serve a round only the first dies, unless the plan names two. Where no such file can
+    be made, a peer carries out what names it, in its first life only: no later one can tell whether that was done. What
+    befalls "the server" stays undone then, or it would befall all who serve.
     """
 
     def __init__(
@@ -37,8 +39,8 @@ class Saboteur:
         peers: int = 0,
         drills: DrillBook | None = None,
     ) -> None:
-        self._journal = journal
-        self._claims = Claims(None if run_dir is None else run_dir / "faults", peer)
+        self._journal, self._first_life = journal, incarnation == 0
+        self._claims = Claims(None if run_dir is None else run_dir / "faults", peer, journal.troubles)
         self._links = LinkFaults(plan, peer, peers, self._claims, journal, drills)
         self._own: list[tuple[int, Blow]] = []
         self._server: list[tuple[int, Crash]] = []
@@ -83,7 +85,8 @@ class Saboteur:
     def _strike(self, faults: list[tuple[int, Any]], applies: Callable[[Any], bool], round_id: int) -> None:
         for entry in [entry for entry in faults if applies(entry[1])]:
             faults.remove(entry)
-            if self._claims.take(str(entry[0]), fault=str(entry[1])):
+            own = faults is not self._server
+            if self._claims.take(str(entry[0]), otherwise=own and self._first_life, fault=str(entry[1])):
                 self._carry_out(entry[1], round_id)
 
     def _carry_out(self, fault: Blow, round_id: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -16,6 +17,7 @@ from .drills import DrillBook
 from .faults import FaultPlan
 from .link_faults import near, severed
 from .node_files import Journal
+from .records import Troubles
 from .transport.base import Transport
 from .transport.sieve import Fault, Sieve
 from .world_faults import Delay, Flap, LinkFault, Loss, Partition, Ring, Trickle, kind_of
@@ -26,49 +28,72 @@ LOOK_EVERY_S = 0.01
 class Claims:
     """What the peers of a run must agree on though none leads them: files in a folder, of which the first to be made counts.
 
+    No disk that is full, and no folder that is gone, is an error here: it is told, and each peer goes on by itself.
+
     Args:
         folder: Where; None: this peer is alone, and what it claims is its own.
+        troubles: Hears of what cannot be written.
     """
 
-    def __init__(self, folder: Path | None, peer: int) -> None:
-        self.folder, self._peer = folder, peer
+    def __init__(self, folder: Path | None, peer: int, troubles: Troubles) -> None:
+        self.folder, self._peer, self._troubles = folder, peer, troubles
 
-    def take(self, name: str, **fields: Any) -> bool:
-        """Whether this peer is the first to claim it."""
+    def take(self, name: str, otherwise: bool, **fields: Any) -> bool:
+        """Whether this peer is the first to claim it. ``otherwise``: where no claim can be made, so that nobody can tell."""
         if self.folder is None:
             return True
-        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self.folder / name
+        if not self._troubles.try_to(path, self._make_folder):
+            return otherwise
         try:
-            fd = os.open(self.folder / name, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o644)
+            fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o644)
         except FileExistsError:
             return False
-        with open(fd, "w", encoding="utf-8") as file:
-            json.dump({**fields, "peer": self._peer, "wall": time.time()}, file)
+        except OSError as error:
+            self._troubles.failed(path, error)
+            return otherwise
+        text = json.dumps({**fields, "peer": self._peer, "wall": time.time()})
+        self._troubles.try_to(path, lambda: _write(fd, text))  # the claim is made: what it says is for people
         return True
 
     def beginning(self) -> float:
         """When the first round of the run began, on the monotonic clock, which the peers of a host share: whoever begins it
-        writes that down for the others, and for later lives."""
+        writes that down for the others, and for later lives. Where that cannot be written, each counts from its own."""
         now = time.monotonic()
         if self.folder is None:
             return now
-        self.folder.mkdir(parents=True, exist_ok=True)
-        scratch, path = self.folder / f"began.{self._peer}.{os.getpid()}", self.folder / "began"
-        scratch.write_text(repr(now), "utf-8")
-        try:
-            os.link(scratch, path)  # whole, and only if there is none yet
-        except FileExistsError:
-            return float(path.read_text("utf-8"))
-        finally:
-            scratch.unlink()
-        return now
+        if self.began() is None:
+            path = self.folder / "began"
+            self._troubles.try_to(path, lambda: self._begin(path, now))
+        known = self.began()
+        return now if known is None else known
 
     def began(self) -> float | None:
         """The same; None as long as nobody has begun."""
         try:
             return None if self.folder is None else float((self.folder / "began").read_text("utf-8"))
-        except OSError:
+        except (OSError, ValueError):
             return None
+
+    def _make_folder(self) -> None:
+        assert self.folder is not None
+        self.folder.mkdir(exist_ok=True)  # none above it: whoever has deleted the run's folder wants it gone
+
+    def _begin(self, path: Path, now: float) -> None:
+        self._make_folder()
+        scratch = path.with_name(f"began.{self._peer}.{os.getpid()}")
+        try:
+            scratch.write_text(repr(now), "utf-8")
+            with contextlib.suppress(FileExistsError):
+                os.link(scratch, path)  # whole, and only if there is none yet
+        finally:
+            with contextlib.suppress(OSError):  # it tells of what went wrong before, if anything did
+                scratch.unlink()
+
+
+def _write(fd: int, text: str) -> None:
+    with open(fd, "w", encoding="utf-8") as file:
+        file.write(text)
 
 
 class LinkFaults:
@@ -114,11 +139,11 @@ class LinkFaults:
             self._sieve.fail(faults)
 
     def _tell(self, index: int, fault: LinkFault, over: bool, round_id: int) -> None:
-        """One peer tells of it, for all."""
+        """One peer tells of it, for all; where they cannot agree on one, each does."""
         if self._told.get(index) in (over, True):
             return
         self._told[index] = over
-        if self._claims.take(f"{index}.over" if over else str(index), fault=str(fault)):
+        if self._claims.take(f"{index}.over" if over else str(index), otherwise=True, fault=str(fault)):
             extra = {} if over else {"seconds": fault.for_s}
             self._journal.event("fault_over" if over else "fault", kind=kind_of(fault), round=round_id, fault=str(fault), **extra)
 

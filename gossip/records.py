@@ -1,11 +1,12 @@
 """What a run writes down as it goes, on disks that fill up, in folders that somebody deletes: training does not depend on it.
 
 A file that cannot be written to is told of once. What it would have got is kept in memory, the newest mebibyte of it, and written
-when there is room again.
+when there is room again. What was in a file that somebody deletes is lost, and counted.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from collections import deque
@@ -17,6 +18,8 @@ KEPT_BYTES = 2**20
 AGAIN_S = 1.0
 """Between two attempts to write."""
 
+ROOM_HINT = "make room on the disk, or see who has changed the folder"
+
 Tell = Callable[[str, str], None]
 """Takes a path and why it cannot be written."""
 
@@ -24,7 +27,7 @@ Tell = Callable[[str, str], None]
 def in_words(path: str, why: str) -> tuple[str, str]:
     """What people are told, and a hint."""
     message = f"cannot write {path} ({why}): training goes on without it; what is newest is kept in memory, and written later"
-    return message, "make room on the disk, or see who has changed the folder"
+    return message, ROOM_HINT
 
 
 class Troubles:
@@ -38,11 +41,15 @@ class Troubles:
 
     def failed(self, path: Path, error: OSError) -> None:
         """Training goes on."""
-        self.lacking.setdefault(str(path), 0)
+        self.lacks(path)
         why = error.strerror or type(error).__name__
         if why not in self._told:
             self._told.add(why)
             self._tell(str(path), why)
+
+    def lacks(self, path: Path) -> None:
+        """It cannot be written, and somebody else tells of it."""
+        self.lacking.setdefault(str(path), 0)
 
     def dropped(self, path: Path, lines: int) -> None:
         """They are lost: what is kept has a bound."""
@@ -74,10 +81,13 @@ class Appender:
     def __init__(self, path: Path, troubles: Troubles, header: bytes = b"", gather: bool = False) -> None:
         self.path, self._troubles, self._header, self._gather = path, troubles, header, gather
         self._fd = -1
+        self._head = b""  # of the header, what is not in the file yet: it is never dropped, and no line
         self._waiting: deque[bytes] = deque()
         self._bytes = 0
         self._begun = 0  # bytes of the first line that are written already
+        self._written = 0  # whole lines that are in the file
         self._again_at = 0.0
+        self._look_at = 0.0
         self._closed = False
         self.flush()
 
@@ -95,6 +105,7 @@ class Appender:
             self._drop()
             return
         try:
+            self._look()
             self._open()
             self._write()
         except OSError as error:
@@ -111,24 +122,41 @@ class Appender:
         if self._closed:
             return
         self._again_at = min(self._again_at, time.monotonic())
+        self._look_at = 0.0
         self.flush()
         self._closed = True
         if self._waiting:
             self._troubles.dropped(self.path, len(self._waiting))
             self._waiting.clear()
+        self._let_go()
+
+    def _let_go(self) -> None:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+    def _look(self) -> None:
+        """Once a second, and at the end: of a file that was deleted all is lost, and whatever was written on would be."""
+        if self._fd < 0 or (now := time.monotonic()) < self._look_at:
+            return
+        self._look_at = now + AGAIN_S
+        if os.fstat(self._fd).st_nlink:
+            return
+        self._let_go()
+        if self._written:
+            self._troubles.failed(self.path, FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT)))
+            self._troubles.dropped(self.path, self._written)
+        self._written = self._begun = 0
 
     def _open(self) -> None:
         if self._fd >= 0:
             return
         self._fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        if self._header and not os.fstat(self._fd).st_size:
-            self._waiting.appendleft(self._header)
-            self._bytes += len(self._header)
+        self._head = b"" if os.fstat(self._fd).st_size else self._header
 
     def _write(self) -> None:
+        while self._head:
+            self._head = self._head[os.write(self._fd, self._head) :]
         while self._waiting:
             data = b"".join(self._waiting)[self._begun :]
             written = os.write(self._fd, data)
@@ -140,6 +168,7 @@ class Appender:
             line = self._waiting.popleft()
             written -= len(line)
             self._bytes -= len(line)
+            self._written += 1
         self._begun = written
 
     def _drop(self) -> None:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from .careful import open_in, parse_json
 from .errors import ConfigError
+from .records import Troubles
 
 SEARCH_S = 0.1  # while somebody is missing
 WATCH_S = 2.0  # when all are there: one that was restarted has another address
+AGAIN_S = 1.0  # after an own address that could not be written
 FILE_BYTES_MAX = 4096
 NEWCOMER, OWN = "newcomer", "own"
 """Who has claimed a life of a peer: one that was given the id of another, or that peer, started again by a scheduler."""
@@ -108,6 +112,42 @@ class SeedFolder:
         seed = read_seed(self._folder, peer)
         self._set_key(peer, "" if seed is None else seed.key)
         return seed
+
+
+class Announcement:
+    """Writes the own address down, and tries again as long as that fails: nobody can meet this peer before.
+
+    Args:
+        write: Does so.
+        tell: Writes an event: once that it fails, for each reason, and once that it has come through then.
+        troubles: Training does not go on without it, so they only count it.
+    """
+
+    def __init__(self, folder: Path, write: Callable[[], None], tell: Callable[..., None], troubles: Troubles) -> None:
+        self._folder, self._write, self._tell, self._troubles = folder, write, tell, troubles
+        self._why = self._told = ""
+        self._again_at = 0.0
+        self._done = False
+
+    def attempt(self, now: float) -> None:
+        """Without a word yet."""
+        self._again_at = now + AGAIN_S
+        try:
+            self._write()
+        except OSError as error:
+            self._why = error.strerror or type(error).__name__
+            self._troubles.lacks(self._folder)
+            return
+        self._done, self._why = True, ""
+        self._troubles.recovered(self._folder)
+
+    def tick(self, now: float) -> None:
+        """Time passes; to be called often."""
+        if not self._done and now >= self._again_at:
+            self.attempt(now)
+        if self._why != self._told:
+            self._told = self._why
+            self._tell("unannounced" if self._why else "announced", path=str(self._folder), why=self._why)
 
 
 def announce_end(folder: Path, peer: int, incarnation: int = 0) -> None:
@@ -224,10 +264,15 @@ def claims_in(folder: Path) -> set[tuple[int, int]]:
 
 
 def _write(folder: Path, peer: int, fields: dict[str, Any]) -> None:
-    """In one step: a reader sees the old file or the new one."""
+    """In one step: a reader sees the old file or the new one. Nothing is left behind where there is no room."""
     new = folder / f".{peer}.{os.getpid()}.new"
-    new.write_text(json.dumps(fields), "utf-8")
-    new.replace(folder / f"{peer}.addr")
+    try:
+        new.write_text(json.dumps(fields), "utf-8")
+        new.replace(folder / f"{peer}.addr")
+    except OSError:
+        with contextlib.suppress(OSError):
+            new.unlink()
+        raise
 
 
 def parse_seed(peer: int, data: bytes) -> Seed | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from gossip.aftermath import over
@@ -43,10 +43,12 @@ class Tries:
     Args:
         folder: Of the run; addresses are read from its ``seeds``.
         own: Peers that run here.
+        unannounced: Those of them whose addresses cannot be written down, and why.
     """
 
-    def __init__(self, folder: Path, own: Collection[int]) -> None:
+    def __init__(self, folder: Path, own: Collection[int], unannounced: Mapping[int, str] | None = None) -> None:
         self._folder, self._own = folder, own
+        self._unannounced = {} if unannounced is None else unannounced
         self._found: dict[int, str] = {}
         self.over = ""
         """Who has completed the training, once nobody is there any more who has not."""
@@ -82,10 +84,12 @@ class Tries:
         # Here and not at the top: ZeroMQ takes 0.1 s to import, and mostly nobody is missing.
         from .door_calls import why_silent
 
+        seeds = self._folder / "seeds"
+        if why := self._unannounced.get(peer):
+            return f"{peer} cannot be met: its address cannot be written to {seeds} ({why})"
         if peer in self._own:
             log = self._folder / f"peer-{peer}" / "out.log"
             return f"{peer} has not come through gossip.init() and peer.prepare(): {log}"
-        seeds = self._folder / "seeds"
         seed = read_seed(seeds, peer)
         if seed is None:
             return f"{peer} has no address in {seeds}: it was not started, or with another folder" if shared else ""

@@ -9,12 +9,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gossip.careful import read_object, whole
+from gossip.errors import ConfigError
 from gossip.rendezvous import peers_in, read_seed
 
 if TYPE_CHECKING:
     from .supervisor import Supervisor
 
 FILES_TOLD = 3
+STATE = "state.safetensors"
 
 
 def look(run: Supervisor) -> bool:
@@ -30,11 +33,33 @@ def look(run: Supervisor) -> bool:
 
 def hints(folder: Path) -> list[str]:
     """What to do about it."""
-    found = sorted([*folder.glob("*.safetensors"), *folder.glob("peer-*/*.safetensors")])
+    found = [*_left_by_peers(folder), *map(str, sorted([*folder.glob("*.safetensors"), *folder.glob("peer-*/*.safetensors")]))]
     more = f" and {len(found) - FILES_TOLD} more" if len(found) > FILES_TOLD else ""
-    named = ", ".join(map(str, found[:FILES_TOLD]))
+    named = ", ".join(found[:FILES_TOLD])
     disk = f"on disk: {named}{more}" if found else "nothing of it is on disk in the run's folder"
     return [f"  {disk}", "  hint: with more peers (-n, --room) one loss is none; --begin-anew begins again with fresh weights"]
+
+
+def _left_by_peers(folder: Path) -> list[str]:
+    """States that peers left which gave up (``gossip.training.last_state``), with their rounds: the furthest first."""
+    places = [place for peer in sorted(folder.glob("peer-*")) if (place := _last_of(peer)) is not None]
+    found = sorted([(_round_of(place), place) for place in places], key=lambda each: -each[0])
+    return [f"{place / STATE} (round {'unknown' if at < 0 else at})" for at, place in found]
+
+
+def _last_of(peer: Path) -> Path | None:
+    """Who was killed while it replaced one has the former one aside."""
+    places = (peer / "last_state", peer / ".last_state.old")
+    return next((place for place in places if (place / STATE).is_file()), None)
+
+
+def _round_of(place: Path) -> int:
+    """-1: it is not known."""
+    try:
+        at = whole((read_object(place, "manifest.json") or {}).get("round"))
+    except ConfigError:
+        return -1  # it is no manifest of ours
+    return -1 if at is None else at
 
 
 def _is_lost(run: Supervisor) -> bool:

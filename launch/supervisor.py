@@ -87,7 +87,7 @@ class Supervisor:
         self._late: set[int] = set()
         alone = min(self.peers) if self.joins or files else None  # of several launchers in this folder
         self._desk = DrillDesk(self, alone) if config.drills else None
-        self._tries = Tries(self.folder, self.peers)
+        self._tries = Tries(self.folder, self.peers, self.view.unannounced)
         self._lost: set[int] = set()  # ids that turned out to be somebody else's
         has_door = entrance is not None or config.room > config.peers
         listens = self._environment.get("GOSSIP_LISTEN", "")

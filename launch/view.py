@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from gossip.fault_words import LINK_KINDS
 from gossip.faults import FaultPlan
-from gossip.records import in_words
+from gossip.records import ROOM_HINT, in_words
 
 from .happenings import SLACK_S, Arrival, Blow, Outage
 from .holders import Holders
@@ -76,6 +76,7 @@ class RunView:
         self.holders = Holders()
         self.anew: list[dict[str, Any]] = []  # what was lost each time that the swarm began anew, with fresh weights
         self._cannot_write: set[str] = set()
+        self.unannounced: dict[int, str] = {}  # whose address cannot be written down, and why
         self.unconfirmed: set[int] = set()  # who could not tell whether others hold the parameters that it has ended with
         self.restarts: dict[int, float] = {}  # peer -> seconds after which to start it again
         self.hangs: dict[int, float] = {}  # peer -> seconds after which to wake it
@@ -139,6 +140,7 @@ class RunView:
             case "started":
                 row.state, row.incarnation, row.pid = "here", int(event.get("incarnation") or 0), int(event.get("pid") or 0)
                 row.exit, row.left = "", False
+                self.unannounced.pop(row.peer, None)
                 if row.incarnation > 0 and not self._is_new(row):
                     last = self.blow(row.peer)
                     self.rejoins.append(Arrival(row.peer, row.incarnation, last.at if last else None))
@@ -156,10 +158,11 @@ class RunView:
             case "fault":
                 return self._fault(row, event, t)
             case "fault_over":
-                for outage in self.outages:
-                    if outage.fault == event.get("fault") and outage.over_at is None:
-                        outage.over_at = t
-                return [f"* over: {event.get('fault')} at round {event.get('round')}"]
+                known = [outage for outage in self.outages if outage.fault == event.get("fault")]
+                on = [outage for outage in known if outage.over_at is None]
+                for outage in on:
+                    outage.over_at = t
+                return [f"* over: {event.get('fault')} at round {event.get('round')}"] if on or not known else []
             case "skip" | "dead" if subject is not None:
                 return self._noticed(str(name), row, subject, event, t)
             case "unskip" if subject is not None:
@@ -218,6 +221,12 @@ class RunView:
                 self._cannot_write.add(why)  # each process says so once, and they share the disk
                 message, hint = in_words(str(event.get("path")), why)
                 return [f"! {message}", f"  {hint}"]
+            case "unannounced":
+                why = self.unannounced[row.peer] = str(event.get("why"))
+                told = f"! peers cannot meet: cannot write {event.get('path')} ({why}), where they look for each other"
+                return [told, f"  {ROOM_HINT}"] if self._fresh("unannounced", -1, t) else []
+            case "announced":
+                self.unannounced.pop(row.peer, None)
             case "batch":
                 return self._batch(event)
             case "share" if subject is not None and self._shares.get(subject.peer, 0) < int(event.get("round") or 0):
@@ -339,8 +348,11 @@ class RunView:
         if kind == "leave":
             return [f"* injected: SIGTERM peer {row.peer} at round {at}"]
         if kind in LINK_KINDS:
-            self.outages.append(Outage(str(event.get("fault")), at, t))
-            return [f"* injected: {event.get('fault')} at round {at}"]
+            fault = str(event.get("fault"))
+            if any(each.fault == fault and each.over_at is None and t - each.at < QUIET_S for each in self.outages):
+                return []  # peers that cannot write down who of them tells of it all do
+            self.outages.append(Outage(fault, at, t))
+            return [f"* injected: {fault} at round {at}"]
         return [f"* injected: {event.get('fault') or kind} by peer {row.peer}"]
 
     def _is_new(self, row: PeerRow) -> bool:

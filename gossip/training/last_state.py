@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -32,7 +33,8 @@ class LastState:
     ) -> str:
         """Writes ``last_state/`` with one safetensors file for each part of the state, and ``manifest.json`` with their digests.
 
-        The folder is there as a whole or not at all; one from before stays until then.
+        The folder is there as a whole or not at all; one from before stays until then. Who is killed between the two leaves
+        that one as ``.last_state.old``.
 
         Returns: a line that says where it is, or why it could not be written: this happens on the way out, and never raises.
         """
@@ -44,12 +46,38 @@ class LastState:
             written = {name: _write(new / f"{name}.safetensors", data) for name, data in files.items()}
             manifest = {"format": FORMAT, **self._about, "round": round_id, "reason": reason, "files": written}
             _write(new / MANIFEST, json.dumps(manifest, indent=2).encode() + b"\n")
-            shutil.rmtree(place, ignore_errors=True)
-            new.rename(place)
+            _put(new, place)
         except (OSError, ConfigError) as error:
             shutil.rmtree(new, ignore_errors=True)
             return f"its state of round {round_id} could not be written to {place}: {error}"
         return f"its state of round {round_id} is in {place}: what the model learnt is in state.safetensors, under model.*"
+
+
+def _put(new: Path, place: Path) -> None:
+    """Renames a folder to ``place``. What is there already is moved aside, and removed when the new one is in."""
+    old = place.with_name(f".{place.name}.old")
+    _sync(new)
+    if place.exists():
+        shutil.rmtree(old, ignore_errors=True)
+        place.rename(old)
+    try:
+        new.rename(place)
+    except OSError:
+        if old.exists():
+            old.rename(place)
+        raise
+    _sync(place.parent)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _sync(folder: Path) -> None:
+    """So that the names in it outlive a loss of power. Some file systems cannot do that for a folder."""
+    with contextlib.suppress(OSError):
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
 
 
 def _write(path: Path, data: bytes) -> dict[str, Any]:

@@ -123,3 +123,7 @@ def test_training_goes_on_when_the_folder_is_deleted(tmp_path: Path) -> None:
     code, summary, said = run(tmp_path / "run", tmp_path, lambda: shutil.rmtree(tmp_path / "run"))
     assert_well(code, summary, said)
     assert not (tmp_path / "run").exists()
+    lacking = summary["record_incomplete"]
+    assert isinstance(lacking, dict)
+    begun = [f"peer-{peer}/{name}" for peer in (0, 1) for name in ("events.jsonl", "metrics.jsonl", "out.log")]
+    assert all(lacking.get(str(tmp_path / "run" / name)) for name in [*begun, "events.jsonl", "logbook.md"]), lacking

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -129,3 +130,69 @@ def test_whatever_else_writes_says_whether_it_did(tmp_path: Path, troubles: Trou
     assert not troubles.try_to(tmp_path / "b" / "c", (tmp_path / "b" / "c").touch)
     assert told == [(str(tmp_path / "b" / "c"), "No such file or directory")]
     assert troubles.lacking == {str(tmp_path / "b" / "c"): 0}
+
+
+def test_a_file_that_was_deleted_lacks_all_its_lines_and_its_folder_stays_away(
+    tmp_path: Path, troubles: Troubles, told: list[tuple[str, str]], disk: Disk
+) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    files = [Appender(folder / name, troubles, b"head\n", gather=name == "a") for name in "ab"]
+    for file in files:
+        file.append(b"one\n")
+        file.flush()
+    shutil.rmtree(folder)
+    disk.now += 2.0
+    for file in files:
+        file.append(b"two\n")
+        file.flush()
+    assert told == [(str(folder / "a"), "No such file or directory")], "at once, not only at the end"
+    for file in files:
+        file.close()
+    assert troubles.lacking == {str(folder / name): 2 for name in "ab"}
+    assert not folder.exists()
+
+
+def test_a_file_that_was_deleted_is_noticed_at_the_end_though_nothing_more_was_written(
+    tmp_path: Path, troubles: Troubles, disk: Disk
+) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    file = Appender(folder / "a", troubles)
+    file.append(b"one\n")
+    file.flush()
+    shutil.rmtree(folder)
+    file.close()
+    assert troubles.lacking == {str(folder / "a"): 1}
+
+
+def test_a_file_that_alone_was_deleted_is_begun_again_and_lacks_what_it_had(
+    tmp_path: Path, troubles: Troubles, disk: Disk
+) -> None:
+    file = Appender(tmp_path / "a", troubles, b"head\n")
+    file.append(b"one\n")
+    disk.room = 2
+    file.append(b"two\n")
+    file.path.unlink()
+    disk.room, disk.now = 10**6, disk.now + 2.0
+    file.append(b"three\n")
+    file.close()
+    assert file.path.read_bytes() == b"head\ntwo\nthree\n", "a line of which half was lost is whole"
+    assert troubles.lacking == {str(tmp_path / "a"): 1}
+
+
+@pytest.mark.parametrize("room", [0, 3])
+def test_a_file_that_found_no_room_for_long_begins_with_its_header(
+    tmp_path: Path, troubles: Troubles, disk: Disk, room: int
+) -> None:
+    disk.room = room
+    file = Appender(tmp_path / "a", troubles, b"head\n")
+    line = b"x" * 1023 + b"\n"
+    for _ in range(1500):
+        file.append(line)
+    disk.room, disk.now = 10**9, disk.now + 2.0
+    file.close()
+    lines = file.path.read_bytes().splitlines(keepends=True)
+    assert lines[0] == b"head\n"
+    assert set(lines[1:]) == {line}
+    assert troubles.lacking == {str(tmp_path / "a"): 1500 - len(lines[1:])}, "the header is no line that could be lost"
