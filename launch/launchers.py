@@ -14,6 +14,7 @@ from gossip.careful import RECORD_BYTES_MAX, object_in, open_in, read_at_most, r
 from gossip.errors import ConfigError
 from gossip.telemetry import write_json
 
+from . import hold
 from .guardian import stat
 
 FOLDER = "launchers"
@@ -36,6 +37,7 @@ class Launcher:
         ended: When its last peer was gone; 0.0: they are not, or it was killed.
         owner: The user id of whom the file belongs to that says so, and the folders that it lies in. Where these are several,
             it is one who is not this user; -1: it was not read from a file.
+        folder: Of the run, in which the file was found.
     """
 
     pid: int
@@ -47,6 +49,7 @@ class Launcher:
     peers: tuple[int, ...]
     ended: float = 0.0
     owner: int = -1
+    folder: Path = Path()
 
     @property
     def here(self) -> bool:
@@ -54,9 +57,19 @@ class Launcher:
         return self.machine == this_machine()
 
     @property
+    def alive(self) -> bool:
+        """Whether its process is there, and has not said that its peers are gone."""
+        return not self.ended and self.here and is_alive(self.pid, self.started)
+
+    @property
     def running(self) -> bool:
         """Whether it still watches over its peers, as far as this machine can tell."""
-        return not self.ended and self.here and is_alive(self.pid, self.started)
+        return self.alive and hold.leads(self.pid, self.folder) is not False
+
+    @property
+    def strays(self) -> bool:
+        """Whether its process is there and does not lead this folder: that is a copy, or what it says is made up."""
+        return self.alive and hold.leads(self.pid, self.folder) is False
 
 
 @contextlib.contextmanager
@@ -68,13 +81,15 @@ def present(folder: Path, peers: Iterable[int]) -> Iterator[None]:
     path = folder / FOLDER / f"{os.getpid()}-{own.started}-{this_machine()[:8]}.json"
     path.parent.mkdir(exist_ok=True)
     launcher = Launcher(os.getpid(), own.started, this_machine(), host, os.getuid(), began, tuple(peers))
-    said = {field: value for field, value in asdict(launcher).items() if field != "owner"}
+    said = {field: value for field, value in asdict(launcher).items() if field not in ("owner", "folder")}
+    held = hold.take(folder)  # before it says so, and until it has said that it is over
     write_json(path, said)
     try:
         yield
     finally:
-        with contextlib.suppress(OSError):  # the disk is full, or somebody has removed the run's folder
+        with contextlib.suppress(OSError):  # the disk is full, or somebody has removed the run's folder: it is held to the end
             write_json(path, {**said, "ended": time.time()})
+            os.close(held)
 
 
 def of(folder: Path, broken: list[str] | None = None) -> list[Launcher]:
@@ -119,7 +134,8 @@ def _read(folder: Path, name: str) -> Launcher:
         raise ConfigError(f"{shown(folder / name)} is not a launcher's record: a value is missing, or not of its kind")
     (since, ended), (machine, host) = times, words
     owner = next((each for each in owners if each != os.geteuid()), os.geteuid())
-    return Launcher(pid, started, machine, shown(host), user, since, tuple(peers or ()), ended, owner)  # type: ignore[arg-type]
+    led = tuple(peers or ())
+    return Launcher(pid, started, machine, shown(host), user, since, led, ended, owner, folder)  # type: ignore[arg-type]
 
 
 def command_of(pid: int) -> str:
@@ -136,13 +152,14 @@ def _words_of(pid: int) -> list[str]:
     return [word.decode("utf-8", "replace") for word in words]
 
 
-def is_launcher(pid: int) -> bool:
-    """Whether a process is this user's and was started by a command that starts peers.
+def is_launcher(pid: int, folder: Path) -> bool:
+    """Whether a process is this user's, leads the run in ``folder``, and was started by a command that starts peers.
 
     Records say which are; but records can be made up, and whoever copies or unpacks a folder makes what it says their own.
     """
     try:
-        return os.stat(f"/proc/{pid}").st_uid == os.geteuid() and starts_peers(_words_of(pid))
+        own = os.stat(f"/proc/{pid}").st_uid == os.geteuid()
+        return own and hold.leads(pid, folder) is True and starts_peers(_words_of(pid))
     except OSError:
         return False  # gone
 

@@ -19,9 +19,9 @@ from .launchers import of as launchers_of
 RUNS = "runs"
 TAIL_BYTES = 256 * 1024  # of events.jsonl: more rows than all peers write in a second
 TAIL_BYTES_MIN = 16 * 1024  # of each, where every peer has a file of its own
-State = Literal["running", "elsewhere", "ended", "killed", "not begun"]
-"""``elsewhere``: its launchers are on other machines, and have not said that they are done. ``killed``: a launcher is gone
-without a word, and nobody has written a summary."""
+State = Literal["running", "elsewhere", "copy", "ended", "killed", "not begun"]
+"""``elsewhere``: its launchers are on other machines, and have not said that they are done. ``copy``: a process that it names is
+there, and leads another folder. ``killed``: a launcher is gone without a word, and nobody has written a summary."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +157,8 @@ def _state(launchers: Sequence[Launcher], summarised: bool) -> State:
         return "running"
     if any(not one.here and not one.ended for one in launchers):
         return "elsewhere"
+    if any(one.strays for one in launchers):
+        return "copy"
     if summarised:
         return "ended"
     return "killed" if launchers else "not begun"

@@ -13,7 +13,7 @@ from pathlib import Path
 from gossip.careful import TEXT_MAX, shown
 from gossip.errors import ConfigError, LocalError
 
-from . import launchers
+from . import hold, launchers
 from .launchers import Launcher
 from .run_state import RunState, look, still_here
 
@@ -46,7 +46,7 @@ def stop(run: RunState, now: bool, timeout_s: float, say: Callable[[str], None])
         timeout_s: How long to wait for that.
         say: Takes a line of progress.
     Raises:
-        ConfigError: It is another user's, or led from another machine, or names a process that is no launcher.
+        ConfigError: It is another user's, or led from another machine, or names a process that is no launcher of it.
         NotGone: It has not ended in time.
     """
     _refuse_others(run)
@@ -54,6 +54,7 @@ def stop(run: RunState, now: bool, timeout_s: float, say: Callable[[str], None])
         say(f"! {line}")
     own = [one for one in run.launchers if one.running]
     _refuse_impostors(run, own)
+    _pass_over_strays(run, own, say)
     elsewhere = [one for one in run.launchers if not one.here and not one.ended]
     if not own:
         _end_what_is_left(run, elsewhere, now, say)
@@ -70,7 +71,7 @@ def stop(run: RunState, now: bool, timeout_s: float, say: Callable[[str], None])
         patience_s = NOW_S if now else timeout_s
         if not _wait(run, handles, began, patience_s, say):
             if not now:
-                raise NotGone(run.name, [one.pid for one in own if one.running], time.monotonic() - began)
+                raise NotGone(run.name, [one.pid for one in own if one.alive], time.monotonic() - began)
             say("the launcher does not answer: it is killed, and its guardian ends the peers")
             for handle in handles:
                 _send(handle, signal.SIGKILL)
@@ -109,12 +110,33 @@ def _refuse_others(run: RunState) -> None:
 def _refuse_impostors(run: RunState, own: Sequence[Launcher]) -> None:
     """Raises: ConfigError: A record names a process that launches no peers."""
     for one in own:
-        if one.running and not launchers.is_launcher(one.pid):
+        if one.running and not launchers.is_launcher(one.pid, run.folder):
             raise ConfigError(
                 f"in {run.folder} it is said that pid {one.pid} is a launcher of {run.name}, and it is none, but: "
                 f"{shown(launchers.command_of(one.pid))[:TEXT_MAX]}; nothing was signalled",
                 f"if you know that it is one all the same: kill -TERM {one.pid}",
             )
+
+
+def _pass_over_strays(run: RunState, own: Sequence[Launcher], say: Callable[[str], None]) -> None:
+    """Raises: ConfigError: All that are there of those that records name lead other folders."""
+    for one in [one for one in run.launchers if one.strays]:
+        why, hint = _why_strays(one)
+        what = f"in {run.folder} it is said that pid {one.pid} is a launcher of {run.name}, and {why}"
+        if not own:
+            raise ConfigError(f"{what}; nothing was signalled", hint)
+        say(f"! {what}; it is left alone")
+
+
+def _why_strays(launcher: Launcher) -> tuple[str, str]:
+    """What its process does in place of leading the folder, and what the user can do."""
+    if led := [shown(folder) for folder in hold.led_by(launcher.pid)]:
+        return f"it leads {', '.join(led)}: this folder is a copy", "; ".join(f"gossip stop {folder}" for folder in led)
+    command = shown(launchers.command_of(launcher.pid))[:TEXT_MAX]
+    return (
+        f"it does not lead this folder, which is a copy, or the record is made up (its command: {command})",
+        f"if you know that it is one all the same: kill -TERM {launcher.pid}",
+    )
 
 
 def _end_what_is_left(run: RunState, elsewhere: Sequence[Launcher], now: bool, say: Callable[[str], None]) -> None:
@@ -149,7 +171,7 @@ def _handle(launcher: Launcher) -> Iterator[int]:
         return
     try:
         # Looked at when the handle is there: before it, the number might have changed hands.
-        yield handle if launcher.running and launchers.is_launcher(launcher.pid) else -1
+        yield handle if launcher.running and launchers.is_launcher(launcher.pid, launcher.folder) else -1
     finally:
         os.close(handle)
 

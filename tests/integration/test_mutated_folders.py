@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gossip import careful
-from gossip.launch import launchers, run_logs, stopping
+from gossip.launch import hold, launchers, run_logs, stopping
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "folders"))
 
@@ -44,8 +44,9 @@ def test_an_error_that_is_not_told_in_words_is_found(tmp_path: Path, monkeypatch
 
 
 def test_a_signal_to_a_process_that_is_no_launcher_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pid and start are those of the record; that it is no launcher's is all that keeps it."""
+    """Pid and start are those of the record; that it leads no folder and is no launcher's is all that keeps it."""
     monkeypatch.setattr(launchers, "starts_peers", lambda command: True)
+    monkeypatch.setattr(hold, "leads", lambda pid, folder: True)
     for name in ("NOW_S", "GUARDIAN_S"):
         monkeypatch.setattr(stopping, name, 0.01)
     report = mutate.campaign(150, 0, tmp_path)

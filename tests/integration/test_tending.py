@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import functools
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,7 +20,7 @@ from launch_alone import ALL_THERE
 from gossip import careful
 from gossip.config import resolve
 from gossip.errors import ConfigError
-from gossip.launch import launchers, run_state, stopping
+from gossip.launch import hold, launchers, run_state, stopping
 from gossip.launch.guardian import stat
 from gossip.launch.supervisor import STOP_GRACE_S
 from gossip.telemetry import read_json, write_json
@@ -228,13 +231,86 @@ def test_a_record_that_fits_a_process_makes_no_launcher_of_it(folder: Path, sign
         while not launchers.command_of(process.pid):  # it has just been started
             assert time.monotonic() < until
         _change_word(folder, pid=process.pid, started=there.started)
-        assert run_state.look(folder).state == "running", "by all that the record says"
-        with pytest.raises(ConfigError, match=rf"pid {process.pid} is a launcher of one, and it is none, but: .*{command[-1]}"):
+        assert run_state.look(folder).state == "copy", "whatever the record says"
+        with pytest.raises(ConfigError, match=rf"pid {process.pid} .* does not lead this folder.* command: .*{command[-1]}"):
             _stop(folder)
         (one,) = launchers.of(folder)
         with stopping._handle(one) as handle:
             assert handle == -1
     assert signals == []
+
+
+def test_who_leads_a_folder_by_another_program_is_not_signalled(folder: Path, signals: list[int]) -> None:
+    with launchers.present(folder, [0, 1]), pytest.raises(ConfigError, match=r"it is none, but: .*pytest") as caught:
+        _stop(folder)
+    assert caught.value.hint == f"if you know that it is one all the same: kill -TERM {os.getpid()}"
+    assert signals == []
+
+
+@pytest.mark.parametrize("copy", [shutil.copytree, functools.partial(shutil.copytree, copy_function=os.link)])
+def test_a_copy_of_the_folder_of_a_run_is_not_that_run(
+    folder: Path, start: Start, copy: Callable[[Path, Path], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where its files are the same by a second name."""
+    launcher, other, sent = start("polite"), folder.with_name("other"), list[int]()
+    monkeypatch.setattr(signal, "pidfd_send_signal", lambda handle, number: sent.append(number))
+    copy(folder, other)
+    with pytest.raises(
+        ConfigError, match=rf"pid {launcher.pid} is a launcher of one, and it leads {folder}: .* is a copy"
+    ) as caught:
+        _stop(other)
+    assert caught.value.hint == f"gossip stop {folder}"
+    assert sent == []
+    listed = json.loads(gossip("ls", "--json", cwd=folder.parents[1]).stdout)
+    assert {Path(run["folder"]).name: run["state"] for run in listed} == {"one": "running", "other": "copy"}
+    assert [one["running"] for run in listed if run["state"] == "copy" for one in run["launchers"]] == [False]
+
+
+def test_a_run_is_stopped_by_whatever_name_its_folder_has_by_now(folder: Path, start: Start) -> None:
+    launcher, moved = start("polite"), folder.with_name("moved")
+    folder.rename(moved)
+    (folder.parents[1] / "link").symlink_to(moved)
+    assert run_state.look(folder.parents[1] / "link").state == "running"
+    _stop(moved)
+    assert launcher.wait(20) == 143
+
+
+@pytest.mark.usefixtures("is_launcher")
+def test_a_run_in_a_copy_is_stopped_and_that_in_the_first_folder_goes_on(
+    folder: Path, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launcher, other, said, signalled = start("polite"), folder.with_name("other"), list[str](), list[int]()
+    shutil.copytree(folder, other)
+    with launchers.present(other, [2]):
+        monkeypatch.setattr(stopping, "_ask", lambda run, one, handle, now: signalled.append(one.pid))
+        monkeypatch.setattr(stopping, "_wait", lambda *words: True)
+        monkeypatch.setattr(stopping, "GUARDIAN_S", 0.0)
+        stopping.stop(run_state.look(other), now=True, timeout_s=0.1, say=said.append)
+    assert signalled == [os.getpid()]
+    assert said[0].endswith(
+        f"pid {launcher.pid} is a launcher of one, and it leads {folder}: this folder is a copy; it is left alone"
+    )
+
+
+def test_who_reads_a_folder_does_not_lead_it(folder: Path) -> None:
+    reads = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    assert hold.leads(os.getpid(), folder) is False
+    held = hold.take(folder)
+    assert hold.leads(os.getpid(), folder) is True
+    assert hold.led_by(os.getpid()) == [folder]
+    os.close(held)
+    os.close(reads)
+
+
+def test_a_launcher_that_cannot_say_that_it_is_over_leads_its_folder_to_its_end(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, fields: object) -> None:
+        raise OSError(errno.ENOSPC, "no space left")
+
+    with launchers.present(folder, [0, 1]):
+        monkeypatch.setattr(launchers, "write_json", full)
+    assert run_state.look(folder).state == "running", "nobody knows better"
 
 
 @pytest.mark.parametrize(
@@ -259,11 +335,12 @@ def test_launchers_are_known_by_their_command(command: str, known: bool) -> None
     assert launchers.starts_peers(command.split()) is known
 
 
-def test_a_process_of_another_user_is_no_launcher_whatever_it_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_of_another_user_is_no_launcher_whatever_it_is_called(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launchers, "starts_peers", lambda command: True)
-    assert launchers.is_launcher(os.getpid())
-    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 7)
-    assert not launchers.is_launcher(os.getpid())
+    with launchers.present(folder, [0, 1]):
+        assert launchers.is_launcher(os.getpid(), folder)
+        monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 7)
+        assert not launchers.is_launcher(os.getpid(), folder)
 
 
 @pytest.mark.parametrize("which", ["one", "launchers", "record"])

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gossip.errors import ConfigError
-from gossip.launch import launchers, run_state, tend
+from gossip.launch import hold, launchers, run_state, tend
 from gossip.launch.guardian import stat
 from gossip.telemetry import JsonLines
 
@@ -23,7 +23,9 @@ def run(tmp_path: Path) -> Path:
 
 
 def begun(folder: Path) -> Path:
+    """One that this process leads, as its launcher would."""
     folder.mkdir(parents=True)
+    hold.take(folder)
     (folder / "config.json").write_text(json.dumps({"name": folder.name, "peers": 3, "rounds": 400}))
     (folder / "environment.json").write_text(json.dumps({"started": 1000.0}))
     return folder
@@ -82,6 +84,8 @@ def test_a_pid_that_somebody_else_has_by_now_is_not_the_launcher(run: Path) -> N
         ([{"machine": "another"}], False, "elsewhere"),
         ([{"machine": "another", "ended": 2000.0}], True, "ended"),
         ([{"machine": "another"}, {}], False, "running"),
+        ([{"pid": os.getppid(), "started": stat(os.getppid()).started}], False, "copy"),  # a process that leads no folder
+        ([{"pid": os.getppid(), "started": stat(os.getppid()).started}, {}], False, "running"),
     ],
 )
 def test_the_state_follows_from_launchers_and_summary(run: Path, words: list[dict[str, Any]], summary: bool, state: str) -> None:
