@@ -16,7 +16,7 @@ from typing import Any
 
 from mnist import VARIABLE, NoData, path_of
 
-from gossip.sim.campaign import end_with_parent
+from gossip.simulation.campaign.runner import end_with_parent
 
 Row = dict[str, Any]
 

@@ -20,8 +20,8 @@ from typing import Any
 
 import whole_runs
 
-from gossip.telemetry import read_lines
-from gossip.world_faults import RESULT_LIES
+from gossip.faults.world import RESULT_LIES
+from gossip.run.telemetry import read_lines
 
 ACCURACY_LOSS_MAX = 0.01
 UNPROVEN = ("slightly_wrong_results", "kept_results")

@@ -32,11 +32,11 @@ from statistics import median
 from typing import Any
 
 import gossip
-from gossip.sim.campaign import end_with_parent
-from gossip.sim.driver import Stuck
-from gossip.sim.false_deaths import Pause, Rain, Seen, pause, rain
-from gossip.sim.mass_crash import MassCrash, mass_crash
-from gossip.sim.membership_only import MemberCore, Oblivious
+from gossip.simulation.campaign.false_deaths import Pause, Rain, Seen, pause, rain
+from gossip.simulation.campaign.mass_crash import MassCrash, mass_crash
+from gossip.simulation.campaign.runner import end_with_parent
+from gossip.simulation.world.driver import Stuck
+from gossip.simulation.world.membership_only import MemberCore, Oblivious
 
 SIZES = (8, 16, 32, 64, 128, 256, 512, 1000)
 RAIN_SHARES = {2: 0.03, 3: 0.12, 4: 0.17, 5: 0.15, 8: 0.42, 16: 0.08, 32: 0.03}  # of the node-seconds; a large one costs more
@@ -109,7 +109,7 @@ def code() -> str:
     """Digest of all source that a run depends on: what another code found says nothing about this one."""
     package = Path(gossip.__file__).parent
     state = blake2b(digest_size=8)
-    for path in [*sorted((package / "core").glob("*.py")), *sorted((package / "sim").rglob("*.py")), *codec_of(package)]:
+    for path in [*sorted((package / "core").rglob("*.py")), *sorted((package / "simulation").rglob("*.py")), *codec_of(package)]:
         state.update(path.relative_to(package).as_posix().encode() + b"\0" + path.read_bytes())
     return state.hexdigest()
 

@@ -23,7 +23,7 @@ from typing import Any
 
 import whole_runs
 
-from gossip.telemetry import read_lines
+from gossip.run.telemetry import read_lines
 
 PILOT_ROUNDS = 400
 BEFORE = 20  # gaps between commits that say what is usual

@@ -31,7 +31,7 @@ from typing import Any
 import psutil
 import whole_runs
 
-from gossip.telemetry import read_lines
+from gossip.run.telemetry import read_lines
 
 HERE = Path(__file__).resolve()
 LOOK_S = 5.0
@@ -142,7 +142,7 @@ class Watch:
 def _name(process: psutil.Process) -> str:
     given = process.environ()
     peer = given.get("GOSSIP_PEER")
-    what = "node" if "gossip.node" in process.cmdline() or "GOSSIP_NODE_FD" in given else "trainer"
+    what = "node" if "gossip.node.loop" in process.cmdline() or "GOSSIP_NODE_FD" in given else "trainer"
     return f"{what} of peer {peer}" if peer is not None else " ".join(process.cmdline()[:4])
 
 

@@ -18,7 +18,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, create_model, field_validator
 
-from gossip import faults as fault_plans
 from gossip.aggregators import senders
 from gossip.core.settings import (
     BatchPolicy,
@@ -30,7 +29,8 @@ from gossip.core.settings import (
     TrustSettings,
 )
 from gossip.errors import ConfigError, UnknownName
-from gossip.faults import FaultPlan
+from gossip.faults import plan as fault_plans
+from gossip.faults.plan import FaultPlan
 from gossip.topologies import with_option
 from gossip.topologies.weights import read_weights, write_weights
 from gossip.transport.addresses import is_loopback, is_one_host

@@ -212,7 +212,7 @@ def flags(
     """Options as ``gossip.config.resolve`` takes them; None where nothing was typed."""
     specs: list[str] | None = None
     if fault or faults is not None:
-        from gossip import faults as plans
+        from gossip.faults import plan as plans
 
         specs = [*(plans.load(faults).specs if faults is not None else ()), *plans.parse(fault or ()).specs]
     return {

@@ -116,7 +116,7 @@ def test_an_unrelated_aggregators_py_of_the_user_shadows_nothing(wheel: Path, tm
 
     printed = python(
         "-c",
-        "import aggregators, topologies, launch, gossip.aggregators, gossip.topologies, gossip.launch.cli\n"
+        "import aggregators, topologies, launch, gossip.aggregators, gossip.topologies, gossip.launch.cli.commands\n"
         "print(aggregators.MINE, topologies.MINE, launch.MINE)\n"
         "print(gossip.aggregators.__file__)",
         cwd=project,

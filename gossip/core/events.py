@@ -6,9 +6,20 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any, Literal, TypeAlias
 
-from .data_cursor import EpochReport
+from .frozen import record
 from .messages import Message, PeerId
-from .record import record
+
+
+@dataclass(frozen=True, slots=True)
+class EpochReport:
+    """How often the samples of a completed epoch were used."""
+
+    epoch: int
+    once: int
+    twice: int
+    never: int  # given up at the end, fewer than ``at_least``
+    rounds: int
+
 
 Token: TypeAlias = int
 """Names one timer. Never used twice in the life of a core (docs/design_notes.md N7)."""

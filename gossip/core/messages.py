@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
-from .record import record
+from .frozen import record
 
 PeerId: TypeAlias = int
 Status: TypeAlias = Literal["alive", "suspect", "dead", "left"]
@@ -305,7 +305,7 @@ class Voucher:
     nonce: int
     round_id: int
     chain: bytes  # H_{round_id - 1}
-    digest: bytes  # of all that peers hold alike: ``donating.vouched_digest``
+    digest: bytes  # of all that peers hold alike: ``donor.vouched_digest``
     settings: bytes  # of the second part of the state: learning rates and what else the user's script sets
     reason: str
 
@@ -315,7 +315,7 @@ class StateOffer:
     """The trainer's state after ``round_id - 1`` was applied; its payload is the packed state. Empty ``digest``: I cannot.
 
     A packed state has parts: what peers hold alike, what their scripts set, and what is everybody's own. When the first is large
-    ``outline`` stands for it (``pieces.Outline``), the payload is the others, and the pieces are given one by one: the payload
+    ``outline`` stands for it (``chunks.Outline``), the payload is the others, and the pieces are given one by one: the payload
     of each is nothing else.
     """
 

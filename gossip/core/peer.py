@@ -17,11 +17,6 @@ from typing import Any, Literal, assert_never
 from gossip.errors import ConfigError
 from gossip.topologies.base import Topology
 
-from . import gathering
-from .astray import StillBehind
-from .confirming import Confirming
-from .donating import CopyExpires
-from .ending import Ending, Helped
 from .events import (
     NOT_ADMITTED,
     AddressLearned,
@@ -51,10 +46,16 @@ from .events import (
     TrainerLost,
     TrainerProgress,
 )
-from .gathering import HELLO_INTERVAL_S, Gathering
-from .gossiping import BEHIND_ROUNDS, GossipRounds, GossipTimer
-from .greeting import Greeting
-from .membership import TIMERS, Change, Membership
+from .lifecycle import bootstrap as gathering
+from .lifecycle.bootstrap import HELLO_INTERVAL_S, Gathering
+from .lifecycle.final_check import Confirming
+from .lifecycle.hello import Greeting
+from .lifecycle.phases import Phase, Trigger, after
+from .lifecycle.progress import Others
+from .lifecycle.quorum_watch import STALL_ROUNDS, WATCH_INTERVAL_S, QuorumWatch
+from .lifecycle.rejoin import Returning, ReturnTurn
+from .lifecycle.shutdown import Ending, Helped
+from .membership.swim import TIMERS, Change, Membership
 from .messages import (
     Ack,
     Commit,
@@ -78,16 +79,15 @@ from .messages import (
     Update,
     Voucher,
 )
-from .others import Others
-from .parting import Housekeeping, Leaving
-from .phases import Phase, Trigger, after
-from .quorum import STALL_ROUNDS, WATCH_INTERVAL_S, QuorumWatch
-from .recovery import AskAnother, Recovery
-from .returning import Returning, ReturnTurn
-from .rolling import RollingRounds
-from .serving import RoundTimer
+from .rounds.departures import Housekeeping, Leaving
+from .rounds.gossip import BEHIND_ROUNDS, GossipRounds, GossipTimer
+from .rounds.lag import StillBehind
+from .rounds.rolling import RollingRounds
+from .rounds.server import RoundTimer
 from .settings import CoreSettings
 from .timers import Timers
+from .transfer.donor import CopyExpires
+from .transfer.receiver import AskAnother, Recovery
 
 STOOD_STILL_S = 0.25  # longer than a node is ever idle, and less than it takes until others find it silent and go on without it
 LOADED_STILL_S = 0.5

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 
 from gossip.errors import GossipError
+from gossip.ipc.arena import allocate, map_bytes
+from gossip.ipc.channel import clip
+from gossip.ipc.messages import Snapshot
 
-from .arena import allocate, map_bytes
-from .channel import clip
-from .control import Snapshot
 from .state import plan_state
 
 

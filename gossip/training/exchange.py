@@ -20,12 +20,12 @@ import torch
 
 from gossip.aggregators.registry import BoundRule
 from gossip.aggregators.senders import Memory, Sender
-from gossip.core.ending import QUORUM_LOST
+from gossip.core.lifecycle.shutdown import QUORUM_LOST
 from gossip.errors import GossipError, LocalError, NodeLost
+from gossip.ipc import messages as control
+from gossip.ipc.arena import Arena, map_bytes
+from gossip.ipc.channel import Channel, ChannelClosed, clip
 
-from . import control
-from .arena import Arena, map_bytes
-from .channel import Channel, ChannelClosed, clip
 from .confirmation import Confirmation
 from .copies import copy_state
 from .judging import Bench, Judging

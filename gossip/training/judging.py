@@ -17,10 +17,10 @@ from torch import Tensor
 from gossip.aggregators.base import Verdict
 from gossip.aggregators.registry import BoundRule
 from gossip.errors import ConfigError
+from gossip.ipc.arena import Vector, map_rows
+from gossip.ipc.channel import clip
+from gossip.ipc.messages import Judge, Judged
 
-from .arena import Vector, map_rows
-from .channel import clip
-from .control import Judge, Judged
 from .layout import Layout
 
 Loss = Callable[[], Tensor]

@@ -7,25 +7,17 @@ zeros cannot tell which it is. So a parameter that has no gradient on any contri
 
 from __future__ import annotations
 
-import functools
-import random
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import blake2b
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from gossip.core.digests import Digest
 from gossip.core.messages import DIGEST_BYTES
 from gossip.errors import UnsupportedModel
 
-SHARD_BYTES = 4 * 2**20
-SHARD_ALIGNMENT = 16  # elements: 64 bytes
-SKETCH_SIZE = 128
-_SKETCH_CHUNK = 2**18
 _MOVABLE = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 PRESENT = 2.0**-40
 """Says in an update that a parameter has a gradient. So small that no distance or norm of updates changes by it."""
@@ -237,61 +229,3 @@ def _check(name: str, parameter: Tensor) -> None:
         raise UnsupportedModel(
             f"parameter {name} is {parameter.dtype}, which cannot be exchanged as float32", "train in float32 or half precision"
         )
-
-
-def shard_sizes(elements: int, peers: int, whole_vector: bool, *, joint: bool = False) -> tuple[int, ...]:
-    """How the flat vector is cut. The same on every peer: nothing but the run's settings and the model goes in.
-
-    Args:
-        peers: The run's configured number of peers, dead or alive.
-        whole_vector: The rule needs the vector in one piece.
-        joint: Unless its shards decide together. Then a first one, which everybody waits for, is as short as can be.
-    Returns: lengths in elements, all but the last multiples of 16: one up to 4 MiB of float32, then as many as keep each at
-        about 4 MiB, but at most ``peers``.
-    """
-    assert elements > 0
-    count = min(peers, -(-4 * elements // SHARD_BYTES))
-    if (whole_vector and not joint) or count <= 1:
-        return (elements,)
-    if joint:
-        return (SHARD_ALIGNMENT, *shard_sizes(elements - SHARD_ALIGNMENT, peers, False))
-    size = -(-elements // (count * SHARD_ALIGNMENT)) * SHARD_ALIGNMENT
-    full, rest = divmod(elements, size)
-    return (size,) * full + ((rest,) if rest else ())
-
-
-def sketch(flat: NDArray[np.float32], seed: int, size: int = SKETCH_SIZE) -> bytes:
-    """A count-sketch: each element is added, under a random sign, to a random one of ``size`` sums.
-
-    It is linear, and keeps the squared Euclidean norm in expectation (relative deviation about sqrt(2 / size)), so distances
-    between peers can be read off their sketches.
-
-    Args:
-        flat: ``(d,)`` float32.
-        seed: The same on all peers whose sketches are compared.
-        size: At most 128.
-    Returns: ``size`` float32, as bytes.
-    Source: Charikar, Chen, Farach-Colton 2002, "Finding frequent items in data streams".
-    """
-    assert 0 < size <= 128
-    places = _places(len(flat), seed, size)
-    sums = np.zeros(256)
-    for start in range(0, len(flat), _SKETCH_CHUNK):  # in pieces, because bincount widens both arguments
-        stop = start + _SKETCH_CHUNK
-        sums += np.bincount(places[start:stop], weights=flat[start:stop], minlength=256)
-    return (sums[:size] - sums[128 : 128 + size]).astype(np.float32).tobytes()
-
-
-@functools.lru_cache(maxsize=4)
-def _places(elements: int, seed: int, size: int) -> NDArray[np.uint8]:
-    """One byte an element: which sum, and the sign in the highest bit."""
-    drawn = np.frombuffer(random.Random(f"sketch/{seed}").randbytes(elements), np.uint8)
-    if size == 128:
-        return drawn
-    return ((drawn & 127) % size + (drawn & 128)).astype(np.uint8)
-
-
-def sketch_distance(one: bytes, other: bytes) -> float:
-    """The Euclidean distance of two vectors, estimated from their sketches."""
-    difference = np.frombuffer(one, np.float32).astype(np.float64) - np.frombuffer(other, np.float32)
-    return float(np.sqrt(difference @ difference))

@@ -18,12 +18,13 @@ from torch.utils.data import (
     TensorDataset,
 )
 
-from gossip.core.data_cursor import EpochReport, Ranges
+from gossip.core.events import EpochReport
+from gossip.core.ledger.data_cursor import Ranges
 from gossip.errors import ConfigError
+from gossip.ipc.messages import Go
 from gossip.topologies.base import draw
 
 from .batches import pieces_of
-from .control import Go
 from .fetching import Fetcher, Key
 
 

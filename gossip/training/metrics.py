@@ -11,8 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from gossip.errors import ConfigError
-
-from .channel import METRICS_MAX
+from gossip.ipc.channel import METRICS_MAX
 
 TEXT_MAX = 200
 

@@ -6,8 +6,8 @@ import logging
 import os
 import time
 
-from . import control
-from .channel import Channel, ChannelClosed
+from gossip.ipc import messages as control
+from gossip.ipc.channel import Channel, ChannelClosed
 
 logger = logging.getLogger(__name__)
 

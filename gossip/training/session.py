@@ -20,14 +20,14 @@ from torch.utils.data import IterableDataset
 
 from gossip import topologies
 from gossip.aggregators.senders import load as load_sender
-from gossip.drills import DrillBook
 from gossip.errors import ConfigError, GossipError
-from gossip.faults import Slow
+from gossip.faults.drills import DrillBook
+from gossip.faults.plan import Slow
+from gossip.ipc.channel import Channel
+from gossip.ipc.messages import Go
 
 from .batches import Batches, check_accumulate
-from .channel import Channel
 from .checks import check_model, plain_model
-from .control import Go
 from .differing import compared
 from .exchange import Exchange
 from .judging import Bench
@@ -35,9 +35,9 @@ from .last_state import LastState
 from .layout import Layout
 from .loader import ShardedLoader, loader_of
 from .metrics import line_of
+from .optimizer import Steps, check_optimizers
 from .several import as_one
 from .spawn import NodeHandle, Place, StartNode
-from .stepping import Steps, check_optimizers
 from .streaming import ShardedStream
 from .unexchanged import Unexchanged
 from .watch import ExceptHook, Termination, watch_launcher, write_error

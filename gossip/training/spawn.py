@@ -20,8 +20,7 @@ from typing import Protocol, TypeAlias
 
 from gossip.config import RunConfig
 from gossip.errors import ConfigError
-
-from .channel import Channel
+from gossip.ipc.channel import Channel
 
 KILLED_S = 5.0  # for a process to end that was killed
 
@@ -198,7 +197,7 @@ def _wait_and_run(door: socket.socket) -> None:
     if not said:
         sys.exit(0)  # the script has ended, and wanted no node
     os.environ.update(GOSSIP_INCARNATION=said.decode(), GOSSIP_NODE_FD=str(fds[0]))
-    from gossip import node
+    from gossip.node import loop as node
 
     code = node.main()
     # As processes of multiprocessing end: to take torch apart is a third of a second of a processor, for nothing.
@@ -250,7 +249,7 @@ class NodeThread:
 
     def _run(self) -> None:
         try:
-            from gossip.node import Node, NodeSpec
+            from gossip.node.loop import Node, NodeSpec
 
             place = self._place
             Node(NodeSpec(place.config, place.peer, self._incarnation, place.run_dir, place.status_fd), self._end).run()

@@ -16,8 +16,8 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
-from gossip.careful import shown_lines
 from gossip.errors import LocalError, RemoteError, SwarmError
+from gossip.run.untrusted import shown_lines
 
 FRAMES = 3
 _OURS = str(Path(__file__).resolve().parent.parent)

@@ -15,7 +15,7 @@ import pytest
 from effort import effort
 from following import Following
 
-from gossip.keys import read_pair
+from gossip.run.keys import read_pair
 
 SCRIPT = """
 import time

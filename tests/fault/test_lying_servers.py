@@ -12,8 +12,8 @@ from effort import LONG, effort
 from safetensors.torch import load_file
 from test_demo import demo
 
-from gossip.telemetry import read_lines
-from gossip.world_faults import RESULT_LIES
+from gossip.faults.world import RESULT_LIES
+from gossip.run.telemetry import read_lines
 
 PEERS, LIARS, ROUNDS = effort((5, (3,), 150), (8, (5, 6), 250))
 UNPROVEN = ("slightly_wrong_results", "kept_results", "two_results")

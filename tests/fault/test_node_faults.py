@@ -10,9 +10,9 @@ from typing import Any
 
 VICTIM = """
 import sys, pathlib
-from gossip.faults import parse
-from gossip.node_faults import Saboteur
-from gossip.node_files import Journal
+from gossip.faults.plan import parse
+from gossip.inject.process import Saboteur
+from gossip.run.journal import Journal
 run = pathlib.Path(sys.argv[1])
 peer, incarnation = int(sys.argv[2]), int(sys.argv[3])
 saboteur = Saboteur(parse(sys.argv[5:]), peer, incarnation, run, Journal(peer, run / f"peer-{peer}"))
@@ -60,9 +60,9 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 TIMED = """
 import sys, time, pathlib
-from gossip.faults import parse
-from gossip.node_faults import Saboteur
-from gossip.node_files import Journal
+from gossip.faults.plan import parse
+from gossip.inject.process import Saboteur
+from gossip.run.journal import Journal
 run = pathlib.Path(sys.argv[1])
 saboteur = Saboteur(parse(sys.argv[3]), 2, int(sys.argv[2]), run, Journal(2, run / "peer-2"))
 begin = time.monotonic()

@@ -28,7 +28,7 @@ from pathlib import Path
 import gossip
 peer = gossip.init()
 import torch
-from gossip.launch import digits
+from gossip.launch.demo import digits
 data = digits.load_digits().train
 model = torch.nn.Linear(64, 10)
 model, optimizer = peer.prepare(model, torch.optim.SGD(model.parameters(), lr=0.5))

@@ -19,8 +19,8 @@ from following import Rows
 from sshd import inside, why_no_sshd
 from test_ssh_hosts import WAIT_S, Run, run_on
 
-from gossip.launch import history, summary
-from gossip.telemetry import read_lines
+from gossip.launch.report import history, summary
+from gossip.run.telemetry import read_lines
 
 pytestmark = [pytest.mark.ssh, pytest.mark.timeout(900), pytest.mark.skipif(bool(why := why_no_sshd()), reason=why)]
 

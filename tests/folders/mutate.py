@@ -29,8 +29,9 @@ from random import Random
 import typer
 
 from gossip.errors import GossipError
-from gossip.launch import launchers, tend
 from gossip.launch.guardian import stat
+from gossip.launch.report import command as tend
+from gossip.launch.report import launchers
 
 SECONDS_MAX, GROWTH_MAX_MB = 1.0, 200.0
 RUN = "from gossip.launch.cli import main; main()"

@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 
 from gossip.config import RunConfig
-from gossip.launch import runs
-from gossip.launch.peer_setup import script_command
-from gossip.launch.screens import PlainScreen
-from gossip.launch.view import RunView
+from gossip.launch.local import runs
+from gossip.launch.local.peer_setup import script_command
+from gossip.launch.report.screens import PlainScreen
+from gossip.launch.report.view import RunView
 
 ALL_THERE = "all peers are there"
 

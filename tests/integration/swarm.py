@@ -21,8 +21,8 @@ from following import Following
 
 from gossip.config import RunConfig
 from gossip.launch.guardian import reap
-from gossip.launch.warm import Forked, WarmStart
-from gossip.rendezvous import announce_end
+from gossip.launch.local.warm import Forked, WarmStart
+from gossip.run.rendezvous import announce_end
 
 T = TypeVar("T")
 WAIT_S = 60.0

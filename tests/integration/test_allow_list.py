@@ -10,11 +10,11 @@ import pytest
 from test_zeromq_keys import notices
 from zeromq_rig import Watched, transport
 
-from gossip import keyring
 from gossip.core.events import LinkUp
-from gossip.keyring import Keyring
-from gossip.keys import AllowList, fingerprint
-from gossip.rendezvous import SeedFolder
+from gossip.run import keyring
+from gossip.run.keyring import Keyring
+from gossip.run.keys import AllowList, fingerprint
+from gossip.run.rendezvous import SeedFolder
 from gossip.transport import links, strangers
 from gossip.transport.curve import KeyPair, new_pair
 from gossip.transport.zeromq import ZeroMQTransport

@@ -17,12 +17,12 @@ import pytest
 
 from gossip.config import RunConfig, resolve
 from gossip.errors import ConfigError, NobodyAnswers, Refused
-from gossip.keys import make_pair
-from gossip.launch import arriving
-from gossip.launch.arriving import Arrival, Ticket, _Newcomer
-from gossip.launch.door import Door
-from gossip.launch.entrance import Entrance
-from gossip.rendezvous import SeedFolder, announce_end, claim, peers_in
+from gossip.launch.join import arriving
+from gossip.launch.join.arriving import Arrival, Ticket, _Newcomer
+from gossip.launch.registry.door import Door
+from gossip.launch.registry.entrance import Entrance
+from gossip.run.keys import make_pair
+from gossip.run.rendezvous import SeedFolder, announce_end, claim, peers_in
 
 
 @pytest.fixture(autouse=True)

@@ -17,11 +17,12 @@ import pytest
 import zmq
 
 from gossip.config import resolve
-from gossip.keys import make_pair
-from gossip.launch import check_reach, check_speed, door_messages
-from gossip.launch.check_reach import reach
-from gossip.launch.door import Door, Entrance
-from gossip.launch.findings import Finding
+from gossip.launch.doctor import check_reach, check_speed
+from gossip.launch.doctor.check_reach import reach
+from gossip.launch.doctor.findings import Finding
+from gossip.launch.registry import door_messages
+from gossip.launch.registry.door import Door, Entrance
+from gossip.run.keys import make_pair
 
 
 def levels(found: list[Finding]) -> list[tuple[str, str]]:

@@ -17,15 +17,15 @@ import zmq
 import zmq.asyncio
 
 from gossip.config import RunConfig, resolve
-from gossip.keys import make_pair
-from gossip.launch import door as doors
-from gossip.launch import door_messages as says
-from gossip.launch import neighbours
-from gossip.launch.door import Door
-from gossip.launch.door_calls import NUMBER_BYTES, Unanswered, ask
-from gossip.launch.doorkeeper import CLAIMED, LET_IN, UNMET_MAX, DoorEntry, Entry
-from gossip.launch.entrance import Entrance
-from gossip.rendezvous import SeedFolder, announce_end, claim, peers_in, read_seed, take_claim
+from gossip.launch.registry import door as doors
+from gossip.launch.registry import door_messages as says
+from gossip.launch.registry import neighbours
+from gossip.launch.registry.door import Door
+from gossip.launch.registry.door_calls import NUMBER_BYTES, Unanswered, ask
+from gossip.launch.registry.doorkeeper import CLAIMED, LET_IN, UNMET_MAX, DoorEntry, Entry
+from gossip.launch.registry.entrance import Entrance
+from gossip.run.keys import make_pair
+from gossip.run.rendezvous import SeedFolder, announce_end, claim, peers_in, read_seed, take_claim
 
 JOINER, ANOTHER = b"joiner-1", b"joiner-2"
 

@@ -19,11 +19,11 @@ import zmq.asyncio
 from test_door import asked, door_in, until
 from zeromq_rig import GREETING, READY
 
-from gossip.keys import make_pair, read_pair
-from gossip.launch import door_messages as says
-from gossip.launch.door import Door
-from gossip.launch.door_calls import Unanswered, ask
-from gossip.launch.door_proxy import BYTES_MAX, FRAMES_MAX, HELD_BYTES_MAX, VISITORS_MAX, Held, Meter, TooMuch
+from gossip.launch.registry import door_messages as says
+from gossip.launch.registry.door import Door
+from gossip.launch.registry.door_calls import Unanswered, ask
+from gossip.launch.registry.door_proxy import BYTES_MAX, FRAMES_MAX, HELD_BYTES_MAX, VISITORS_MAX, Held, Meter, TooMuch
+from gossip.run.keys import make_pair, read_pair
 
 MIB = 2**20
 GROWTH_MAX = 96 * MIB  # what was measured without a bound: 1.8 GB in some seconds

@@ -13,16 +13,16 @@ import pytest
 
 from gossip.config import RunConfig, resolve
 from gossip.errors import AddressInUse
-from gossip.keys import make_pair
-from gossip.launch import supervisor as supervisors
-from gossip.launch.agent import Agent, Outbox
-from gossip.launch.doorkeeper import LET_IN, Entry
-from gossip.launch.entrance import Entrance
-from gossip.launch.frames import encode
-from gossip.launch.peer_setup import script_command
-from gossip.launch.supervisor import Supervisor
-from gossip.launch.view import RunView
-from gossip.rendezvous import SeedFolder, announce_end
+from gossip.launch.local import supervisor as supervisors
+from gossip.launch.local.peer_setup import script_command
+from gossip.launch.local.supervisor import Supervisor
+from gossip.launch.registry.doorkeeper import LET_IN, Entry
+from gossip.launch.registry.entrance import Entrance
+from gossip.launch.report.view import RunView
+from gossip.launch.ssh.agent import Agent, Outbox
+from gossip.launch.ssh.frames import encode
+from gossip.run.keys import make_pair
+from gossip.run.rendezvous import SeedFolder, announce_end
 
 FAKE = Path(__file__).with_name("launch_fake_peer.py")
 

@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 
 from gossip.config import resolve
-from gossip.drills import DrillBook
 from gossip.errors import ConfigError
-from gossip.faults import Liar, Slow
-from gossip.launch.desks import NobodyThere, ask, name_of, open_socket, who
-from gossip.launch.drilling import DrillDesk
-from gossip.launch.supervisor import Supervisor
-from gossip.rendezvous import announce_end
-from gossip.world_faults import Partition
+from gossip.faults.drills import DrillBook
+from gossip.faults.plan import Liar, Slow
+from gossip.faults.world import Partition
+from gossip.launch.local.desks import NobodyThere, ask, name_of, open_socket, who
+from gossip.launch.local.drilling import DrillDesk
+from gossip.launch.local.supervisor import Supervisor
+from gossip.run.rendezvous import announce_end
 
 
 class FakeRun:

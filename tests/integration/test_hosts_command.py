@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from conftest import MARK, marked
 
-from gossip.launch import hostfacts
 from gossip.launch.guardian import TOKEN_VARIABLE
+from gossip.launch.ssh import hostfacts
 from gossip.topologies.weights import read_weights
 from gossip.transport.addresses import is_loopback
 
@@ -107,8 +107,8 @@ def test_check_only_looks(folder: Path) -> None:
 # A way out of a known speed: it is measured, but on a busy machine two that are alike may look unlike.
 RATED = """
 import sys
-if "gossip.launch.agent" in sys.orig_argv:
-    import gossip.launch.pairs as pairs
+if "gossip.launch.ssh.agent" in sys.orig_argv:
+    import gossip.launch.ssh.pairs as pairs
     real = pairs.measure
     async def measure(*where):
         return {{name: {rate} if each > 0 else each for name, each in (await real(*where)).items()}}
@@ -146,9 +146,9 @@ def test_who_is_seen_to_be_slow_before_the_start_serves_less_often(folder: Path)
 # As a summary of a run of days: whoever works that out when nobody is there any more would be left behind.
 NEVER_DONE = """
 import sys
-if "gossip.launch.agent" in sys.orig_argv:
+if "gossip.launch.ssh.agent" in sys.orig_argv:
     import time
-    import gossip.launch.runs as runs
+    import gossip.launch.local.runs as runs
     runs.conclude = lambda *_: time.sleep(3600)
 """
 

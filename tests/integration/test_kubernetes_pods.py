@@ -175,7 +175,7 @@ def test_pods_on_a_shared_volume_meet_there_and_one_that_is_lost_comes_back(appl
     job.start(1)
     job.train(*ALL)
     assert job.finish(*ALL) == [0 for _ in ALL], job.cluster.log()
-    command = [sys.executable, "-m", "gossip.launch.task_runs", str(run), "0"]
+    command = [sys.executable, "-m", "gossip.launch.schedulers.task_runs", str(run), "0"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert f"came to the end: {', '.join(map(str, ALL))}\n" in done.stdout

@@ -10,18 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from gossip.launch import agent, guardian
+from gossip.launch import guardian
 from gossip.launch.guardian import carries, members, stat
-from gossip.telemetry import read_lines
+from gossip.launch.ssh import agent
+from gossip.run.telemetry import read_lines
 
 FAKE = Path(__file__).with_name("launch_fake_peer.py")
 LAUNCHER = """
 import asyncio, sys
 from pathlib import Path
 from gossip.config import RunConfig
-from gossip.launch.screens import PlainScreen
-from gossip.launch.peer_setup import script_command
-from gossip.launch.supervisor import Supervisor
+from gossip.launch.report.screens import PlainScreen
+from gossip.launch.local.peer_setup import script_command
+from gossip.launch.local.supervisor import Supervisor
 config = RunConfig.load(sys.argv[1])
 asyncio.run(Supervisor(config, script_command(Path(sys.argv[2]), [sys.argv[3]]), PlainScreen()).run())
 """

@@ -14,7 +14,7 @@ import pytest
 from effort import effort
 from following import following
 
-from gossip.telemetry import read_lines
+from gossip.run.telemetry import read_lines
 
 SCRIPT = """
 import sys

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from gossip.config import resolve
-from gossip.launch import runs
-from gossip.launch.outcome import Outcome
-from gossip.launch.peer_setup import script_command
-from gossip.launch.supervisor import Supervisor
-from gossip.launch.view import RunView
-from gossip.rendezvous import SeedFolder
-from gossip.telemetry import read_lines
+from gossip.launch.local import runs
+from gossip.launch.local.outcome import Outcome
+from gossip.launch.local.peer_setup import script_command
+from gossip.launch.local.supervisor import Supervisor
+from gossip.launch.report.view import RunView
+from gossip.run.rendezvous import SeedFolder
+from gossip.run.telemetry import read_lines
 
 FAKE = Path(__file__).with_name("launch_fake_peer.py")
 ROUNDS = 5  # as that has
@@ -239,8 +239,8 @@ async def test_nobody_is_started_after_the_run_was_stopped(tmp_path: Path, monke
         def close(self) -> None:
             pass
 
-    monkeypatch.setattr("gossip.launch.supervisor.WarmStart", Warm)
-    monkeypatch.setattr("gossip.launch.supervisor.is_possible", lambda command: True)
+    monkeypatch.setattr("gossip.launch.local.supervisor.WarmStart", Warm)
+    monkeypatch.setattr("gossip.launch.local.supervisor.is_possible", lambda command: True)
     outcome = await run(watched)
     assert (outcome.exit_code, outcome.lives) == (130, [])
 
@@ -265,7 +265,7 @@ async def test_a_node_whose_trainer_died_does_not_stay_behind(tmp_path: Path) ->
 
 
 async def test_a_node_that_does_not_leave_after_its_trainer_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gossip.launch.peer_process.GROUP_GRACE_S", 0.2)
+    monkeypatch.setattr("gossip.launch.local.peer_process.GROUP_GRACE_S", 0.2)
     watched, _ = supervisor(tmp_path, "node-stays")
     outcome = await run(watched)
     assert outcome.finished == [0, 1, 2]
@@ -310,9 +310,9 @@ async def test_two_interrupts_kill_whoever_does_not_leave(tmp_path: Path, mode: 
 async def test_a_run_that_does_not_start_says_who_is_missing_and_gives_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gossip.launch.supervisor.START_SLACK_S", 0.2)
-    monkeypatch.setattr("gossip.launch.supervisor.WAITING_EVERY_S", 0.1)
-    monkeypatch.setattr("gossip.launch.supervisor.STOP_GRACE_S", 0.1)
+    monkeypatch.setattr("gossip.launch.local.supervisor.START_SLACK_S", 0.2)
+    monkeypatch.setattr("gossip.launch.local.supervisor.WAITING_EVERY_S", 0.1)
+    monkeypatch.setattr("gossip.launch.local.supervisor.STOP_GRACE_S", 0.1)
     watched, heard = supervisor(tmp_path, "never-starts", start_timeout_s=0.3)
     outcome = await run(watched)
     assert outcome.exit_code == 4

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from test_launch_supervisor import Heard, alive, pids_of, supervisor
 
-from gossip.launch import warm
 from gossip.launch.guardian import stat
-from gossip.telemetry import read_lines
+from gossip.launch.local import warm
+from gossip.run.telemetry import read_lines
 
 SCRIPT = """
 import os, sys, threading
@@ -98,11 +98,11 @@ async def test_orphans_of_peers_are_not_left_as_zombies(tmp_path: Path) -> None:
     assert not [each for each in found if each is not None and each.group in spawned]
 
 
-DIES = "import os, sys\nif 'gossip.launch.warm' in sys.orig_argv:\n    os.kill(os.getpid(), 9)\n"
+DIES = "import os, sys\nif 'gossip.launch.local.warm' in sys.orig_argv:\n    os.kill(os.getpid(), 9)\n"
 NO_FORK = """
 import os, sys
-if "gossip.launch.warm" in sys.orig_argv:
-    sys.modules.update({name: type(sys)(name) for name in ("torch", "gossip.node", "gossip.training", "gossip.training.session")})
+if "gossip.launch.local.warm" in sys.orig_argv:
+    sys.modules.update({name: type(sys)(name) for name in ("torch", "gossip.node.loop", "gossip.training.session")})
     torch = sys.modules["torch"]
     torch.set_num_threads = torch.zeros = torch.SGD = lambda *values, **options: torch
     torch.optim = torch
@@ -164,7 +164,7 @@ async def test_a_peer_that_no_process_can_be_made_for_is_tried_some_times_and_th
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     watched, heard = supervisor(tmp_path, "finish")
-    monkeypatch.setattr("gossip.launch.supervisor.START_AGAIN_S", (0.01, 0.01))
+    monkeypatch.setattr("gossip.launch.local.supervisor.START_AGAIN_S", (0.01, 0.01))
     make = watched._start
 
     def none_for_1(peer: int, *rest: Any) -> Any:

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from gossip import careful
-from gossip.launch import hold, launchers, run_logs, stopping
+from gossip.launch import hold
+from gossip.launch.report import launchers, run_logs, stopping
+from gossip.run import untrusted as careful
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "folders"))
 

@@ -8,8 +8,8 @@ import subprocess
 import sys
 import time
 
-from gossip.training import control
-from gossip.training.channel import Channel
+from gossip.ipc import messages as control
+from gossip.ipc.channel import Channel
 
 STOPPED_S = 0.6
 
@@ -17,7 +17,7 @@ NODE = """
 import socket, sys, time
 from gossip.config import RunConfig
 from gossip.core import events
-from gossip.node import Node, NodeSpec
+from gossip.node.loop import Node, NodeSpec
 
 class Core:
     incarnation = 0

@@ -57,7 +57,7 @@ def start_again(swarm: Swarm, peer: int, incarnation: int = 1) -> dict[str, Any]
 # Python imports this before anything else, in trainers and in nodes. The node of the first that is to give a piece dies.
 DEATH = """
 import contextlib, os
-from gossip.core import donating
+from gossip.core.transfer import donor as donating
 give = donating.Donor._give
 
 def _give(self, peer, ask, *rest):

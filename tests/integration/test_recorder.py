@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gossip import recorder
-from gossip.sim.replay import replay
+from gossip.run import recorder
+from gossip.simulation.campaign.replayer import replay
 
 PEERS = 2
 AHEAD = 40

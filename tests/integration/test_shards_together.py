@@ -14,7 +14,7 @@ import pytest
 from effort import effort
 from swarm import TRAINER, Swarm
 
-from gossip.training.layout import shard_sizes
+from gossip.vectors.sharding import shard_sizes
 
 pytestmark = pytest.mark.timeout(300)
 

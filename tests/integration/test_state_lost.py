@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from test_launch_supervisor import Heard
 
-from gossip.aftermath import BEGUN, Begun, had_round
 from gossip.config import resolve
-from gossip.launch import lost_state, runs
-from gossip.launch.peer_setup import script_command
-from gossip.launch.supervisor import Supervisor
-from gossip.telemetry import read_lines
+from gossip.launch.local import lost_state, runs
+from gossip.launch.local.peer_setup import script_command
+from gossip.launch.local.supervisor import Supervisor
+from gossip.run.completion import BEGUN, Begun, had_round
+from gossip.run.telemetry import read_lines
 
 SCRIPT = """
 import time, torch, gossip

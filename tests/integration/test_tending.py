@@ -17,13 +17,14 @@ from pathlib import Path
 import pytest
 from launch_alone import ALL_THERE
 
-from gossip import careful
 from gossip.config import resolve
 from gossip.errors import ConfigError
-from gossip.launch import hold, launchers, run_state, stopping
+from gossip.launch import hold
 from gossip.launch.guardian import stat
-from gossip.launch.supervisor import STOP_GRACE_S
-from gossip.telemetry import read_json, write_json
+from gossip.launch.local.supervisor import STOP_GRACE_S
+from gossip.launch.report import launchers, run_state, stopping
+from gossip.run import untrusted as careful
+from gossip.run.telemetry import read_json, write_json
 
 LAUNCHER = Path(__file__).with_name("launch_alone.py")
 Start = Callable[..., subprocess.Popen[str]]
@@ -319,8 +320,8 @@ def test_a_launcher_that_cannot_say_that_it_is_over_leads_its_folder_to_its_end(
         ("/usr/local/bin/gossip run -n 4 train.py", True),
         ("/venv/bin/python3.12 /venv/bin/gossip demo", True),
         ("python -m gossip.launch.cli run train.py", True),
-        ("/opt/python -u -P -W error -X dev -m gossip.launch.agent host", True),
-        ("python -Bm gossip.launch.kubernetes_peer", True),
+        ("/opt/python -u -P -W error -X dev -m gossip.launch.ssh.agent host", True),
+        ("python -Bm gossip.launch.contrib.kubernetes.peer", True),
         ("python train.py gossip", False),
         ("python -c pass gossip", False),
         ("python -m pytest gossip", False),

@@ -81,16 +81,16 @@ def look(seeds: Iterable[int]) -> dict[str, Any]:
 def _forget() -> None:
     """What functions have kept of former schedules: a mutant may differ in computing it."""
     for name, module in sys.modules.items():
-        for kept in vars(module).values() if name.startswith(("gossip.core", "gossip.sim", "gossip.topologies")) else ():
+        for kept in vars(module).values() if name.startswith(("gossip.core", "gossip.simulation", "gossip.topologies")) else ():
             if hasattr(kept, "cache_clear"):
                 kept.cache_clear()
 
 
 def _play(seed: int) -> tuple[str, str] | None:
     """The invariant that the schedule of ``seed`` breaks, and how."""
-    from gossip.sim import driver
-    from gossip.sim.generate import generate
-    from gossip.sim.play import run
+    from gossip.simulation.campaign.play import run
+    from gossip.simulation.schedules.generator import generate
+    from gossip.simulation.world import driver
 
     driver.DELIVERIES_MAX = EVENTS_MAX
     signal.signal(signal.SIGPROF, _time_is_up)

@@ -14,10 +14,10 @@ from torch import Tensor
 
 from gossip.aggregators import load, names
 from gossip.core.events import Aggregate, Aggregated, Part, Payload, Row
-from gossip.core.joint import points_of
 from gossip.core.messages import JOINT_PEERS_MAX, STATISTICS_BYTES_MAX
-from gossip.node_reduce import Reducer
-from gossip.node_worker import Worker
+from gossip.core.rounds.cross_shard import points_of
+from gossip.node.reducer import Reducer
+from gossip.node.worker import Worker
 
 RULES = [name for name in names() if load(name).joint]
 D, N, F = 1003, 15, 3

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from gossip.core.messages import ROUND_MAX, Envelope, Message
 from gossip.errors import Malformed
-from gossip.training.control import FromNode, FromTrainer
+from gossip.ipc.messages import FromNode, FromTrainer
 from gossip.transport.codec import Codec, Limits, decode, encode, seal
 
 TRAINER: Codec[Any] = Codec([*get_args(FromTrainer), *get_args(FromNode)], Limits(int_min=-1))

@@ -6,8 +6,8 @@ from effort import effort
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gossip.core.data_cursor import DataCursor
-from gossip.core.pace import WINDOW
+from gossip.core.ledger.data_cursor import DataCursor
+from gossip.core.ledger.pace import WINDOW
 
 
 @given(

@@ -7,8 +7,8 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gossip.launch.doorkeeper import DoorEntry, Doorkeeper, Entry
-from gossip.rendezvous import Seed
+from gossip.launch.registry.doorkeeper import DoorEntry, Doorkeeper, Entry
+from gossip.run.rendezvous import Seed
 
 IDS, FIRST = 5, 2
 NAMES = [bytes([letter]) * 8 for letter in b"abc"]

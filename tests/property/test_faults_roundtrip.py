@@ -5,10 +5,10 @@ import contextlib
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gossip import faults
 from gossip.errors import BadFault
-from gossip.faults import ATTACKS, Crash, Fault, FaultPlan, Hang, Liar, Restart, Slow
-from gossip.world_faults import REAL_LIES, NodeLie
+from gossip.faults import plan as faults
+from gossip.faults.plan import ATTACKS, Crash, Fault, FaultPlan, Hang, Liar, Restart, Slow
+from gossip.faults.world import REAL_LIES, NodeLie
 
 peer = st.integers(0, 4095)
 round_id = st.integers(0, 10**9)

@@ -6,8 +6,8 @@ from effort import effort
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gossip.core.data_cursor import DataCursor
-from gossip.core.foresight import PAIRS_MAX, Foresight
+from gossip.core.ledger.data_cursor import DataCursor
+from gossip.core.ledger.prefetch import PAIRS_MAX, Foresight
 
 
 @given(

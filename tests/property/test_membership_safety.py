@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gossip.core.events import CancelTimer, Effect, SetTimer
-from gossip.core.members import RANK, REFUTATIONS, Member
-from gossip.core.membership import Membership
+from gossip.core.membership.swim import Membership
+from gossip.core.membership.table import RANK, REFUTATIONS, Member
 from gossip.core.messages import ROUND_MAX, Ack, Gossip, Nack, Ping, PingRequest, Progress, PushPull, Rumour
 from gossip.core.settings import MembershipSettings
 from gossip.core.timers import Timers

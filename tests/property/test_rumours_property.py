@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gossip.core.dissemination import Rumours, retransmit_limit
+from gossip.core.membership.dissemination import Rumours, retransmit_limit
 from gossip.core.messages import Rumour
 from gossip.core.settings import MembershipSettings
 

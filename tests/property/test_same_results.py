@@ -9,11 +9,11 @@ from effort import effort
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gossip.core.data_cursor import DataCursor, Ranges
-from gossip.core.lineage import header_bytes
+from gossip.core.ledger.chain import header_bytes
+from gossip.core.ledger.data_cursor import DataCursor, Ranges
+from gossip.core.ledger.trust import TrustTable
 from gossip.core.messages import Charge, Commit, Contribution, PeerId, Rejection
 from gossip.core.settings import TrustSettings
-from gossip.core.trust import TrustTable
 from gossip.topologies import Roster, load
 from gossip.topologies.base import draw, draws
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gossip.core.ledger.trust import TrustTable
 from gossip.core.messages import Contribution, Rejection
 from gossip.core.settings import TrustSettings
-from gossip.core.trust import TrustTable
 
 SHORT = TrustSettings(quarantine_rounds=7, parole_rounds=3)
 

@@ -8,11 +8,11 @@ from typing import Any
 from gossip.core.events import Effect, Event
 from gossip.core.messages import PeerId
 from gossip.core.peer import Peer
-from gossip.core.pieces import PIECE_BYTES
 from gossip.core.settings import CoreSettings, MembershipSettings, RoundSettings, TrustSettings
-from gossip.sim.driver import Swarm, address
-from gossip.sim.observer import Observer
-from gossip.sim.toy_trainer import Reducer, ToyTrainer, weighted_mean
+from gossip.core.transfer.chunks import PIECE_BYTES
+from gossip.simulation.world.driver import Swarm, address
+from gossip.simulation.world.observer import Observer
+from gossip.simulation.world.toy_trainer import Reducer, ToyTrainer, weighted_mean
 from gossip.topologies import load
 
 SAMPLES = 97

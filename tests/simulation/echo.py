@@ -7,8 +7,8 @@ from typing import Any
 from gossip.core import events
 from gossip.core.events import Effect, Event
 from gossip.core.messages import Message, PeerId, Ping
-from gossip.sim.driver import Swarm, address
-from gossip.sim.network import Network
+from gossip.simulation.world.driver import Swarm, address
+from gossip.simulation.world.network import Network
 
 
 class Echo:

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from gossip.core import punctuality
-from gossip.core.serving import Server
+from gossip.core.rounds import punctuality
+from gossip.core.rounds.server import Server
 
 
 def as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,12 +14,12 @@ from typer.testing import CliRunner
 
 from gossip.errors import ConfigError
 from gossip.launch.cli import app
-from gossip.sim.campaign import Tally
-from gossip.sim.checkers import Violation
-from gossip.sim.checkers.answering import RuleAnswers
-from gossip.sim.play import run
-from gossip.sim.schedule import Schedule
-from gossip.sim.toy_trainer import Values, weighted_mean
+from gossip.simulation.campaign.play import run
+from gossip.simulation.campaign.runner import Tally
+from gossip.simulation.checkers import Violation
+from gossip.simulation.checkers.safety.answering import RuleAnswers
+from gossip.simulation.schedules.schedule import Schedule
+from gossip.simulation.world.toy_trainer import Values, weighted_mean
 
 QUICK = Schedule(3, peers=5, topology="full", compute_s=(0.05, 0.1), active_s=1.0, duration_s=1.5)
 PLAN = "[simulate]\npeers = 4\ntopology = 'rolling'\nactive_s = 1.0\nduration_s = 1.5\ncompute_s = [0.05, 0.1]\n"

@@ -12,26 +12,13 @@ from typing import Any
 
 import pytest
 
-from gossip import faults
 from gossip.core.events import Aggregate, Aggregated, Effect, Event, TrainerProgress
 from gossip.core.messages import PeerId
 from gossip.core.peer import Peer
-from gossip.fault_kinds import Crash, Hang, Liar, Restart, Slow
-from gossip.faults import Fault, FaultPlan
-from gossip.sim.campaign import ENOUGH, Question, Tally, search
-from gossip.sim.chart import Chart, Line
-from gossip.sim.checkers import Violation
-from gossip.sim.checkers.base import peer_core
-from gossip.sim.checkers.disturbances import Disturbances
-from gossip.sim.driver import Swarm
-from gossip.sim.generate import generate
-from gossip.sim.nemesis import Nemesis, name_of
-from gossip.sim.observer import Observer
-from gossip.sim.picture import draw
-from gossip.sim.play import Found, Outcome, make_swarm, run
-from gossip.sim.schedule import Schedule
-from gossip.sim.shrink import shrink
-from gossip.world_faults import (
+from gossip.faults import plan as faults
+from gossip.faults.kinds import Crash, Hang, Liar, Restart, Slow
+from gossip.faults.plan import Fault, FaultPlan
+from gossip.faults.world import (
     Corrupt,
     CrashBroadcast,
     CrashMidway,
@@ -54,6 +41,19 @@ from gossip.world_faults import (
     SlowNode,
     Spike,
 )
+from gossip.simulation.campaign.chart import Chart, Line
+from gossip.simulation.campaign.picture import draw
+from gossip.simulation.campaign.play import Found, Outcome, make_swarm, run
+from gossip.simulation.campaign.runner import ENOUGH, Question, Tally, search
+from gossip.simulation.campaign.shrinker import shrink
+from gossip.simulation.checkers import Violation
+from gossip.simulation.checkers.base import peer_core
+from gossip.simulation.checkers.disturbances import Disturbances
+from gossip.simulation.schedules.generator import generate
+from gossip.simulation.schedules.schedule import Schedule
+from gossip.simulation.world.driver import Swarm
+from gossip.simulation.world.nemesis import Nemesis, name_of
+from gossip.simulation.world.observer import Observer
 
 WORLD = Schedule(5, peers=4, compute_s=(0.05, 0.1), active_s=4.0, duration_s=4.0)
 
@@ -279,8 +279,8 @@ def test_a_plan_of_a_real_run_strikes_the_same_peers_in_the_simulator() -> None:
 HASHES = """
 from dataclasses import replace
 from typing import Any
-from gossip.sim.generate import generate
-from gossip.sim.play import run
+from gossip.simulation.schedules.generator import generate
+from gossip.simulation.campaign.play import run
 for seed in (2, 4):
     schedule = generate(seed)
     print(run(replace(schedule, active_s=4.0, duration_s=4.0)).trace_hash)

@@ -12,24 +12,24 @@ from checked_swarm import checked_swarm, disturb, tamper
 
 from gossip.core import events
 from gossip.core.events import Aggregate, Apply, Committed, Contributed, Effect, Event, Received, Restore, Send
-from gossip.core.members import REFUTATIONS
+from gossip.core.membership.table import REFUTATIONS
 from gossip.core.messages import Commit, CommitRequest, Contribution, Gossip, NotMe, PeerId, Ping, Query, Rumour, Update
 from gossip.core.peer import Peer
-from gossip.core.rolling import RollingRounds
-from gossip.fault_kinds import Crash
-from gossip.sim.checkers import Checker, Circumstances, Panel, Violation, all_checkers, every_checker
-from gossip.sim.checkers.crashes import LOST_BY_A_LIAR
-from gossip.sim.checkers.handing_on import GivesWhatIsAskedFor, HandsOnWhatItHolds
-from gossip.sim.checkers.liveness import RoundsGoOn
-from gossip.sim.checkers.membership import memory_s
-from gossip.sim.checkers.rounds import FORKS_AFTER_S
-from gossip.sim.driver import Swarm
-from gossip.sim.observer import Observer
-from gossip.sim.play import run
-from gossip.sim.schedule import Schedule
-from gossip.sim.toy_trainer import OWN_BYTES, packed_of, payload_of
+from gossip.core.rounds.rolling import RollingRounds
+from gossip.faults.kinds import Crash
+from gossip.faults.world import NodeLie
+from gossip.simulation.campaign.play import run
+from gossip.simulation.checkers import Checker, Circumstances, Panel, Violation, all_checkers, every_checker
+from gossip.simulation.checkers.liveness.crashes import LOST_BY_A_LIAR
+from gossip.simulation.checkers.liveness.liveness import RoundsGoOn
+from gossip.simulation.checkers.safety.handing_on import GivesWhatIsAskedFor, HandsOnWhatItHolds
+from gossip.simulation.checkers.safety.membership import memory_s
+from gossip.simulation.checkers.safety.rounds import FORKS_AFTER_S
+from gossip.simulation.schedules.schedule import Schedule
+from gossip.simulation.world.driver import Swarm
+from gossip.simulation.world.observer import Observer
+from gossip.simulation.world.toy_trainer import OWN_BYTES, packed_of, payload_of
 from gossip.topologies import Roster
-from gossip.world_faults import NodeLie
 
 LIARS = Circumstances.of(liars=(3,))
 

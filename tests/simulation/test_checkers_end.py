@@ -11,19 +11,8 @@ from test_checkers import another_digest, each
 
 from gossip.core.events import Apply, Committed, Effect, Event, Go, Received, Send
 from gossip.core.messages import CommitRequest, Gossip, Rumour
-from gossip.fault_kinds import Hang, Slow
-from gossip.sim.campaign import Tally
-from gossip.sim.checkers import Circumstances, Panel, Violation, every_checker
-from gossip.sim.checkers.disturbances import Disturbances
-from gossip.sim.checkers.liveness import STARVED_AFTER, NobodyStarves, RoundsGoOn
-from gossip.sim.checkers.rounds import FORKS_AFTER_S, OneHistory
-from gossip.sim.checkers.traffic import AsksInMeasure, NewsGrowOld
-from gossip.sim.generate import FAST_COMPUTE_S, generate
-from gossip.sim.network import LinkModel
-from gossip.sim.play import _Pace, run
-from gossip.sim.schedule import Schedule
-from gossip.topologies import Plan
-from gossip.world_faults import (
+from gossip.faults.kinds import Hang, Slow
+from gossip.faults.world import (
     CLAIM_LIES,
     NODE_LIES,
     SHARD_LIES,
@@ -35,6 +24,17 @@ from gossip.world_faults import (
     Reset,
     Spike,
 )
+from gossip.simulation.campaign.play import _Pace, run
+from gossip.simulation.campaign.runner import Tally
+from gossip.simulation.checkers import Circumstances, Panel, Violation, every_checker
+from gossip.simulation.checkers.disturbances import Disturbances
+from gossip.simulation.checkers.liveness.liveness import STARVED_AFTER, NobodyStarves, RoundsGoOn
+from gossip.simulation.checkers.safety.rounds import FORKS_AFTER_S, OneHistory
+from gossip.simulation.checkers.traffic.traffic import AsksInMeasure, NewsGrowOld
+from gossip.simulation.schedules.generator import FAST_COMPUTE_S, generate
+from gossip.simulation.schedules.schedule import Schedule
+from gossip.simulation.world.network import LinkModel
+from gossip.topologies import Plan
 
 
 def test_a_swarm_that_stands_still_after_it_had_settled_is_caught_by_one_who_waits_and_at_the_end() -> None:

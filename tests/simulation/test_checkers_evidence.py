@@ -13,12 +13,12 @@ from test_checkers import caught, each, running
 from gossip.core.events import Effect, Event, Received, Send, TimerFired
 from gossip.core.messages import Ack, Gossip, Ping, Progress, Rumour, StateRequest
 from gossip.core.peer import Peer
-from gossip.sim.checkers import Panel, Violation
-from gossip.sim.driver import Swarm
-from gossip.sim.network import LinkModel
-from gossip.sim.play import run
-from gossip.sim.schedule import Schedule
-from gossip.world_faults import KillTrainer
+from gossip.faults.world import KillTrainer
+from gossip.simulation.campaign.play import run
+from gossip.simulation.checkers import Panel, Violation
+from gossip.simulation.schedules.schedule import Schedule
+from gossip.simulation.world.driver import Swarm
+from gossip.simulation.world.network import LinkModel
 
 ACCUSED = Received(2, 0, Gossip((Rumour(1, "suspect", 0, "", "", 2),)))
 

@@ -13,18 +13,18 @@ from checked_swarm import checked_swarm, tamper
 from gossip.core.events import Aggregate, Apply, Committed, Effect, Event, Go, Report, Send, Slice
 from gossip.core.messages import Push
 from gossip.core.peer import Peer
-from gossip.fault_kinds import Liar
-from gossip.sim.checkers import Checker, Panel, Violation, every_checker
-from gossip.sim.checkers.consensus import ReplicasStayClose
-from gossip.sim.checkers.exchange import TakesWhatItWasPushed
-from gossip.sim.checkers.pushing import EachReadsItsOwn, PushesToAll, WaitsForSomebody
-from gossip.sim.checkers.results import AppliesWhatTheRuleSaid, CommitsWhatTheRuleSaid
-from gossip.sim.checkers.trusting import TrustFollowsExperience, TrustFollowsTheCommits
-from gossip.sim.driver import Swarm
-from gossip.sim.play import run
-from gossip.sim.schedule import Schedule
-from gossip.sim.toy_trainer import Judged, Values, payload_of, weighted_mean
-from gossip.world_faults import Partition
+from gossip.faults.kinds import Liar
+from gossip.faults.world import Partition
+from gossip.simulation.campaign.play import run
+from gossip.simulation.checkers import Checker, Panel, Violation, every_checker
+from gossip.simulation.checkers.liveness.consensus import ReplicasStayClose
+from gossip.simulation.checkers.liveness.pushing import EachReadsItsOwn, PushesToAll, WaitsForSomebody
+from gossip.simulation.checkers.safety.exchange import TakesWhatItWasPushed
+from gossip.simulation.checkers.safety.results import AppliesWhatTheRuleSaid, CommitsWhatTheRuleSaid
+from gossip.simulation.checkers.trust.trusting import TrustFollowsExperience, TrustFollowsTheCommits
+from gossip.simulation.schedules.schedule import Schedule
+from gossip.simulation.world.driver import Swarm
+from gossip.simulation.world.toy_trainer import Judged, Values, payload_of, weighted_mean
 
 LIAR = 3
 SENDS = "random_k:k=2"

@@ -13,11 +13,11 @@ from test_lying_server import ForgesFarewells
 from gossip.core.events import Received
 from gossip.core.messages import PeerId, StateRequest
 from gossip.core.peer import Peer
-from gossip.sim.checkers import Checker, Panel
-from gossip.sim.checkers.helping import RemindsTheSilent, SaysThatNoRoundComes, StaysForTakers
-from gossip.sim.checkers.waiting import KeepsWhoSpeaks
-from gossip.sim.driver import Swarm
-from gossip.sim.observer import Observer
+from gossip.simulation.checkers import Checker, Panel
+from gossip.simulation.checkers.liveness.waiting import KeepsWhoSpeaks
+from gossip.simulation.checkers.transfer.helping import RemindsTheSilent, SaysThatNoRoundComes, StaysForTakers
+from gossip.simulation.world.driver import Swarm
+from gossip.simulation.world.observer import Observer
 
 Plant = Callable[[Any], None]
 

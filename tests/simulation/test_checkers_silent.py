@@ -12,12 +12,12 @@ from test_checkers_waiting import QUICK, Faulty
 from gossip.core.events import Effect, Report
 from gossip.core.messages import Charge, Commit, PeerId
 from gossip.core.settings import TrustSettings
-from gossip.sim.checkers.silent import Waits
-from gossip.sim.driver import Swarm
-from gossip.sim.liars import Liars
-from gossip.sim.observer import Observer
-from gossip.sim.play import run
-from gossip.world_faults import NodeLie
+from gossip.faults.world import NodeLie
+from gossip.simulation.campaign.play import run
+from gossip.simulation.checkers.trust.silent import Waits
+from gossip.simulation.world.driver import Swarm
+from gossip.simulation.world.liars import Liars
+from gossip.simulation.world.observer import Observer
 
 SILENT = 0
 KEEPING = replace(

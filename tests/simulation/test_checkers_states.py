@@ -9,19 +9,20 @@ import pytest
 from checked_swarm import checked_swarm, tamper
 from test_checkers_gossip import caught, each
 
-from gossip.core import donating, pieces
-from gossip.core.donating import parts_of
 from gossip.core.events import Effect, Received, Restore
 from gossip.core.messages import PeerId, StateRequest
 from gossip.core.peer import Peer
-from gossip.core.pieces import PIECE_BYTES, Gathering
-from gossip.core.rests import Rests
-from gossip.sim.checkers import Checker, Panel
-from gossip.sim.checkers.fetching import AsksForWhatIsMissing, FetchesInMeasure, GivesInMeasure
-from gossip.sim.checkers.vouching import AnswersForTheRoundAsked, NamesARoundToCome, TakesNoFewersWord
-from gossip.sim.driver import Swarm
-from gossip.sim.liars import Liars
-from gossip.world_faults import PIECE_LIES
+from gossip.core.transfer import chunks as pieces
+from gossip.core.transfer import donor as donating
+from gossip.core.transfer.backoff import Rests
+from gossip.core.transfer.chunks import PIECE_BYTES, Gathering
+from gossip.core.transfer.donor import parts_of
+from gossip.faults.world import PIECE_LIES
+from gossip.simulation.checkers import Checker, Panel
+from gossip.simulation.checkers.transfer.fetching import AsksForWhatIsMissing, FetchesInMeasure, GivesInMeasure
+from gossip.simulation.checkers.transfer.vouching import AnswersForTheRoundAsked, NamesARoundToCome, TakesNoFewersWord
+from gossip.simulation.world.driver import Swarm
+from gossip.simulation.world.liars import Liars
 
 FAST_S = 0.006  # of a round: less than it takes to ask, answer and ask again
 

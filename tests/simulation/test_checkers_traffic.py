@@ -10,8 +10,8 @@ import pytest
 from checked_swarm import checked_swarm, tamper
 from test_checkers_gossip import caught, each, watched
 
-from gossip.core.dissemination import retransmit_limit
 from gossip.core.events import Effect, Event, LinkUp, Received, Restore, Send, TimerFired
+from gossip.core.membership.dissemination import retransmit_limit
 from gossip.core.messages import (
     Ack,
     Commit,
@@ -32,14 +32,14 @@ from gossip.core.messages import (
 )
 from gossip.core.peer import Peer
 from gossip.core.settings import MembershipSettings
-from gossip.sim.checkers import Checker, Circumstances, Panel, Violation
-from gossip.sim.checkers.answers import AnswersOnce, CommitsForAReason, OffersOnce
-from gossip.sim.checkers.pushing import PushesToAll
-from gossip.sim.checkers.rates import FallsSilent, SpeaksInMeasure
-from gossip.sim.driver import Swarm
-from gossip.sim.play import run
-from gossip.sim.schedule import Schedule
-from gossip.world_faults import Reset
+from gossip.faults.world import Reset
+from gossip.simulation.campaign.play import run
+from gossip.simulation.checkers import Checker, Circumstances, Panel, Violation
+from gossip.simulation.checkers.liveness.pushing import PushesToAll
+from gossip.simulation.checkers.traffic.answers import AnswersOnce, CommitsForAReason, OffersOnce
+from gossip.simulation.checkers.traffic.rates import FallsSilent, SpeaksInMeasure
+from gossip.simulation.schedules.schedule import Schedule
+from gossip.simulation.world.driver import Swarm
 
 Change = Callable[[Event, list[Effect]], list[Effect] | None]
 

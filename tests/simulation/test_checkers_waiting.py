@@ -13,15 +13,15 @@ from test_checkers_gossip import caught
 
 from gossip.core.messages import Charge, PeerId
 from gossip.core.peer import Peer
-from gossip.sim.checkers import Checker, Panel
-from gossip.sim.checkers.trusting import ChargesByExperience
-from gossip.sim.checkers.waiting import LetsInWhoIsReady, WaitsForNobodyInVain
-from gossip.sim.driver import Swarm
-from gossip.sim.nemesis import Nemesis
-from gossip.sim.observer import Observer
-from gossip.sim.play import make_swarm, run
-from gossip.sim.schedule import Schedule
-from gossip.world_faults import NodeLie
+from gossip.faults.world import NodeLie
+from gossip.simulation.campaign.play import make_swarm, run
+from gossip.simulation.checkers import Checker, Panel
+from gossip.simulation.checkers.liveness.waiting import LetsInWhoIsReady, WaitsForNobodyInVain
+from gossip.simulation.checkers.trust.trusting import ChargesByExperience
+from gossip.simulation.schedules.schedule import Schedule
+from gossip.simulation.world.driver import Swarm
+from gossip.simulation.world.nemesis import Nemesis
+from gossip.simulation.world.observer import Observer
 
 QUICK = Schedule(7, peers=5, active_s=5.0, duration_s=5.0, compute_s=(0.05, 0.08))
 LYING = replace(QUICK, aggregator="median", faults=(NodeLie("scaled_results", (0,)),))

@@ -14,13 +14,13 @@ import psutil
 import pytest
 from typer.testing import CliRunner
 
-from gossip import faults
 from gossip.errors import GossipError
-from gossip.fault_kinds import Hang
+from gossip.faults import plan as faults
+from gossip.faults.kinds import Hang
 from gossip.launch.cli import app
-from gossip.sim import play
-from gossip.sim.play import Found, Outcome
-from gossip.sim.schedule import Schedule
+from gossip.simulation.campaign import play
+from gossip.simulation.campaign.play import Found, Outcome
+from gossip.simulation.schedules.schedule import Schedule
 
 COMMAND = [sys.executable, "-m", "gossip.launch.cli", "simulate"]
 PLAN = """

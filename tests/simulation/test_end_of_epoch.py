@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from gossip.core import data_cursor
-from gossip.sim.play import run
-from gossip.sim.schedule import Schedule
-from gossip.world_faults import HangTrainer, KillTrainer, Partition
+from gossip.core.ledger import data_cursor
+from gossip.faults.world import HangTrainer, KillTrainer, Partition
+from gossip.simulation.campaign.play import run
+from gossip.simulation.schedules.schedule import Schedule
 
 SCHEDULE = Schedule(
     922883,

@@ -10,11 +10,11 @@ from effort import effort
 
 from gossip.core.events import Aggregate, Effect
 from gossip.core.messages import PeerId
-from gossip.sim.driver import Swarm
-from gossip.sim.observer import Observer
-from gossip.sim.play import run
-from gossip.sim.schedule import Schedule
-from gossip.world_faults import CrashMidway
+from gossip.faults.world import CrashMidway
+from gossip.simulation.campaign.play import run
+from gossip.simulation.schedules.schedule import Schedule
+from gossip.simulation.world.driver import Swarm
+from gossip.simulation.world.observer import Observer
 
 BEGIN_S = 1.0
 BACK_S = 0.2

@@ -9,10 +9,10 @@ import pytest
 from gossip.core.events import Effect, Event, Send
 from gossip.core.messages import Receiving, Update
 from gossip.core.peer import Peer
-from gossip.core.transfers import WordCredit
-from gossip.sim import play
-from gossip.sim.nemesis import Nemesis
-from gossip.sim.schedule import Schedule
+from gossip.core.rounds.arrivals import WordCredit
+from gossip.simulation.campaign import play
+from gossip.simulation.schedules.schedule import Schedule
+from gossip.simulation.world.nemesis import Nemesis
 
 LIAR = 3
 WORLD = Schedule(1, peers=4, shards=(8, 8), compute_s=(0.05, 0.1), round_timeout_s=3.0)

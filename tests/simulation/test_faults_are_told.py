@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ET
 
-from gossip.fault_kinds import Hang, Restart
-from gossip.sim.chart import Chart
-from gossip.sim.picture import draw
-from gossip.sim.play import run
-from gossip.sim.schedule import Schedule
-from gossip.world_faults import Partition
+from gossip.faults.kinds import Hang, Restart
+from gossip.faults.world import Partition
+from gossip.simulation.campaign.chart import Chart
+from gossip.simulation.campaign.picture import draw
+from gossip.simulation.campaign.play import run
+from gossip.simulation.schedules.schedule import Schedule
 
 FAULTS = (
     Hang(1, None, 0.6, 1.0),

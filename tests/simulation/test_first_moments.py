@@ -8,17 +8,17 @@ from typing import Any, Literal
 import pytest
 from effort import effort
 
-from gossip.core.ending import STATE_LOST
 from gossip.core.events import Payload
-from gossip.core.lineage import genesis
+from gossip.core.ledger.chain import genesis
+from gossip.core.lifecycle.shutdown import STATE_LOST
 from gossip.core.messages import Commit, Envelope, Hello, Message, PeerId, Update
 from gossip.core.peer import Peer
 from gossip.core.settings import CoreSettings, RoundSettings
-from gossip.lying import Letter
-from gossip.sim.checkers import all_checkers
-from gossip.sim.driver import Swarm, address
-from gossip.sim.play import had_round
-from gossip.sim.toy_trainer import ToyTrainer
+from gossip.inject.byzantine import Letter
+from gossip.simulation.campaign.play import had_round
+from gossip.simulation.checkers import all_checkers
+from gossip.simulation.world.driver import Swarm, address
+from gossip.simulation.world.toy_trainer import ToyTrainer
 from gossip.topologies import load
 
 Policy = tuple[Literal["majority", "available"], Literal["pause", "continue"]]

@@ -21,11 +21,11 @@ from gossip.core.events import (
     Started,
     TimerFired,
 )
-from gossip.core.gossiping import GossipRounds
+from gossip.core.rounds.gossip import GossipRounds
 from gossip.core.settings import CoreSettings, GossipSettings, RoundSettings
 from gossip.core.timers import Timers
-from gossip.sim.driver import Swarm, address
-from gossip.sim.toy_trainer import ToyTrainer, Values, Vector
+from gossip.simulation.world.driver import Swarm, address
+from gossip.simulation.world.toy_trainer import ToyTrainer, Values, Vector
 from gossip.topologies import load
 
 N = 8

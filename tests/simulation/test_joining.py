@@ -11,13 +11,13 @@ from gossip.core.events import Halt
 from gossip.core.messages import PeerId
 from gossip.core.peer import Peer
 from gossip.core.settings import CoreSettings, RoundSettings
-from gossip.fault_kinds import Crash, Liar, Restart
-from gossip.sim.driver import Swarm, address
-from gossip.sim.play import Outcome, run
-from gossip.sim.schedule import Schedule
-from gossip.sim.toy_trainer import ToyTrainer
+from gossip.faults.kinds import Crash, Liar, Restart
+from gossip.faults.world import CrashBroadcast, Leave, Loss, NodeLie, Partition
+from gossip.simulation.campaign.play import Outcome, run
+from gossip.simulation.schedules.schedule import Schedule
+from gossip.simulation.world.driver import Swarm, address
+from gossip.simulation.world.toy_trainer import ToyTrainer
 from gossip.topologies import load
-from gossip.world_faults import CrashBroadcast, Leave, Loss, NodeLie, Partition
 
 SEEDS = effort((1,), (1, 2, 3, 4))
 

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from gossip.core import peer as peer_module
-from gossip.core.probing import Prober
-from gossip.core.punctuality import Punctuality
-from gossip.core.serving import Server
-from gossip.fault_kinds import Hang
-from gossip.sim import play
-from gossip.sim.network import LinkModel, Network
-from gossip.sim.play import run
-from gossip.sim.schedule import Schedule
+from gossip.core.membership.prober import Prober
+from gossip.core.rounds.punctuality import Punctuality
+from gossip.core.rounds.server import Server
+from gossip.faults.kinds import Hang
+from gossip.simulation.campaign import play
+from gossip.simulation.campaign.play import run
+from gossip.simulation.schedules.schedule import Schedule
+from gossip.simulation.world.network import LinkModel, Network
 
 LARGE = Schedule(1, peers=2, shards=(8, 8), compute_s=(0.05, 0.1), active_s=60.0, duration_s=60.0, round_timeout_s=10.0)
 """32 bytes a shard: over a link of 30 bytes/s an update takes 1.1 s, and a round four of these."""

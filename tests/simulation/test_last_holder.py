@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from gossip.core.membership import Membership
-from gossip.fault_kinds import Crash
-from gossip.sim.play import run
-from gossip.sim.schedule import Schedule
-from gossip.world_faults import Partition
+from gossip.core.membership.swim import Membership
+from gossip.faults.kinds import Crash
+from gossip.faults.world import Partition
+from gossip.simulation.campaign.play import run
+from gossip.simulation.schedules.schedule import Schedule
 
 LAST = Schedule(
     1,

@@ -13,22 +13,22 @@ import pytest
 from effort import effort
 from test_ending import LINGER_S, ROUNDS, everybody_finished, run_to, swarm_that_ends, toy
 
-from gossip.core.donating import parts_of, vouched_digest
 from gossip.core.events import Confirm, Confirmed, Halt, Likeness, Payload, Received
 from gossip.core.messages import Commit, Contribution, Envelope, Hello, PeerId, StateOffer, StateRequest, Voucher
 from gossip.core.peer import Peer
-from gossip.core.rolling import RollingRounds
-from gossip.fault_kinds import Restart
-from gossip.faults import parse
-from gossip.lying import Letter
-from gossip.sim.checkers import Violation
-from gossip.sim.checkers.concluding import EndsAlike
-from gossip.sim.driver import Swarm
-from gossip.sim.last_round import LiesAtLast
-from gossip.sim.play import run
-from gossip.sim.schedule import Schedule
-from gossip.sim.toy_trainer import packed_of, payload_of
-from gossip.world_faults import HangServer, NodeLie
+from gossip.core.rounds.rolling import RollingRounds
+from gossip.core.transfer.donor import parts_of, vouched_digest
+from gossip.faults.kinds import Restart
+from gossip.faults.plan import parse
+from gossip.faults.world import HangServer, NodeLie
+from gossip.inject.byzantine import Letter
+from gossip.simulation.campaign.last_round import LiesAtLast
+from gossip.simulation.campaign.play import run
+from gossip.simulation.checkers import Violation
+from gossip.simulation.checkers.safety.concluding import EndsAlike
+from gossip.simulation.schedules.schedule import Schedule
+from gossip.simulation.world.driver import Swarm
+from gossip.simulation.world.toy_trainer import packed_of, payload_of
 
 LIMIT_S = 60.0
 DRAIN_S = 5.0

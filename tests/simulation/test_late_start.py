@@ -14,18 +14,18 @@ from gossip.core.events import Payload
 from gossip.core.messages import Envelope, Hello, PeerId
 from gossip.core.peer import Peer
 from gossip.core.settings import CoreSettings, RoundSettings
-from gossip.fault_kinds import Crash, Hang, Restart
-from gossip.faults import Fault, from_toml
-from gossip.lying import Letter
-from gossip.sim.checkers import all_checkers
-from gossip.sim.driver import Swarm, address
-from gossip.sim.nemesis import name_of
-from gossip.sim.play import run
-from gossip.sim.schedule import Schedule
-from gossip.sim.toy_trainer import ToyTrainer
-from gossip.start_faults import LateStart, LateTrainer, NeverStarts
+from gossip.faults.kinds import Crash, Hang, Restart
+from gossip.faults.plan import Fault, from_toml
+from gossip.faults.start import LateStart, LateTrainer, NeverStarts
+from gossip.faults.world import KillTrainer, Loss, NodeLie, Partition
+from gossip.inject.byzantine import Letter
+from gossip.simulation.campaign.play import run
+from gossip.simulation.checkers import all_checkers
+from gossip.simulation.schedules.schedule import Schedule
+from gossip.simulation.world.driver import Swarm, address
+from gossip.simulation.world.nemesis import name_of
+from gossip.simulation.world.toy_trainer import ToyTrainer
 from gossip.topologies import load
-from gossip.world_faults import KillTrainer, Loss, NodeLie, Partition
 
 LATE = 3
 PREPARES_S = 4.0

@@ -10,16 +10,9 @@ from impatient import as_it_was
 
 from gossip.core.messages import PeerId
 from gossip.core.peer import Peer
-from gossip.core.rolling import RollingRounds
-from gossip.fault_kinds import Crash, Liar, Restart
-from gossip.sim.checkers import Circumstances
-from gossip.sim.checkers.base import DEADLY_LIES, FALSE_STATES, FORKING_LIES, INVENTING_LIES
-from gossip.sim.driver import Swarm
-from gossip.sim.liars import LIES
-from gossip.sim.nemesis import Nemesis
-from gossip.sim.play import circumstances, make_swarm, run
-from gossip.sim.schedule import Schedule
-from gossip.world_faults import (
+from gossip.core.rounds.rolling import RollingRounds
+from gossip.faults.kinds import Crash, Liar, Restart
+from gossip.faults.world import (
     NODE_LIES,
     PIECE_LIES,
     SHARD_LIES,
@@ -37,6 +30,13 @@ from gossip.world_faults import (
     Ring,
     SlowNode,
 )
+from gossip.simulation.campaign.play import circumstances, make_swarm, run
+from gossip.simulation.checkers import Circumstances
+from gossip.simulation.checkers.base import DEADLY_LIES, FALSE_STATES, FORKING_LIES, INVENTING_LIES
+from gossip.simulation.schedules.schedule import Schedule
+from gossip.simulation.world.driver import Swarm
+from gossip.simulation.world.liars import LIES
+from gossip.simulation.world.nemesis import Nemesis
 
 
 def world(seed: int, **changes: Any) -> Schedule:

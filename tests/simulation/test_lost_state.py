@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from gossip.core.gathering import Gathering
-from gossip.fault_kinds import Restart
-from gossip.sim.checkers import every_checker
-from gossip.sim.checkers.keeping import KeepsWhatWasHeld
-from gossip.sim.play import circumstances, run
-from gossip.sim.schedule import Schedule
+from gossip.core.lifecycle.bootstrap import Gathering
+from gossip.faults.kinds import Restart
+from gossip.simulation.campaign.play import circumstances, run
+from gossip.simulation.checkers import every_checker
+from gossip.simulation.checkers.safety.keeping import KeepsWhatWasHeld
+from gossip.simulation.schedules.schedule import Schedule
 
 SEED = 7
 SWARMS = [(1, "rolling"), (2, "rolling"), (4, "rolling"), (2, "random_k:k=2"), (4, "random_k:k=2")]

@@ -11,14 +11,14 @@ from test_ending import run_to, swarm_that_ends
 
 from gossip.core.events import Committed, Effect, Go, Payload, Received, Report
 from gossip.core.messages import Commit, Envelope, Gossip, PeerId, Rumour
-from gossip.fault_kinds import Crash, Restart
-from gossip.lies import LIES
-from gossip.lying import Letter, Liar, say
-from gossip.sim.driver import Swarm
-from gossip.sim.observer import Observer
-from gossip.sim.play import run
-from gossip.sim.schedule import Schedule
-from gossip.world_faults import CrashMidway, KillTrainer, NodeLie
+from gossip.faults.kinds import Crash, Restart
+from gossip.faults.world import CrashMidway, KillTrainer, NodeLie
+from gossip.inject.byzantine import Letter, Liar, say
+from gossip.inject.message_attacks import LIES
+from gossip.simulation.campaign.play import run
+from gossip.simulation.schedules.schedule import Schedule
+from gossip.simulation.world.driver import Swarm
+from gossip.simulation.world.observer import Observer
 
 LIAR = 0
 

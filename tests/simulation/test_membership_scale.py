@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from gossip.core.events import Effect
-from gossip.core.members import LARGE
+from gossip.core.membership.suspicion import shortest_s
+from gossip.core.membership.table import LARGE
 from gossip.core.settings import MembershipSettings
-from gossip.core.suspicion import shortest_s
-from gossip.sim.false_deaths import FalseDeaths, Pause, Rain, pause, rain
-from gossip.sim.mass_crash import MassCrash, mass_crash
-from gossip.sim.membership_only import MemberCore, Oblivious, member_swarm
+from gossip.simulation.campaign.false_deaths import FalseDeaths, Pause, Rain, pause, rain
+from gossip.simulation.campaign.mass_crash import MassCrash, mass_crash
+from gossip.simulation.world.membership_only import MemberCore, Oblivious, member_swarm
 
 
 class Impatient(MemberCore):

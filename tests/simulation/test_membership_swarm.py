@@ -7,8 +7,8 @@ from statistics import median
 import pytest
 from member_swarm import MemberCore, all_fine, member_swarm, told
 
-from gossip.sim.driver import Swarm
-from gossip.sim.network import LinkModel, Network
+from gossip.simulation.world.driver import Swarm
+from gossip.simulation.world.network import LinkModel, Network
 
 WITHOUT_HINTS = {"closing_s": (1e6, 1e6), "heartbeat_s": None}  # the kernel tells nothing: probes alone must find it
 

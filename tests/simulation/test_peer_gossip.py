@@ -10,8 +10,8 @@ import pytest
 from gossip.core.messages import PeerId
 from gossip.core.peer import Peer
 from gossip.core.settings import CoreSettings, RoundSettings
-from gossip.sim.driver import Swarm, address
-from gossip.sim.toy_trainer import ToyTrainer
+from gossip.simulation.world.driver import Swarm, address
+from gossip.simulation.world.toy_trainer import ToyTrainer
 from gossip.topologies import load
 
 

@@ -13,10 +13,10 @@ from gossip.core.events import Aggregate, Committed, Effect, Go, Received, Resto
 from gossip.core.messages import Commit, Hello, PeerId
 from gossip.core.peer import Peer
 from gossip.core.settings import BatchPolicy, CoreSettings, MembershipSettings, RoundSettings, Slices
-from gossip.sim.checkers import Panel, every_checker
-from gossip.sim.driver import Swarm, address
-from gossip.sim.observer import OnEffect
-from gossip.sim.toy_trainer import ToyTrainer
+from gossip.simulation.checkers import Panel, every_checker
+from gossip.simulation.world.driver import Swarm, address
+from gossip.simulation.world.observer import OnEffect
+from gossip.simulation.world.toy_trainer import ToyTrainer
 from gossip.topologies import load
 
 

@@ -11,11 +11,11 @@ from checked_swarm import checked_swarm
 from gossip.core.events import Received, Send
 from gossip.core.messages import PeerId, StateOffer, StateRequest
 from gossip.core.peer import Peer
-from gossip.sim.checkers import Circumstances, every_checker
-from gossip.sim.driver import Swarm
-from gossip.sim.liars import Liars
-from gossip.sim.observer import Observer
-from gossip.world_faults import PIECE_LIES, STATE_LIES
+from gossip.faults.world import PIECE_LIES, STATE_LIES
+from gossip.simulation.checkers import Circumstances, every_checker
+from gossip.simulation.world.driver import Swarm
+from gossip.simulation.world.liars import Liars
+from gossip.simulation.world.observer import Observer
 
 PIECES, PIECE_BYTES = 12, 4
 SLOW_S = 0.05  # of what the taker says: several questions are on their way at any time

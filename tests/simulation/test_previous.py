@@ -11,11 +11,11 @@ from checked_swarm import checked_swarm, tamper
 
 from gossip.aggregators import centered_clipping
 from gossip.core.events import Aggregate, Effect, Event
-from gossip.sim.checkers.base import Violation
-from gossip.sim.checkers.contents import Conserved
-from gossip.sim.checkers.panel import Panel
-from gossip.sim.play import reducer_of
-from gossip.sim.toy_trainer import Judged, ToyTrainer, Values
+from gossip.simulation.campaign.play import reducer_of
+from gossip.simulation.checkers.base import Violation
+from gossip.simulation.checkers.panel import Panel
+from gossip.simulation.checkers.safety.contents import Conserved
+from gossip.simulation.world.toy_trainer import Judged, ToyTrainer, Values
 
 SPEC = "centered_clipping:tau=0.05"
 

@@ -13,24 +13,24 @@ from impatient import as_it_was
 from gossip.core.events import Aggregate, Contributed, Effect, Event, Go, Received
 from gossip.core.messages import Commit, Hello, NotMe, PeerId
 from gossip.core.peer import Peer
-from gossip.core.rolling import RollingRounds
-from gossip.fault_kinds import Hang, Slow
-from gossip.sim.checkers import Checker, Circumstances, Panel, Violation
-from gossip.sim.checkers.disturbances import Disturbances
-from gossip.sim.checkers.promptness import (
+from gossip.core.rounds.rolling import RollingRounds
+from gossip.faults.kinds import Hang, Slow
+from gossip.faults.world import CrashBroadcast, HangServer, Leave, Loss, Partition, Reset
+from gossip.simulation.campaign.play import run
+from gossip.simulation.checkers import Checker, Circumstances, Panel, Violation
+from gossip.simulation.checkers.disturbances import Disturbances
+from gossip.simulation.checkers.liveness.promptness import (
     AsksForWhatItLacks,
     NobodyIsStuck,
     NobodyWaitsForTheSkipped,
     OverWhenAllIsThere,
     TakesAStateInstead,
 )
-from gossip.sim.checkers.rounds import AppliedOnce
-from gossip.sim.driver import Swarm
-from gossip.sim.generate import generate
-from gossip.sim.observer import Observer
-from gossip.sim.play import run
-from gossip.sim.schedule import Schedule
-from gossip.world_faults import CrashBroadcast, HangServer, Leave, Loss, Partition, Reset
+from gossip.simulation.checkers.safety.rounds import AppliedOnce
+from gossip.simulation.schedules.generator import generate
+from gossip.simulation.schedules.schedule import Schedule
+from gossip.simulation.world.driver import Swarm
+from gossip.simulation.world.observer import Observer
 
 
 def under(kind: Callable[..., Checker], **options: Any) -> Swarm[Peer]:

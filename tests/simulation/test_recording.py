@@ -9,17 +9,17 @@ from typing import Any
 import msgpack
 import pytest
 
-from gossip import recorder
 from gossip.core import events
 from gossip.core.events import Contributed, Likeness, Payload, Received
 from gossip.core.messages import PeerId, Ping, Progress
 from gossip.core.peer import Peer
 from gossip.core.settings import CoreSettings, MembershipSettings
 from gossip.errors import ConfigError
-from gossip.recorder import RecordingCore
-from gossip.sim.driver import Swarm, address
-from gossip.sim.replay import Diverged, replay
-from gossip.sim.toy_trainer import ToyTrainer
+from gossip.run import recorder
+from gossip.run.recorder import RecordingCore
+from gossip.simulation.campaign.replayer import Diverged, replay
+from gossip.simulation.world.driver import Swarm, address
+from gossip.simulation.world.toy_trainer import ToyTrainer
 from gossip.topologies import load
 
 

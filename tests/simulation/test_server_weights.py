@@ -13,13 +13,13 @@ from test_lying_server import Verdicts
 from gossip.core.events import Committed, Effect
 from gossip.core.messages import PeerId
 from gossip.core.peer import Peer
-from gossip.fault_kinds import Crash, Liar, Restart
-from gossip.faults import Fault
-from gossip.sim.driver import Swarm
-from gossip.sim.observer import Observer
-from gossip.sim.play import run
-from gossip.sim.schedule import Schedule
-from gossip.world_faults import HangServer, Leave, NodeLie
+from gossip.faults.kinds import Crash, Liar, Restart
+from gossip.faults.plan import Fault
+from gossip.faults.world import HangServer, Leave, NodeLie
+from gossip.simulation.campaign.play import run
+from gossip.simulation.schedules.schedule import Schedule
+from gossip.simulation.world.driver import Swarm
+from gossip.simulation.world.observer import Observer
 
 
 class Turns(Observer):

@@ -8,10 +8,10 @@ import pytest
 from gossip.core import events
 from gossip.core.events import Effect, Event
 from gossip.core.messages import Gossip, Ping, Rumour
-from gossip.sim.driver import Stuck, Swarm, address
-from gossip.sim.network import LinkModel, Network
-from gossip.sim.observer import OnEffect
-from gossip.sim.toy_trainer import OWN_BYTES, ToyTrainer, digest_of, packed_of, payload_of, weighted_mean
+from gossip.simulation.world.driver import Stuck, Swarm, address
+from gossip.simulation.world.network import LinkModel, Network
+from gossip.simulation.world.observer import OnEffect
+from gossip.simulation.world.toy_trainer import OWN_BYTES, ToyTrainer, digest_of, packed_of, payload_of, weighted_mean
 
 
 class Scripted:

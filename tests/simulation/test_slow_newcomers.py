@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from gossip.core.rolling import RollingRounds
-from gossip.fault_kinds import Hang
-from gossip.sim.play import run
-from gossip.sim.schedule import Schedule
-from gossip.world_faults import Loss, Narrow
+from gossip.core.rounds.rolling import RollingRounds
+from gossip.faults.kinds import Hang
+from gossip.faults.world import Loss, Narrow
+from gossip.simulation.campaign.play import run
+from gossip.simulation.schedules.schedule import Schedule
 
 PAIR = Schedule(
     1,

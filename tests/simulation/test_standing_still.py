@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from gossip.core.rolling import RollingRounds
+from gossip.core.rounds.rolling import RollingRounds
 from gossip.core.timers import Timers
-from gossip.fault_kinds import Crash, Hang, Restart
-from gossip.sim.play import run
-from gossip.sim.schedule import Schedule
-from gossip.world_faults import HangServer, Loss, NodeLie, Partition, SlowNode
+from gossip.faults.kinds import Crash, Hang, Restart
+from gossip.faults.world import HangServer, Loss, NodeLie, Partition, SlowNode
+from gossip.simulation.campaign.play import run
+from gossip.simulation.schedules.schedule import Schedule
 
 ALONE = Schedule(1, peers=1, active_s=6.0, duration_s=12.0, rule_s=0.0, faults=(Hang(0, None, at_s=3.0, for_s=1.5),))
 

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from gossip.core.serving import Server
-from gossip.core.shard import ShardRound
-from gossip.fault_kinds import Crash, Liar
-from gossip.sim.play import run
-from gossip.sim.schedule import Schedule
-from gossip.world_faults import HangTrainer, NodeLie
+from gossip.core.rounds.server import Server
+from gossip.core.rounds.shard import ShardRound
+from gossip.faults.kinds import Crash, Liar
+from gossip.faults.world import HangTrainer, NodeLie
+from gossip.simulation.campaign.play import run
+from gossip.simulation.schedules.schedule import Schedule
 
 FAST = Schedule(1, peers=4, active_s=8.0, duration_s=8.0, compute_s=(0.02, 0.04), round_timeout_s=1.0)
 DEAD = Crash(1, at_s=1.0)

@@ -13,14 +13,14 @@ from effort import effort
 from gossip.core.digests import digest_of
 from gossip.core.events import Aggregate, Committed, Effect, Event
 from gossip.core.messages import PeerId
-from gossip.sim.checkers import Violation
-from gossip.sim.checkers.together import DecidesTogether
-from gossip.sim.driver import Swarm
-from gossip.sim.nemesis import Nemesis
-from gossip.sim.observer import Observer
-from gossip.sim.play import make_swarm, run
-from gossip.sim.schedule import Schedule
-from gossip.world_faults import SHARD_LIES, CrashMidway, HangServer, NodeLie
+from gossip.faults.world import SHARD_LIES, CrashMidway, HangServer, NodeLie
+from gossip.simulation.campaign.play import make_swarm, run
+from gossip.simulation.checkers import Violation
+from gossip.simulation.checkers.safety.together import DecidesTogether
+from gossip.simulation.schedules.schedule import Schedule
+from gossip.simulation.world.driver import Swarm
+from gossip.simulation.world.nemesis import Nemesis
+from gossip.simulation.world.observer import Observer
 
 JOINT = ("krum", "multi_krum", "geometric_median", "centered_clipping", "suspicion", "cge")
 BEGIN_S, BACK_S = 1.0, 0.2

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from gossip.core.transfers import Moving
-from gossip.sim.play import run
-from gossip.sim.schedule import Schedule
-from gossip.world_faults import Trickle
+from gossip.core.rounds.arrivals import Moving
+from gossip.faults.world import Trickle
+from gossip.simulation.campaign.play import run
+from gossip.simulation.schedules.schedule import Schedule
 
 SMALL = Schedule(3, peers=4, shards=(8, 8), compute_s=(0.1, 0.2), round_timeout_s=3.0, active_s=28.0, duration_s=34.0)
 """A payload has 32 bytes, and takes no time."""

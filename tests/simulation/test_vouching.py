@@ -12,14 +12,14 @@ from effort import effort
 from gossip.core.events import Send
 from gossip.core.messages import PeerId, StateRequest
 from gossip.core.peer import Peer
-from gossip.fault_kinds import Restart
-from gossip.sim.checkers import Circumstances, every_checker
-from gossip.sim.driver import Swarm
-from gossip.sim.liars import Liars
-from gossip.sim.observer import Observer
-from gossip.sim.play import run
-from gossip.sim.schedule import Schedule
-from gossip.world_faults import PIECE_LIES, STATE_LIES, CrashMidway, NodeLie
+from gossip.faults.kinds import Restart
+from gossip.faults.world import PIECE_LIES, STATE_LIES, CrashMidway, NodeLie
+from gossip.simulation.campaign.play import run
+from gossip.simulation.checkers import Circumstances, every_checker
+from gossip.simulation.schedules.schedule import Schedule
+from gossip.simulation.world.driver import Swarm
+from gossip.simulation.world.liars import Liars
+from gossip.simulation.world.observer import Observer
 
 OF_WHOLE_STATES = [lie for lie in STATE_LIES if lie not in PIECE_LIES]
 FAST_S = 0.006  # of a round: less than it takes to ask, answer and ask again

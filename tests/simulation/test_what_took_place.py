@@ -10,14 +10,14 @@ from typing import Any
 from test_campaign import WORLD, played
 from test_campaign import _NobodyMayDie as NobodyMayDie
 
-from gossip.fault_kinds import Crash
-from gossip.faults import Fault
-from gossip.sim.chart import Chart
-from gossip.sim.checkers.disturbances import Disturbances
-from gossip.sim.nemesis import name_of
-from gossip.sim.picture import draw
-from gossip.sim.play import run
-from gossip.world_faults import Corrupt, Delay, Flap, Loss, Narrow, NodeLie, Partition, Reset, SlowNode
+from gossip.faults.kinds import Crash
+from gossip.faults.plan import Fault
+from gossip.faults.world import Corrupt, Delay, Flap, Loss, Narrow, NodeLie, Partition, Reset, SlowNode
+from gossip.simulation.campaign.chart import Chart
+from gossip.simulation.campaign.picture import draw
+from gossip.simulation.campaign.play import run
+from gossip.simulation.checkers.disturbances import Disturbances
+from gossip.simulation.world.nemesis import name_of
 
 
 def struck(*faults: Fault, seconds: float = 3.0, **world: Any) -> Counter[str]:

@@ -16,10 +16,10 @@ from echo import Echo, echo_swarm
 from gossip.core import events
 from gossip.core.events import Effect, Event
 from gossip.core.messages import Hello, PeerId, Ping, Update
-from gossip.sim.driver import Swarm, address
-from gossip.sim.network import LinkModel, Network
-from gossip.sim.observer import Observer
-from gossip.sim.toy_trainer import payload_of
+from gossip.simulation.world.driver import Swarm, address
+from gossip.simulation.world.network import LinkModel, Network
+from gossip.simulation.world.observer import Observer
+from gossip.simulation.world.toy_trainer import payload_of
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -266,8 +266,8 @@ SCRIPT = """
 import sys
 sys.path[:0] = {tests!r}
 from test_peer_rolling import rolling_swarm
-from gossip.sim.liars import Liars
-from gossip.sim.network import LinkModel
+from gossip.simulation.world.liars import Liars
+from gossip.simulation.world.network import LinkModel
 swarm = rolling_swarm(5, seed=4)
 swarm.network.default = LinkModel(loss=0.05, duplicate=0.1, corrupt=0.02, reorder=0.1, reorder_s=0.01, reset=0.002)
 swarm.outgoing = Liars(swarm, {{4: ("false_suspicions", "sign_flip", "replays")}})

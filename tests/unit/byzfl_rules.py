@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gossip.launch.bench_byzfl import module
+from gossip.launch.bench.byzfl_rules import module
 
 
 def byzfl() -> Any:

@@ -6,8 +6,8 @@ import random
 from typing import Any
 
 from gossip.core.events import CancelTimer, Connect, Disconnect, Effect, Send, SetTimer
-from gossip.core.members import first_standing
-from gossip.core.membership import Membership
+from gossip.core.membership.swim import Membership
+from gossip.core.membership.table import first_standing
 from gossip.core.messages import Ack, Gossip, Message, Ping, PingRequest, Progress, Rumour
 from gossip.core.settings import MembershipSettings
 from gossip.core.timers import Timers

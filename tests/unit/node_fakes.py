@@ -12,10 +12,10 @@ import numpy as np
 from gossip.config import RunConfig
 from gossip.core import events
 from gossip.core.events import Effect, Event, Payload, TimerFired
-from gossip.node import Node, NodeSpec
-from gossip.training import control
-from gossip.training.arena import Arena
-from gossip.training.channel import Channel, ChannelClosed
+from gossip.ipc import messages as control
+from gossip.ipc.arena import Arena
+from gossip.ipc.channel import Channel, ChannelClosed
+from gossip.node.loop import Node, NodeSpec
 
 WAIT_S = 20.0
 

@@ -9,19 +9,21 @@ import numpy as np
 import pytest
 import torch
 
-from gossip import fitting, node_reduce
 from gossip.aggregators import Verdict, load, names, pre_aggregations, rule
 from gossip.aggregators.registry import BoundRule
 from gossip.config import resolve
 from gossip.core.events import Aggregate, Aggregated, Payload, Row
 from gossip.errors import ConfigError, TooFewUpdates, UnknownName
-from gossip.launch import demo, runs
-from gossip.node_reduce import Judge, Reducer
-from gossip.node_worker import Worker
-from gossip.sim import play
-from gossip.sim.schedule import Schedule
+from gossip.ipc import messages as control
+from gossip.launch.demo import swarms as demo
+from gossip.launch.local import runs
+from gossip.node import reducer as node_reduce
+from gossip.node.reducer import Judge, Reducer
+from gossip.node.worker import Worker
+from gossip.run import fitting
+from gossip.simulation.campaign import play
+from gossip.simulation.schedules.schedule import Schedule
 from gossip.testing import check_aggregator
-from gossip.training import control
 from gossip.training.judging import Bench
 from gossip.training.layout import Layout
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gossip.core.agreed import Agreed
+from gossip.core.ledger.replicated_state import Agreed
 from gossip.core.settings import CoreSettings
 
 WRONG: dict[int, tuple[Any, ...]] = {

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 from test_summary_builder import commit, folder, halted
 
-from gossip.launch import runs, summary
-from gossip.launch.alone import UNTRIED, told, trained_alone
-from gossip.launch.outcome import Outcome
+from gossip.launch.local import runs
+from gossip.launch.local.outcome import Outcome
+from gossip.launch.report import summary
+from gossip.launch.report.alone import UNTRIED, told, trained_alone
 
 
 def begins(peer: int, *others: int) -> dict[str, Any]:

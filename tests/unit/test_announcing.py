@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from gossip.launch.awaiting import Tries
-from gossip.launch.view import RunView
-from gossip.records import Troubles
-from gossip.rendezvous import Announcement, SeedFolder, read_seed
+from gossip.launch.local.awaiting import Tries
+from gossip.launch.report.view import RunView
+from gossip.run.records import Troubles
+from gossip.run.rendezvous import Announcement, SeedFolder, read_seed
 
 
 @pytest.fixture

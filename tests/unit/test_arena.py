@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from gossip.errors import LocalError
-from gossip.training import arena as arena_module
-from gossip.training.arena import Arena, allocate, map_bytes, map_rows
+from gossip.ipc import arena as arena_module
+from gossip.ipc.arena import Arena, allocate, map_bytes, map_rows
 
 
 @pytest.mark.parametrize("elements", [1, 15, 16, 17, 1000])

@@ -15,10 +15,11 @@ from typer.testing import CliRunner
 
 from gossip.aggregators import bucketing, load
 from gossip.errors import ConfigError, UnknownName
-from gossip.launch import bench_robustness, robustness_page, trials
-from gossip.launch.bench_robustness import Table, every_attack
+from gossip.launch.bench import robustness as bench_robustness
+from gossip.launch.bench import robustness_page, trials
+from gossip.launch.bench.learning import Data, Network, Outcome, Trial, read_attack, train
+from gossip.launch.bench.robustness import Table, every_attack
 from gossip.launch.cli import app
-from gossip.testing.robustness import Data, Network, Outcome, Trial, read_attack, train
 
 FEW = {"rounds": 30, "batch": 8, "lr": 0.5, "hidden": 8, "sender": "", "non_iid": False}
 

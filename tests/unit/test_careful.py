@@ -12,12 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from gossip import aftermath, careful
 from gossip.errors import ConfigError
-from gossip.launch import run_logs, run_state
-from gossip.launch.run_logs import Tail, peers_with_logs, show
-from gossip.rendezvous import claims_in, peers_in, read_seed
-from gossip.telemetry import read_json, read_lines
+from gossip.launch.report import run_logs, run_state
+from gossip.launch.report.run_logs import Tail, peers_with_logs, show
+from gossip.run import completion as aftermath
+from gossip.run import untrusted as careful
+from gossip.run.rendezvous import claims_in, peers_in, read_seed
+from gossip.run.telemetry import read_json, read_lines
 
 RUN = "from gossip.launch.cli import main; main()"
 

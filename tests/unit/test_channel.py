@@ -8,9 +8,9 @@ from typing import get_args
 import pytest
 
 from gossip.errors import LocalError
-from gossip.training import channel as channel_module
-from gossip.training import control
-from gossip.training.channel import METRICS_MAX, Channel, ChannelClosed, clip
+from gossip.ipc import channel as channel_module
+from gossip.ipc import messages as control
+from gossip.ipc.channel import METRICS_MAX, Channel, ChannelClosed, clip
 
 
 @pytest.fixture

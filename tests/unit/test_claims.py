@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from gossip import node_faults
-from gossip.faults import parse
-from gossip.launch.view import RunView
-from gossip.node_faults import Saboteur
-from gossip.node_files import Journal
-from gossip.node_links import Claims
-from gossip.records import Troubles
+from gossip.faults.plan import parse
+from gossip.inject import process as node_faults
+from gossip.inject.links import Claims
+from gossip.inject.process import Saboteur
+from gossip.launch.report.view import RunView
+from gossip.run.journal import Journal
+from gossip.run.records import Troubles
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
 
@@ -84,7 +84,7 @@ def test_a_claim_that_was_made_stands_though_there_was_no_room_for_what_it_says(
         os.close(fd)
         raise FULL
 
-    monkeypatch.setattr("gossip.node_links._write", refuse)
+    monkeypatch.setattr("gossip.inject.links._write", refuse)
     one, other = Claims(tmp_path / "faults", 0, troubles), Claims(tmp_path / "faults", 1, troubles)
     assert one.take("0", otherwise=False)
     assert not other.take("0", otherwise=True)

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from gossip.config import resolve
-from gossip.launch.demo import table, what_went_wrong
-from gossip.launch.outcome import Outcome
-from gossip.launch.view import RunView
+from gossip.launch.demo.swarms import table, what_went_wrong
+from gossip.launch.local.outcome import Outcome
+from gossip.launch.report.view import RunView
 
 FAULTS = ("sign_flip:5,6*10", "crash:server@200")
 

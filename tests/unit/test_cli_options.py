@@ -9,10 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from gossip import fitting
 from gossip.config import RunConfig, resolve
 from gossip.errors import ConfigError, OutOfMemory, RunExists, TooFewUpdates, UnknownName
-from gossip.launch import cli, demo, feasible, options
+from gossip.launch import options
+from gossip.launch.cli import commands as cli
+from gossip.launch.demo import swarms as demo
+from gossip.launch.local import feasible
+from gossip.run import fitting
 
 
 @dataclass
@@ -43,7 +46,7 @@ def gossip(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
 
 def test_help_imports_neither_torch_nor_anything_else_that_is_slow() -> None:
     code = (
-        "import sys\nsys.argv = ['gossip', '--help']\nfrom gossip.launch.cli import main\n"
+        "import sys\nsys.argv = ['gossip', '--help']\nfrom gossip.launch.cli.commands import main\n"
         "try:\n    main()\nexcept SystemExit as end:\n    assert not end.code, end.code\n"
         "slow = {'torch', 'numpy', 'pydantic', 'pydantic_settings', 'psutil', 'sklearn'} & set(sys.modules)\n"
         "assert not slow, slow"
@@ -57,7 +60,8 @@ def test_checking_a_run_leaves_torch_out_of_the_launcher(tmp_path: Path) -> None
     (tmp_path / "rules.py").write_text("def mine(updates):\n    return updates[0]\n")
     code = (
         "import sys\nfrom gossip.config import resolve\nfrom gossip.errors import ConfigError\n"
-        "from gossip import fitting\nfrom gossip.launch import runs, supervisor, demo, cli\n"
+        "from gossip.run import fitting\nfrom gossip.launch.cli import commands\n"
+        "from gossip.launch.demo import swarms\nfrom gossip.launch.local import runs, supervisor\n"
         "runs.settle(resolve({'peers': 4, 'aggregator': 'krum', 'f': 0}), 'x')\n"
         "try:\n    fitting.check_rule(resolve({'peers': 4, 'aggregator': 'rules.py:nothing'}))\n"
         "except ConfigError as error:\n    print(error, error.hint)\n"

@@ -26,7 +26,7 @@ from gossip.core.messages import (
     Update,
 )
 from gossip.errors import Malformed
-from gossip.training.control import Close, FromNode, FromTrainer, Go, Judged
+from gossip.ipc.messages import Close, FromNode, FromTrainer, Go, Judged
 from gossip.transport.codec import (
     CORE_BYTES_MAX,
     HEADER_BYTES_MAX,

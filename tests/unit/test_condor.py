@@ -16,13 +16,25 @@ from condor import Description, Wrong, read_dag, words
 
 from gossip.config import resolve
 from gossip.errors import ConfigError
-from gossip.keys import read_pair
-from gossip.launch import cli, condor_peer, condor_verdict
-from gossip.launch.condor_files import quoted
-from gossip.launch.condor_job import condor_task, run_of
-from gossip.launch.contact import COMES, DONE, Contact, Line, NoContact, doors, find_chirp, next_incarnation, read_lines
-from gossip.rendezvous import SeedFolder
-from gossip.tasks import Task, meet
+from gossip.launch.cli import commands as cli
+from gossip.launch.contrib.condor import peer as condor_peer
+from gossip.launch.contrib.condor import verdict as condor_verdict
+from gossip.launch.contrib.condor.contact import (
+    COMES,
+    DONE,
+    Contact,
+    Line,
+    NoContact,
+    doors,
+    find_chirp,
+    next_incarnation,
+    read_lines,
+)
+from gossip.launch.contrib.condor.files import quoted
+from gossip.launch.schedulers.condor_job import condor_task, run_of
+from gossip.run.keys import read_pair
+from gossip.run.rendezvous import SeedFolder
+from gossip.run.scheduler_env import Task, meet
 
 GOLDEN = Path(__file__).with_name("golden") / "condor"
 WORDS = ["--aggregator", "mean", "--room", "10", "train.py", "--lr", "0.1", "a b", "$(HOME)", "$$(Memory)", 'no: "x"', "it's", ""]

@@ -2,8 +2,9 @@
 
 import pytest
 
-from gossip.core.data_cursor import PENDING_ROUNDS, DataCursor, EpochReport, _apportioned
-from gossip.core.pace import WINDOW
+from gossip.core.events import EpochReport
+from gossip.core.ledger.data_cursor import PENDING_ROUNDS, DataCursor, _apportioned
+from gossip.core.ledger.pace import WINDOW
 from gossip.errors import ConfigError
 
 ABC = (0, 1, 2)

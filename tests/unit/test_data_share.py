@@ -2,7 +2,7 @@
 
 import pytest
 
-from gossip.core.data_share import rounds_per_epoch, share_of
+from gossip.core.ledger.data_share import rounds_per_epoch, share_of
 
 
 def test_what_is_coming_is_what_the_next_rounds_give() -> None:

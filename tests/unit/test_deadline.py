@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from gossip.core.deadline import Deadline
+from gossip.core.rounds.timeouts import Deadline
 
 
 def deadline(**changes: float) -> Deadline:

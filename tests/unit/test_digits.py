@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from sklearn.datasets import load_digits
 
-from gossip.launch import digits
+from gossip.launch.demo import digits
 
 
 def test_the_digits_that_are_read_without_scikit_learn_are_those_of_scikit_learn() -> None:

@@ -16,8 +16,9 @@ import pytest
 import zmq
 
 from gossip.errors import ConfigError
-from gossip.launch import check_reach, check_speed, checks, doctor, findings
-from gossip.launch.findings import Finding
+from gossip.launch.doctor import check_reach, check_speed, checks, findings
+from gossip.launch.doctor import command as doctor
+from gossip.launch.doctor.findings import Finding
 
 Usage = namedtuple("Usage", "total used free")
 
@@ -209,7 +210,7 @@ def test_a_folder_that_cannot_be_written_to_is_an_error(monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize(("peers", "level"), [(0.5, "fail"), (1.5, "warn"), (7.5, "ok")])
 def test_memory_is_told_in_peers(monkeypatch: pytest.MonkeyPatch, peers: float, level: str) -> None:
-    from gossip.launch.feasible import PEER_BYTES
+    from gossip.launch.local.feasible import PEER_BYTES
 
     Memory = namedtuple("Memory", "available")
     monkeypatch.setattr(psutil, "virtual_memory", lambda: Memory(int(peers * PEER_BYTES)))

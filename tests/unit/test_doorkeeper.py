@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gossip.launch.doorkeeper import (
+from gossip.launch.registry.doorkeeper import (
     CLAIM_S,
     CLAIMED,
     DOORS_MAX,
@@ -19,7 +19,7 @@ from gossip.launch.doorkeeper import (
     Entry,
     Proposal,
 )
-from gossip.rendezvous import Seed
+from gossip.run.rendezvous import Seed
 
 A, B, C, JOINER = b"door---a", b"door---b", b"door---c", b"joiner--"
 FIRST, IDS = 2, 6

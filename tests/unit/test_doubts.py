@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gossip.core.agreed import Agreed
-from gossip.core.doubts import ROUNDS_KEPT, Doubts
 from gossip.core.events import Contributed, Effect, Likeness, Payload, Received, Report
+from gossip.core.ledger.replicated_state import Agreed
 from gossip.core.messages import CHARGES_MAX, Charge, Commit, Contribution, Hello, Query
-from gossip.core.parting import Partings
+from gossip.core.rounds.departures import Partings
+from gossip.core.rounds.shard import ShardRound
+from gossip.core.rounds.validation import ROUNDS_KEPT, Doubts
 from gossip.core.settings import CoreSettings
-from gossip.core.shard import ShardRound
-from gossip.node_results import likeness_of
 from gossip.topologies.base import Roster
+from gossip.vectors.likeness import likeness_of
 
 OPPOSED, ALIKE = Likeness(1.0, 1.0, -0.9), Likeness(1.0, 1.0, 0.9)
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from gossip.drills import Drill, DrillBook, write
 from gossip.errors import BadFault
-from gossip.fault_words import peers_of, seconds_of
-from gossip.faults import Liar, Slow
-from gossip.launch import impact
-from gossip.launch.drill import drawn, healed
-from gossip.world_faults import Partition
+from gossip.faults.drills import Drill, DrillBook, write
+from gossip.faults.plan import Liar, Slow
+from gossip.faults.syntax import peers_of, seconds_of
+from gossip.faults.world import Partition
+from gossip.launch.drill import impact
+from gossip.launch.drill.command import drawn, healed
 
 
 def commit(number: int, t: float) -> dict[str, Any]:

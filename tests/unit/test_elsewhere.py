@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from gossip.core.elsewhere import Elsewhere
 from gossip.core.events import Received
 from gossip.core.messages import Query
+from gossip.core.rounds.future_buffer import Elsewhere
 
 
 def query(sender: int, life: int, round_id: int = 7) -> Received:

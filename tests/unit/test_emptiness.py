@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gossip.core.donating import NO_STATE, TAKES_OVER
-from gossip.core.polls import SURE_TURNS, Emptiness
+from gossip.core.transfer.attestation import SURE_TURNS, Emptiness
+from gossip.core.transfer.donor import NO_STATE, TAKES_OVER
 
 OTHERS = (1, 2, 3)
 

@@ -1,7 +1,8 @@
 """The last rounds of an epoch: who shares them, and how small they get."""
 
-from gossip.core.agreed import Agreed
-from gossip.core.data_cursor import DataCursor, EpochReport
+from gossip.core.events import EpochReport
+from gossip.core.ledger.data_cursor import DataCursor
+from gossip.core.ledger.replicated_state import Agreed
 from gossip.core.messages import Contribution, Rejection
 from gossip.core.settings import CoreSettings
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from gossip.errors import GossipError
-from gossip.launch.exit_codes import CODES, explain
-from gossip.launch.summary import STATUS
+from gossip.launch.report.exit_codes import CODES, explain
+from gossip.launch.report.summary import STATUS
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "exit_codes.md"
 

@@ -5,10 +5,10 @@ import sys
 
 import pytest
 
-from gossip import faults
 from gossip.errors import BadFault
-from gossip.faults import ATTACKS, KINDS, Crash, FaultPlan, Hang, Liar, Restart, Slow
-from gossip.world_faults import RESULT_LIES, NodeLie
+from gossip.faults import plan as faults
+from gossip.faults.plan import ATTACKS, KINDS, Crash, FaultPlan, Hang, Liar, Restart, Slow
+from gossip.faults.world import RESULT_LIES, NodeLie
 
 
 @pytest.mark.parametrize(
@@ -186,5 +186,5 @@ def test_every_attack_has_a_word_for_what_it_does() -> None:
 
 
 def test_reading_faults_needs_no_torch() -> None:
-    code = "import sys, gossip.faults; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
+    code = "import sys, gossip.faults.plan; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gossip.flood import BURST, PER_S, TELL_EVERY_S, Flood
-from gossip.node_files import Journal
-from gossip.telemetry import read_lines
+from gossip.run.event_rates import BURST, PER_S, TELL_EVERY_S, Flood
+from gossip.run.journal import Journal
+from gossip.run.telemetry import read_lines
 
 
 def test_a_burst_passes_then_so_many_a_second_and_the_rest_is_counted() -> None:

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from gossip.launch import agent, guardian, launchers
+from gossip.launch import guardian
+from gossip.launch.report import launchers
+from gossip.launch.ssh import agent
 
 
 @pytest.fixture
@@ -33,7 +35,7 @@ def leave(folder: Path, pid: int, **changes: object) -> None:
 
 
 def test_a_former_agent_and_its_peers_are_ended(tmp_path: Path, ended: list[str]) -> None:
-    words = [sys.executable, "-c", "import sys; sys.stdin.read()", "gossip.launch.agent"]
+    words = [sys.executable, "-c", "import sys; sys.stdin.read()", "gossip.launch.ssh.agent"]
     with subprocess.Popen(words, stdin=subprocess.PIPE) as former:
         leave(tmp_path, former.pid)
         agent._end_former(tmp_path)
@@ -43,7 +45,7 @@ def test_a_former_agent_and_its_peers_are_ended(tmp_path: Path, ended: list[str]
 
 @pytest.mark.parametrize("case", ["no agent", "another start", "another user's", "a link", "nonsense", "no token"])
 def test_nothing_else_is_ended(tmp_path: Path, ended: list[str], case: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    name = "something else" if case == "no agent" else "gossip.launch.agent"
+    name = "something else" if case == "no agent" else "gossip.launch.ssh.agent"
     with subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()", name], stdin=subprocess.PIPE) as other:
         leave(tmp_path, other.pid, **{"another start": {"started": 1}, "no token": {"token": ""}}.get(case, {}))
         if case == "another user's":

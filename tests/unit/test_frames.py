@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gossip.errors import Malformed
-from gossip.launch import frames
-from gossip.launch.frames import FRAME_BYTES_MAX, Decoder, encode
-from gossip.launch.remote import Remote
-from gossip.rendezvous import parse_seed
+from gossip.launch.ssh import frames
+from gossip.launch.ssh.frames import FRAME_BYTES_MAX, Decoder, encode
+from gossip.launch.ssh.remote import Remote
+from gossip.run.rendezvous import parse_seed
 
 FRAMES = st.lists(st.fixed_dictionaries({"kind": st.text()}, optional={"text": st.text(), "n": st.integers()}), max_size=5)
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gossip.core.gathering import PARDONS_MAX, Begin, Decision, Follow, Gathering, Wait
+from gossip.core.lifecycle.bootstrap import PARDONS_MAX, Begin, Decision, Follow, Gathering, Wait
 from gossip.core.messages import Hello, PeerId
 from gossip.core.settings import CoreSettings
 

@@ -22,9 +22,9 @@ from gossip.core.events import (
     Send,
     SetTimer,
 )
-from gossip.core.gossiping import BEHIND_ROUNDS, GossipRounds, GossipTimer
 from gossip.core.messages import Hello, Push
-from gossip.core.pushes import Kind, Pushed, Pushes
+from gossip.core.rounds.gossip import BEHIND_ROUNDS, GossipRounds, GossipTimer
+from gossip.core.rounds.pushes import Kind, Pushed, Pushes
 from gossip.core.settings import CoreSettings, GossipSettings, TrustSettings
 from gossip.core.timers import Timers
 from gossip.errors import ConfigError

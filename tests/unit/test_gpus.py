@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from gossip.launch import checks, feasible, gpus
-from gossip.launch.gpus import CONTEXT_BYTES, Gpu, Gpus
+from gossip.launch.doctor import checks
+from gossip.launch.local import feasible, gpus
+from gossip.launch.local.gpus import CONTEXT_BYTES, Gpu, Gpus
 
 TWO = """\
 0, GPU-aaaa-1, NVIDIA H100 80GB HBM3, 80000, 81559

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gossip.launch.holders import Holders
+from gossip.launch.report.holders import Holders
 
 
 def after(*rows: tuple[int, str] | tuple[int, str, dict[str, Any]]) -> Holders:

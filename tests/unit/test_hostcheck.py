@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from gossip.launch.feasible import PEER_BYTES
-from gossip.launch.gpus import HINT, Gpu, Gpus
-from gossip.launch.hostcheck import Report, choose, judge_hosts, judge_pairs
-from gossip.launch.hostlist import Host, parse_list
-from gossip.launch.ssh import Unreachable, explain
-from gossip.launch.survey import Survey, Unfit, refuse
+from gossip.launch.local.feasible import PEER_BYTES
+from gossip.launch.local.gpus import HINT, Gpu, Gpus
+from gossip.launch.ssh.hostcheck import Report, choose, judge_hosts, judge_pairs
+from gossip.launch.ssh.hostlist import Host, parse_list
+from gossip.launch.ssh.ssh import Unreachable, explain
+from gossip.launch.ssh.survey import Survey, Unfit, refuse
 
 A, B = "10.77.0.11", "10.77.0.12"
 
@@ -233,7 +233,7 @@ def test_many_pairs_share_a_line() -> None:
         (
             1,
             [
-                "/x/python: Error while finding module specification for 'gossip.launch.agent' "
+                "/x/python: Error while finding module specification for 'gossip.launch.ssh.agent' "
                 "(ModuleNotFoundError: No module named 'gossip')"
             ],
             "ssh nodeb: /x/python has no gossip there",

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gossip.errors import ConfigError
-from gossip.launch.hostlist import Host, load, parse_file, parse_list, place
+from gossip.launch.ssh.hostlist import Host, load, parse_file, parse_list, place
 
 
 def test_a_list_names_hosts_and_how_many_peers_each_gets() -> None:

@@ -11,10 +11,10 @@ from typing import Any, cast
 import pytest
 
 from gossip.errors import GossipError
-from gossip.launch import hosts
-from gossip.launch.hostlist import Host
-from gossip.launch.hosts import BACK_OFF_S, STEADY_S, Launch, Place, Program
-from gossip.launch.remote import Remote
+from gossip.launch.ssh import swarm as hosts
+from gossip.launch.ssh.hostlist import Host
+from gossip.launch.ssh.remote import Remote
+from gossip.launch.ssh.swarm import BACK_OFF_S, STEADY_S, Launch, Place, Program
 
 
 class Hurried(selectors.DefaultSelector):

@@ -9,14 +9,14 @@ import pytest
 
 from gossip.config import resolve
 from gossip.errors import ConfigError, Malformed
-from gossip.launch import hostfacts, ssh
 from gossip.launch.cli import app
-from gossip.launch.collecting import Collector, merge_events
-from gossip.launch.hostcheck import Report
-from gossip.launch.hostlist import Host, parse_list
-from gossip.launch.hosts import Program
-from gossip.launch.hosts_cli import check_list, environment, plan, without_values
-from gossip.launch.survey import Survey, with_keys
+from gossip.launch.ssh import hostfacts, ssh
+from gossip.launch.ssh.collecting import Collector, merge_events
+from gossip.launch.ssh.command import check_list, environment, plan, without_values
+from gossip.launch.ssh.hostcheck import Report
+from gossip.launch.ssh.hostlist import Host, parse_list
+from gossip.launch.ssh.survey import Survey, with_keys
+from gossip.launch.ssh.swarm import Program
 
 
 def test_only_what_is_named_is_sent() -> None:
@@ -62,11 +62,11 @@ def test_the_command_of_an_agent_asks_for_nothing_and_tells_no_secret() -> None:
     words = ssh.command(Host("b", user="me", port=2222, python="/my env/python"), ("ssh", "-F", "f"), "run-1")
     assert words[:4] == ["ssh", "-F", "f", "-T"]
     assert "BatchMode=yes" in words
-    assert words[-4:] == ["-p", "2222", "me@b", "exec '/my env/python' -m gossip.launch.agent run-1"]
+    assert words[-4:] == ["-p", "2222", "me@b", "exec '/my env/python' -m gossip.launch.ssh.agent run-1"]
 
 
 def test_this_machine_needs_no_ssh() -> None:
-    assert ssh.command(Host("localhost", python="p"), ("ssh",), "r") == ["p", "-m", "gossip.launch.agent", "r"]
+    assert ssh.command(Host("localhost", python="p"), ("ssh",), "r") == ["p", "-m", "gossip.launch.ssh.agent", "r"]
 
 
 def test_what_would_be_started_is_told_without_secrets() -> None:

@@ -11,17 +11,19 @@ from typing import Any, cast
 
 import pytest
 
-from gossip.launch import frames, gpus, hostfacts, hosts
-from gossip.launch.agent import Agent, Outbox
-from gossip.launch.gpus import Gpus
-from gossip.launch.hostlist import Host
-from gossip.launch.hosts import LOST_S, Launch, Place
-from gossip.launch.remote import Remote
-from gossip.rendezvous import SeedFolder, read_seed
+from gossip.launch.local import gpus
+from gossip.launch.local.gpus import Gpus
+from gossip.launch.ssh import frames, hostfacts
+from gossip.launch.ssh import swarm as hosts
+from gossip.launch.ssh.agent import Agent, Outbox
+from gossip.launch.ssh.hostlist import Host
+from gossip.launch.ssh.remote import Remote
+from gossip.launch.ssh.swarm import LOST_S, Launch, Place
+from gossip.run.rendezvous import SeedFolder, read_seed
 
 AGENT = """
 import sys
-from gossip.launch import frames
+from gossip.launch.ssh import frames
 
 for frame in ({"kind": "hello", "version": 1}, {"kind": "pong", "mono": "it has no number"}):
     sys.stdout.buffer.write(frames.encode(frame))
@@ -47,7 +49,7 @@ async def test_an_agent_that_says_what_is_none_of_the_language_ends_and_its_host
 
 
 async def test_a_process_that_not_even_a_kill_ends_in_time_is_over_for_us(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gossip.launch.remote.BYE_S", 0.0)
+    monkeypatch.setattr("gossip.launch.ssh.remote.BYE_S", 0.0)
     monkeypatch.setattr(Remote, "_signal", lambda remote, number: None)
     ended: list[str] = []
     agent = remote(ended, sys.executable, "-c", AGENT.replace("pong", "x"))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gossip.config import RunConfig, resolve
-from gossip.launch.invitation import invitation, names_code, of_many_hosts
+from gossip.launch.local.invitation import invitation, names_code, of_many_hosts
 
 FAR = ["10.0.0.1:7000"]
 

@@ -12,8 +12,8 @@ import pytest
 from test_rolling import Table, vector
 
 from gossip.core.events import Aggregate, Aggregated, Contributed, Part, Received
-from gossip.core.joint import ASKED_MAX, points_of
 from gossip.core.messages import ROUND_MAX, Commit, Message, Overdue, Partial, Query, Update
+from gossip.core.rounds.cross_shard import ASKED_MAX, points_of
 
 PEERS, SHARDS = 7, 3
 

@@ -9,10 +9,10 @@ import pytest
 
 from gossip.config import RunConfig, resolve
 from gossip.errors import ConfigError
-from gossip.keys import fingerprint, make_pair, read_pair
-from gossip.launch import runs
 from gossip.launch.cli import app
-from gossip.launch.keygen import check_listed, flags, keygen, own_key
+from gossip.launch.local import runs
+from gossip.launch.local.swarm_keys import check_listed, flags, keygen, own_key
+from gossip.run.keys import fingerprint, make_pair, read_pair
 from gossip.transport.curve import new_pair
 
 

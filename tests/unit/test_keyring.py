@@ -9,9 +9,9 @@ import pytest
 from node_fakes import FakeCore, Stage
 
 from gossip.errors import ConfigError
-from gossip.keyring import ALLOWED_S, LOOK_S, Keyring, allow_list, own_pair
-from gossip.keys import make_pair
-from gossip.rendezvous import SeedFolder, announce_end
+from gossip.run.keyring import ALLOWED_S, LOOK_S, Keyring, allow_list, own_pair
+from gossip.run.keys import make_pair
+from gossip.run.rendezvous import SeedFolder, announce_end
 from gossip.transport.curve import new_pair
 
 ONE, OTHER = new_pair(), new_pair()

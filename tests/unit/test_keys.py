@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gossip.errors import ConfigError
-from gossip.keys import AllowList, dump_pair, fingerprint, make_pair, parse_pair, read_pair, write_pair
+from gossip.run.keys import AllowList, dump_pair, fingerprint, make_pair, parse_pair, read_pair, write_pair
 from gossip.transport.curve import is_key, new_pair
 
 

@@ -17,10 +17,11 @@ from kube import read
 
 from gossip.config import RunConfig
 from gossip.errors import ConfigError
-from gossip.keys import make_pair, parse_pair, read_pair
-from gossip.launch import cli, kubernetes_peer
-from gossip.launch.door import Door
-from gossip.launch.doorkeeper import LISTENING, Entry
+from gossip.launch.cli import commands as cli
+from gossip.launch.contrib.kubernetes import peer as kubernetes_peer
+from gossip.launch.registry.door import Door
+from gossip.launch.registry.doorkeeper import LISTENING, Entry
+from gossip.run.keys import make_pair, parse_pair, read_pair
 
 GOLDEN = Path(__file__).with_name("golden")
 WORDS = ["--aggregator", "mean", "train.py", "--lr", "0.1", "a b", "$(HOME)", 'no: "x"']

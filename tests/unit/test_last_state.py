@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from gossip.launch import lost_state
+from gossip.launch.local import lost_state
 from gossip.training.last_state import LastState
 
 

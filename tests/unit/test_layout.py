@@ -7,7 +7,9 @@ import pytest
 import torch
 
 from gossip.errors import UnsupportedModel
-from gossip.training.layout import PRESENT, Layout, shard_sizes, sketch, sketch_distance
+from gossip.training.layout import PRESENT, Layout
+from gossip.vectors.count_sketch import sketch, sketch_distance
+from gossip.vectors.sharding import shard_sizes
 
 
 def mlp() -> torch.nn.Module:
@@ -242,7 +244,7 @@ def test_a_sketch_is_linear_and_keeps_norms():
 
 
 def test_a_sketch_in_pieces_is_the_sketch_of_the_whole(monkeypatch):
-    from gossip.training import layout as module
+    from gossip.vectors import count_sketch as module
 
     x = np.random.default_rng(3).standard_normal(10_000).astype(np.float32)
     whole = np.frombuffer(sketch(x, 5), np.float32)

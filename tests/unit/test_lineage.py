@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from gossip.core.lineage import HISTORY_ROUNDS, Lineage, chain_hash, genesis, header_bytes
+from gossip.core.ledger.chain import HISTORY_ROUNDS, Lineage, chain_hash, genesis, header_bytes
 from gossip.core.messages import Charge, Commit, Contribution, Rejection
 
 RUN, LINEAGE = b"run-0001", b"line-001"

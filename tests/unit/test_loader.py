@@ -15,9 +15,9 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from gossip.core.data_cursor import EpochReport
+from gossip.core.events import EpochReport
 from gossip.errors import ConfigError
-from gossip.training.control import Go
+from gossip.ipc.messages import Go
 from gossip.training.loader import ShardedLoader, loader_of
 
 

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from gossip.sim.machine import NS, Machine, to_ns
-from gossip.sim.timeline import Stuck, Timeline
+from gossip.simulation.world.machine import NS, Machine, to_ns
+from gossip.simulation.world.timeline import Stuck, Timeline
 
 
 def test_a_healthy_clock_shows_the_worlds_time() -> None:

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from gossip.core.members import LARGE, Member, View
+from gossip.core.membership.table import LARGE, Member, View
 
 
 def view_of(n: int, linked: range) -> View:

@@ -9,11 +9,11 @@ import pytest
 from member_bench import NEXT_LIFE, Bench, rumour
 
 from gossip.core.events import Connect, Disconnect
-from gossip.core.hearsay import LAST_WORDS_S
-from gossip.core.members import REFUTATIONS
-from gossip.core.membership import Membership
+from gossip.core.membership.prober import LOADED_VERDICT_S
+from gossip.core.membership.rumors import LAST_WORDS_S
+from gossip.core.membership.swim import Membership
+from gossip.core.membership.table import REFUTATIONS
 from gossip.core.messages import ROUND_MAX, Ack, Gossip, Message, Nack, Ping, PingRequest, Progress, PushPull, Rumour
-from gossip.core.probing import LOADED_VERDICT_S
 from gossip.core.settings import MembershipSettings
 from gossip.core.timers import Timers
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from member_bench import rumour
 
-from gossip.core.dissemination import TELLERS_MAX, Rumours, retransmit_limit
+from gossip.core.membership.dissemination import TELLERS_MAX, Rumours, retransmit_limit
 from gossip.core.settings import MembershipSettings
 
 SETTINGS = MembershipSettings()

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from gossip import fitting
 from gossip.config import RunConfig, resolve
-from gossip.core.gathering import Begin, Decision, Gathering, TooFew, Wait
+from gossip.core.lifecycle.bootstrap import Begin, Decision, Gathering, TooFew, Wait
 from gossip.core.messages import Hello
 from gossip.core.settings import CoreSettings, RoundSettings
 from gossip.errors import ConfigError
-from gossip.launch.awaiting import Tries, waiting
-from gossip.launch.view import RunView
-from gossip.rendezvous import SeedFolder, announce_end
+from gossip.launch.local.awaiting import Tries, waiting
+from gossip.launch.report.view import RunView
+from gossip.run import fitting
+from gossip.run.rendezvous import SeedFolder, announce_end
 
 PATIENCE_S, START_S = 10.0, 60.0
 HELLO = Hello(b"lineage!", b"layout", b"state", 0, "ready", "control", "bulk", b"", ())

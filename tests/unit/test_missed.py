@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from gossip.faults import parse
-from gossip.launch import missed
-from gossip.launch.view import RunView
+from gossip.faults.plan import parse
+from gossip.launch.report import missed
+from gossip.launch.report.view import RunView
 
 LAST = 23
 

@@ -14,8 +14,8 @@ from types import ModuleType
 import pytest
 
 import gossip
-from gossip.sim.generate import generate
-from gossip.sim.play import run
+from gossip.simulation.campaign.play import run
+from gossip.simulation.schedules.generator import generate
 
 ROOT = Path(__file__).resolve().parents[2]
 MUTANTS = ROOT / "tests/mutants"
@@ -24,8 +24,8 @@ CHANGING |= {"setdefault", "update"}
 PLAYS = """
 import json
 from gossip import mutant_probes
-from gossip.sim.generate import generate
-from gossip.sim.play import run
+from gossip.simulation.schedules.generator import generate
+from gossip.simulation.campaign.play import run
 print(json.dumps([run(generate(seed)).trace_hash for seed in (5, 11)]))
 """
 
@@ -183,7 +183,7 @@ def test_what_a_function_keeps_is_computed_in_each_schedule(monkeypatch: pytest.
 
 def test_what_is_taken_to_change_nothing_changes_nothing(reach: ModuleType) -> None:
     changing = set()
-    for path in [*(ROOT / "gossip/core").glob("*.py"), *(ROOT / "topologies").glob("*.py")]:
+    for path in [*(ROOT / "gossip/core").rglob("*.py"), *(ROOT / "topologies").glob("*.py")]:
         for function in ast.walk(ast.parse(path.read_text("utf-8"))):
             if isinstance(function, ast.FunctionDef) and _changes_itself(function):
                 changing.add(function.name)

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from gossip.aftermath import nobody_left
-from gossip.core.gathering import WAITING_REPORT_S, Begin, Decision, Follow, Gathering, Refuse, TooFew, Wait
+from gossip.core.lifecycle.bootstrap import WAITING_REPORT_S, Begin, Decision, Follow, Gathering, Refuse, TooFew, Wait
 from gossip.core.messages import Hello
 from gossip.core.settings import CoreSettings
-from gossip.rendezvous import SeedFolder, announce_end, claim
+from gossip.run.completion import nobody_left
+from gossip.run.rendezvous import SeedFolder, announce_end, claim
 
 PEERS, ROOM = 3, 8
 

@@ -10,17 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gossip import faults
 from gossip.core.digests import digest_of, digests_of
-from gossip.core.donating import vouched_digest
 from gossip.core.events import Payload, SnapshotTaken
 from gossip.core.messages import Commit, Gossip, Message, PeerId, StateOffer, Update, Voucher
-from gossip.lies import LIES
-from gossip.node_files import Journal
-from gossip.node_letters import Letters
-from gossip.node_lies import Tongue
-from gossip.state_lies import FAR_ROUNDS
-from gossip.world_faults import LAST_LIES, REAL_LIES, RESULT_LIES, STATE_LIES
+from gossip.core.transfer.donor import vouched_digest
+from gossip.faults import plan as faults
+from gossip.faults.world import LAST_LIES, REAL_LIES, RESULT_LIES, STATE_LIES
+from gossip.inject.message_attacks import LIES
+from gossip.inject.outbox import Letters
+from gossip.inject.state_attacks import FAR_ROUNDS
+from gossip.inject.update_attacks import Tongue
+from gossip.run.journal import Journal
 
 LIAR, OTHER = 1, 2
 TOLD = (0, 2, 3)

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from gossip import faults
 from gossip.aggregators import attacks, load
 from gossip.aggregators.attacks import DATA_ATTACKS
 from gossip.core.events import Apply, Payload
 from gossip.core.messages import Ping, Push
 from gossip.errors import BadFault
-from gossip.faults import ATTACKS
-from gossip.node_lies import Tongue, rule_of
+from gossip.faults import plan as faults
+from gossip.faults.plan import ATTACKS
+from gossip.inject.update_attacks import Tongue, rule_of
 
 D = 40
 

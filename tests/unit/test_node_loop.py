@@ -16,13 +16,12 @@ from trainer_fakes import allocate_bytes
 
 from gossip.aggregators import kernels
 from gossip.core import events
-from gossip.core.data_cursor import EpochReport
 from gossip.core.digests import digest_of
-from gossip.core.events import Aggregate, Aggregated, Apply, Go, Halt, Payload, Row, Slice
+from gossip.core.events import Aggregate, Aggregated, Apply, EpochReport, Go, Halt, Payload, Row, Slice
 from gossip.core.messages import Commit, Contribution, Rejection
-from gossip.rendezvous import announce_end
-from gossip.training import control
-from gossip.training.arena import map_bytes, map_rows
+from gossip.ipc import messages as control
+from gossip.ipc.arena import map_bytes, map_rows
+from gossip.run.rendezvous import announce_end
 
 
 def rows(*payloads: Payload) -> tuple[Row, ...]:
@@ -365,7 +364,7 @@ def test_rounds_wait_for_a_free_slot_in_order_and_none_is_overwritten() -> None:
 
 
 def test_a_trainer_that_takes_nothing_does_not_eat_the_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    monkeypatch.setattr("gossip.node_trainer.BACKLOG_BYTES", 100)
+    monkeypatch.setattr("gossip.node.trainer_link.BACKLOG_BYTES", 100)
     core = FakeCore()
     with Stage(core, run_dir=tmp_path) as stage:
         stage.prepare()
@@ -373,7 +372,7 @@ def test_a_trainer_that_takes_nothing_does_not_eat_the_memory(monkeypatch: pytes
         assert stage.join() == 70
         error = json.loads((tmp_path / "peer-0" / "node_error.json").read_text())
         assert "the trainer has not taken" in error["message"]
-        assert any("node_trainer.py" in line for line in error["traceback"])
+        assert any("trainer_link.py" in line for line in error["traceback"])
 
 
 def test_a_slot_that_is_still_being_sent_is_not_given_again() -> None:
@@ -453,7 +452,7 @@ def test_a_trainer_that_dies_is_announced_and_the_node_ends() -> None:
 
 
 def test_a_core_that_does_not_halt_after_its_trainers_death_does_not_keep_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gossip.node.ANNOUNCE_S", 0.05)
+    monkeypatch.setattr("gossip.node.loop.ANNOUNCE_S", 0.05)
     core = FakeCore()
     with Stage(core) as stage:
         stage.prepare()
@@ -616,7 +615,7 @@ def test_addresses_come_from_the_folder_and_the_own_goes_there(tmp_path: Any) ->
 
 
 def _memory() -> Any:
-    from gossip.node import in_memory
+    from gossip.node.loop import in_memory
     from gossip.transport.memory import Hub
 
     return in_memory(Hub())

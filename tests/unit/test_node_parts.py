@@ -13,21 +13,23 @@ import numpy as np
 import pytest
 from node_fakes import socket_pair
 
-from gossip import aggregators, node_files, topologies
+from gossip import aggregators, topologies
 from gossip.core.digests import digest_of
 from gossip.core.events import Aggregate, Aggregated, Committed, Payload, Row
 from gossip.core.messages import Commit
 from gossip.errors import BadFault
-from gossip.faults import parse
-from gossip.node_clock import Alarms, Oversleep
-from gossip.node_faults import Saboteur
-from gossip.node_files import Journal, dump
-from gossip.node_lies import Tongue
-from gossip.node_plans import Foresight
-from gossip.node_reduce import Reducer, answer, is_finite
-from gossip.node_worker import Worker
-from gossip.rendezvous import Seed, SeedFolder, announce_end, parse_seed
+from gossip.faults.plan import parse
+from gossip.inject.process import Saboteur
+from gossip.inject.update_attacks import Tongue
+from gossip.node.alarms import Alarms, Oversleep
+from gossip.node.plan_cache import Foresight
+from gossip.node.reducer import Reducer, answer
+from gossip.node.worker import Worker
+from gossip.run import journal as node_files
+from gossip.run.journal import Journal, dump
+from gossip.run.rendezvous import Seed, SeedFolder, announce_end, parse_seed
 from gossip.topologies import Plan, Roster, topology
+from gossip.vectors.finite import is_finite
 
 # --- timers ---------------------------------------------------------------------------------------------------------------
 

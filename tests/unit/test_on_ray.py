@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from gossip.errors import ConfigError
-from gossip.launch import cli, on_ray
-from gossip.launch.ray_peer import Register, newer
-from gossip.rendezvous import Seed, read_seed, write_seed
+from gossip.launch.cli import commands as cli
+from gossip.launch.schedulers import ray_command as on_ray
+from gossip.launch.schedulers.ray_peer import Register, newer
+from gossip.run.rendezvous import Seed, read_seed, write_seed
 
 
 def seed(peer: int, incarnation: int = 0, ended: bool = False) -> Seed:

@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 
 from gossip.errors import LocalError
-from gossip.launch import desks, failures
-from gossip.launch.peer_process import PeerProcess
-from gossip.launch.screens import LiveScreen, PlainScreen
-from gossip.launch.supervisor import Supervisor
-from gossip.launch.view import RunView
+from gossip.launch.local import desks, failures
+from gossip.launch.local.peer_process import PeerProcess
+from gossip.launch.local.supervisor import Supervisor
+from gossip.launch.report.screens import LiveScreen, PlainScreen
+from gossip.launch.report.view import RunView
 from gossip.training import voice, watch
 from gossip.transport import holders
 

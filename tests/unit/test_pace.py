@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gossip.core.pace import LEVELS, WINDOW, Pace
+from gossip.core.ledger.pace import LEVELS, WINDOW, Pace
 
 PEERS = tuple(range(8))
 FAST_US = 100_000

@@ -9,7 +9,7 @@ from typing import get_args
 import pytest
 
 from gossip.core import peer
-from gossip.core.phases import TRANSITIONS, Phase, Trigger, after, diagram
+from gossip.core.lifecycle.phases import TRANSITIONS, Phase, Trigger, after, diagram
 
 DOCS = Path(__file__).parents[2] / "docs" / "architecture.md"
 

@@ -9,11 +9,11 @@ import pytest
 from test_recovery import CHAIN, CORE, LINEAGE, Bench, answers, ask, begins, packed
 
 from gossip.core.digests import digest_of, digests_of
-from gossip.core.donating import BUSY, ENOUGH, GIVEN_TIMES_MAX, MOVED_ON, NO_SUCH_PIECE, TAKERS_MAX, TAKES_S, vouched_digest
 from gossip.core.events import Payload, Restored
 from gossip.core.messages import PIECES_MAX, StateOffer, StateRequest, Voucher
-from gossip.core.pieces import CREDIT, Gathering, Outline, cut, described
-from gossip.core.recovery import STATE_SLACK
+from gossip.core.transfer.chunks import CREDIT, Gathering, Outline, cut, described
+from gossip.core.transfer.donor import BUSY, ENOUGH, GIVEN_TIMES_MAX, MOVED_ON, NO_SUCH_PIECE, TAKERS_MAX, TAKES_S, vouched_digest
+from gossip.core.transfer.receiver import STATE_SLACK
 
 PIECE_BYTES = 4
 SIZES = (18, 2, 3)

@@ -6,8 +6,8 @@ import numpy as np
 
 from gossip.core.events import Payload
 from gossip.core.messages import Commit
-from gossip.core.promises import ROUNDS_KEPT, Promises
-from gossip.core.shard import ShardRound
+from gossip.core.rounds.attempt_locks import ROUNDS_KEPT, Promises
+from gossip.core.rounds.shard import ShardRound
 
 HERE, THERE = b"here", b"there"
 PAYLOAD = Payload(np.zeros(2, np.float32), 8, True, b"d" * 16)

@@ -9,8 +9,8 @@ import pytest
 import torch
 from trainer_fakes import FakeNode, Swarm, backward, same_bits, small_model
 
-from gossip.core.rates import RATES_MAX, agree, are_sound
-from gossip.training import control
+from gossip.core.ledger.rates import RATES_MAX, agree, are_sound
+from gossip.ipc import messages as control
 from gossip.training.rates import rates_of, stepping_with
 
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from gossip.core.ledger.equivocation import SAID_MAX, STATED_MAX, TURNS_KEPT, Receipts, Witness
+from gossip.core.ledger.trust import TrustTable
 from gossip.core.messages import Charge, Commit, PeerId
-from gossip.core.receipts import SAID_MAX, STATED_MAX, TURNS_KEPT, Receipts, Witness
 from gossip.core.settings import TrustSettings
-from gossip.core.trust import TrustTable
 
 LIAR = 7
 TRUE = Commit(b"l", 5, 0, 0, 0, LIAR, b"p" * 16, b"d" * 16, (), (), tuple(range(8)), None, "")

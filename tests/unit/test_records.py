@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gossip import records
-from gossip.records import KEPT_BYTES, Appender, Troubles
+from gossip.run import records
+from gossip.run.records import KEPT_BYTES, Appender, Troubles
 
 
 class Disk:

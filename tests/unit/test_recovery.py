@@ -9,17 +9,6 @@ import numpy as np
 import pytest
 
 from gossip.core.digests import digests_of
-from gossip.core.donating import (
-    AHEAD_MAX,
-    COPIES_MAX,
-    MOVED_ON,
-    NO_STATE,
-    TAKERS_MAX,
-    TAKES_OVER,
-    TOO_EARLY,
-    CopyExpires,
-    vouched_digest,
-)
 from gossip.core.events import (
     CancelTimer,
     Effect,
@@ -34,9 +23,20 @@ from gossip.core.events import (
     TakeSnapshot,
 )
 from gossip.core.messages import Message, StateOffer, StateRequest, Voucher
-from gossip.core.recovery import HURRY_S, REMIND_S, AskAnother, Recovery
 from gossip.core.settings import CoreSettings
 from gossip.core.timers import Timers
+from gossip.core.transfer.donor import (
+    AHEAD_MAX,
+    COPIES_MAX,
+    MOVED_ON,
+    NO_STATE,
+    TAKERS_MAX,
+    TAKES_OVER,
+    TOO_EARLY,
+    CopyExpires,
+    vouched_digest,
+)
+from gossip.core.transfer.receiver import HURRY_S, REMIND_S, AskAnother, Recovery
 
 LINEAGE = b"lineage!"
 CHAIN = b"chain of commits"

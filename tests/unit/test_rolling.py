@@ -9,8 +9,6 @@ from dataclasses import replace
 
 import pytest
 
-from gossip.core.astray import StillBehind
-from gossip.core.deadline import Deadline
 from gossip.core.events import (
     Aggregate,
     Aggregated,
@@ -29,10 +27,12 @@ from gossip.core.events import (
     SetTimer,
 )
 from gossip.core.messages import Commit, CommitRequest, Contribution, Envelope, Hello, Message, NotMe, Query, Rejection, Update
-from gossip.core.punctuality import AMENDS, PATIENCE_S, Punctuality
-from gossip.core.rolling import RollingRounds
+from gossip.core.rounds.lag import StillBehind
+from gossip.core.rounds.punctuality import AMENDS, PATIENCE_S, Punctuality
+from gossip.core.rounds.rolling import RollingRounds
+from gossip.core.rounds.shard import PASSED_ON_MAX, ShardRound
+from gossip.core.rounds.timeouts import Deadline
 from gossip.core.settings import CoreSettings, RoundSettings
-from gossip.core.shard import PASSED_ON_MAX, ShardRound
 from gossip.core.timers import Timers
 from gossip.topologies.rolling import rolling
 from gossip.transport.codec import decode, encode

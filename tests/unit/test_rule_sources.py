@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from gossip.errors import ConfigError
-from gossip.launch import rule_sources, trials
-from gossip.testing.robustness import Outcome, Trial
+from gossip.launch.bench import rule_sources, trials
+from gossip.launch.bench.learning import Outcome, Trial
 
 RULE = "{first}\ndef mine(updates, *, f):\n    return updates.mean(0)\n"
 POINTS = "[gossip.aggregators]\nfrom_elsewhere = pk_of_sources.mymod:mine\n"
@@ -75,7 +75,7 @@ def test_built_in_rules_count_with_their_family_the_kernels_the_attacks_and_the_
 
     always = ["kernels/plain.py", "kernels/fast.py", "aggregators/base.py", "attacks/adaptive.py", "aggregators/senders.py"]
     for spec, family in (("krum", "distances"), ("nnm+faba", "mixing"), ("nnm+faba", "selecting"), ("mean", "means")):
-        assert {*always, f"aggregators/{family}.py", "testing/robustness.py"}.issubset(names(spec)), spec
+        assert {*always, f"aggregators/{family}.py", "bench/learning.py"}.issubset(names(spec)), spec
     assert "aggregators/distances.py" not in names("mean"), "a change of krum's leaves what is known of the mean"
     assert not [name for name in names("krum") if "torch" in name or "numpy" in name]
     assert len({rule_sources.digest(spec) for spec in ("krum", "mean", "faba", "nnm+faba")}) == 4

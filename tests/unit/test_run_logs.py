@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from gossip.launch import run_logs
-from gossip.launch.run_logs import Tail
+from gossip.launch.report import run_logs
+from gossip.launch.report.run_logs import Tail
 
 
 class Run:

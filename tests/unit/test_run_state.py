@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 from gossip.errors import ConfigError
-from gossip.launch import hold, launchers, run_state, tend
+from gossip.launch import hold
 from gossip.launch.guardian import stat
-from gossip.telemetry import JsonLines
+from gossip.launch.report import command as tend
+from gossip.launch.report import launchers, run_state
+from gossip.run.telemetry import JsonLines
 
 
 @pytest.fixture

@@ -10,21 +10,12 @@ from itertools import pairwise
 
 import pytest
 
-from gossip import faults
 from gossip.errors import ConfigError
-from gossip.fault_kinds import Crash, Hang, Liar, Restart
-from gossip.faults import concerned
-from gossip.sim.campaign import Question
-from gossip.sim.generate import JOINT, KINDS, LIES, RULES, WEIGHTED, generate, needs_a_server
-from gossip.sim.late_starts import FIRST_S
-from gossip.sim.lots import BEGIN_S
-from gossip.sim.nemesis import name_of
-from gossip.sim.schedule import KINDS_MIN, Schedule, without_peer
-from gossip.sim.situations import BRIEF_S, SHARE, SITUATIONS, STANDING, STAY_LEAST
-from gossip.sim.strains import SHARE as STRAIN_SHARE
-from gossip.start_faults import LateStart, LateTrainer, NeverStarts, StartFault
-from gossip.topologies.weights import read_weights
-from gossip.world_faults import (
+from gossip.faults import plan as faults
+from gossip.faults.kinds import Crash, Hang, Liar, Restart
+from gossip.faults.plan import concerned
+from gossip.faults.start import LateStart, LateTrainer, NeverStarts, StartFault
+from gossip.faults.world import (
     STATE_LIES,
     CrashBroadcast,
     CrashMidway,
@@ -40,6 +31,15 @@ from gossip.world_faults import (
     Ring,
     Trickle,
 )
+from gossip.simulation.campaign.runner import Question
+from gossip.simulation.schedules.generator import JOINT, KINDS, LIES, RULES, WEIGHTED, generate, needs_a_server
+from gossip.simulation.schedules.late_starts import FIRST_S
+from gossip.simulation.schedules.lots import BEGIN_S
+from gossip.simulation.schedules.schedule import KINDS_MIN, Schedule, without_peer
+from gossip.simulation.schedules.situations import BRIEF_S, SHARE, SITUATIONS, STANDING, STAY_LEAST
+from gossip.simulation.schedules.strains import SHARE as STRAIN_SHARE
+from gossip.simulation.world.nemesis import name_of
+from gossip.topologies.weights import read_weights
 
 DRAWN = [generate(seed) for seed in range(500)]
 
@@ -193,7 +193,10 @@ def test_much_can_happen_while_a_rule_runs_in_half_of_the_schedules() -> None:
 
 
 def test_a_seed_draws_the_same_in_every_process() -> None:
-    code = "from gossip.sim.generate import LIES, generate; print(''.join(generate(s).plan.to_toml() for s in range(20)))"
+    code = (
+        "from gossip.simulation.schedules.generator import LIES, generate\n"
+        "print(''.join(generate(s).plan.to_toml() for s in range(20)))"
+    )
     seen = {
         subprocess.run(
             [sys.executable, "-c", code],

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 from trainer_fakes import FakeNode, Swarm, backward, echo, flat_parameters, same_bits, small_model
 
 from gossip.errors import ConfigError, NodeLost, Refused, SwarmError, UnsupportedModel
-from gossip.training import control
+from gossip.ipc import messages as control
 from gossip.training.layout import PRESENT
 from gossip.training.state import pack_state, part_sizes, state_digest
 

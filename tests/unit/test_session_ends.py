@@ -25,7 +25,7 @@ import torch
 from trainer_fakes import FakeNode, backward, echo, small_model
 from gossip.config import RunConfig
 from gossip.errors import SwarmError
-from gossip.training import control
+from gossip.ipc import messages as control
 from gossip.training.session import Session
 from gossip.training.spawn import Place, connect
 from gossip.training.watch import Termination

@@ -11,8 +11,8 @@ from trainer_fakes import FakeNode, Swarm, flat_parameters
 
 from gossip.aggregators.registry import load
 from gossip.errors import ConfigError
-from gossip.training import control
-from gossip.training.arena import allocate, map_rows
+from gossip.ipc import messages as control
+from gossip.ipc.arena import allocate, map_rows
 from gossip.training.judging import Bench
 from gossip.training.layout import Layout
 

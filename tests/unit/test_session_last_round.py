@@ -7,7 +7,7 @@ import pytest
 from torch import Tensor
 from trainer_fakes import FakeNode, Swarm, backward, flat_parameters, small_model
 
-from gossip.training import control
+from gossip.ipc import messages as control
 from gossip.training.state import pack_state
 
 ELEMENTS = 5 * 7 + 7 + 7 * 3 + 3

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from trainer_fakes import FakeNode, Swarm, backward, echo, flat_parameters, same_bits, small_model
 
 from gossip.errors import ConfigError, UnsupportedModel
-from gossip.training import control
+from gossip.ipc import messages as control
 from gossip.training.batches import pieces_of
 
 

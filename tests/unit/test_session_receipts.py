@@ -10,9 +10,9 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 from trainer_fakes import FakeNode, Swarm, backward, small_model
 
-from gossip.training import control
+from gossip.ipc import messages as control
+from gossip.ipc.channel import Channel
 from gossip.training import exchange as exchange_module
-from gossip.training.channel import Channel
 from gossip.training.outbox import Outbox
 
 ELEMENTS = 66

@@ -9,7 +9,7 @@ from trainer_fakes import FakeNode, Swarm, backward, echo, same_bits, small_mode
 
 from gossip.aggregators import senders
 from gossip.config import RunConfig
-from gossip.training import control
+from gossip.ipc import messages as control
 from gossip.training.layout import PRESENT
 
 

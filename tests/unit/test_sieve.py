@@ -10,15 +10,15 @@ import pytest
 from gossip.core.events import Arriving, LinkDown, LinkUp, Payload, Received
 from gossip.core.messages import Message, Ping, Update
 from gossip.errors import BadFault
-from gossip.faults import parse
-from gossip.node_links import links_at
+from gossip.faults.plan import parse
+from gossip.faults.world import Delay, Flap, LinkFault, Loss, Partition, Ring, Trickle
+from gossip.inject.links import links_at
 from gossip.testing.transport_world import RUN
 from gossip.testing.transports import TRANSPORT_CHECKS, TransportCheck
 from gossip.transport.base import LINK_TIMEOUT_S as SILENT_S
 from gossip.transport.base import Arrival
 from gossip.transport.memory import Hub, MemoryTransport
 from gossip.transport.sieve import RECONNECT_S, Fault, Sieve
-from gossip.world_faults import Delay, Flap, LinkFault, Loss, Partition, Ring, Trickle
 
 
 def maker():

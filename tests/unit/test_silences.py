@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from gossip.core.ledger.omissions import OPEN_MAX, Silences
+from gossip.core.ledger.trust import TrustTable
 from gossip.core.messages import Charge, Commit, PeerId
 from gossip.core.settings import TrustSettings
-from gossip.core.silences import OPEN_MAX, Silences
-from gossip.core.trust import TrustTable
 
 ROSTER = tuple(range(8))
 SETTINGS = TrustSettings(quarantine_rounds=10)

@@ -6,7 +6,7 @@ import asyncio
 import signal
 from typing import Any
 
-from gossip.launch.sleepers import Sleepers
+from gossip.launch.local.pauses import Sleepers
 
 
 class FakeProcess:
@@ -26,7 +26,7 @@ class Bed:
         self.now, self.timers = 100.0, dict[int, tuple[float, Any]]()
         self.woken: list[tuple[int, float]] = []
         self.sleepers = Sleepers(lambda peer, slept_s: self.woken.append((peer, slept_s)))
-        monkeypatch.setattr("gossip.launch.sleepers.time.monotonic", lambda: self.now)
+        monkeypatch.setattr("gossip.launch.local.pauses.time.monotonic", lambda: self.now)
         monkeypatch.setattr(asyncio, "get_running_loop", lambda: self)
 
     def call_later(self, delay: float, act: Any, *arguments: Any) -> Any:

@@ -14,9 +14,12 @@ import torch  # noqa: F401 - whether a rule goes with so many peers is then foun
 
 from gossip.config import resolve
 from gossip.errors import ConfigError
-from gossip.launch import cli, slurm, summary, task_runs
-from gossip.tasks import Task, meet, slurm_task
-from gossip.telemetry import JsonLines
+from gossip.launch.cli import commands as cli
+from gossip.launch.report import summary
+from gossip.launch.schedulers import slurm_command as slurm
+from gossip.launch.schedulers import task_runs
+from gossip.run.scheduler_env import Task, meet, slurm_task
+from gossip.run.telemetry import JsonLines
 
 STEP = {
     "SLURM_JOB_ID": "12",
@@ -53,7 +56,7 @@ srun --no-kill --kill-on-bad-exit=0 --wait=0 --cpus-per-task=1 \\
   PYTHON -m gossip.launch.cli run --run-dir "$run" --aggregator krum train.py --lr 0.1 'a b'
 
 # The code of srun is the worst of its tasks. The job has gone well when peers came to the end.
-PYTHON -m gossip.launch.task_runs "$run" $?
+PYTHON -m gossip.launch.schedulers.task_runs "$run" $?
 """
 WORDS = ["--aggregator", "krum", "train.py", "--lr", "0.1", "a b"]
 

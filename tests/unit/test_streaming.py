@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from gossip.training.control import Go
+from gossip.ipc.messages import Go
 from gossip.training.streaming import ShardedStream, _Every
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from gossip.config import resolve
-from gossip.launch import history, summary
-from gossip.telemetry import JsonLines, to_json, write_json
+from gossip.launch.report import history, summary
+from gossip.run.telemetry import JsonLines, to_json, write_json
 
 
 def commit(round_id: int, server: int = 0, *, made_at: int = 0, parent: str | None = None, **fields: Any) -> dict[str, Any]:

@@ -5,9 +5,9 @@ import signal
 import pytest
 
 from gossip.config import resolve
-from gossip.launch.outcome import Outcome, exit_code
-from gossip.launch.peer_process import Life
-from gossip.launch.view import RunView
+from gossip.launch.local.outcome import Outcome, exit_code
+from gossip.launch.local.peer_process import Life
+from gossip.launch.report.view import RunView
 
 
 def outcome(*lives: Life, stopped: str = "", halted: dict[int, int] | None = None) -> Outcome:

@@ -5,8 +5,8 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from gossip.launch.failures import LINES_MAX, explain
-from gossip.launch.peer_process import Life
+from gossip.launch.local.failures import LINES_MAX, explain
+from gossip.launch.local.peer_process import Life
 
 TRACEBACK = """Traceback (most recent call last):
   File "/home/me/train.py", line 48, in <module>

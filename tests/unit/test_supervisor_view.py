@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from gossip import faults
-from gossip.launch.view import RunView
+from gossip.faults import plan as faults
+from gossip.launch.report.view import RunView
 
 
 def event(name: str, peer: int, t: float = 0.0, **fields: Any) -> dict[str, Any]:

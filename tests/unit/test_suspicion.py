@@ -6,9 +6,9 @@ from math import log, log10
 
 import pytest
 
-from gossip.core.awareness import Awareness
+from gossip.core.membership.awareness import Awareness
+from gossip.core.membership.suspicion import Suspicion, confirmations_wanted, longest_s, shortest_s, timeout_s
 from gossip.core.settings import MembershipSettings
-from gossip.core.suspicion import Suspicion, confirmations_wanted, longest_s, shortest_s, timeout_s
 
 SETTINGS = MembershipSettings()
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import torch  # noqa: F401 - whether a rule goes with so many peers is then found out in this process
 
-from gossip.aftermath import over
 from gossip.config import resolve
 from gossip.errors import ConfigError, RunExists
-from gossip.rendezvous import SeedFolder, announce_end, claim, claim_life
-from gossip.tasks import Meeting, Task, meet, torchrun_task
+from gossip.run.completion import over
+from gossip.run.rendezvous import SeedFolder, announce_end, claim, claim_life
+from gossip.run.scheduler_env import Meeting, Task, meet, torchrun_task
 from gossip.training.voice import words
 from gossip.transport import addresses
 
@@ -92,7 +92,7 @@ def test_who_comes_first_makes_the_run_and_the_others_find_it(tmp_path: Path) ->
 
 def test_who_was_slower_takes_the_run_of_who_was_faster(monkeypatch: pytest.MonkeyPatch) -> None:
     """Both have seen no folder; one makes it while the other is about to."""
-    from gossip import tasks
+    from gossip.run import scheduler_env as tasks
 
     settle, others = tasks.settled, list[Meeting]()
 
@@ -134,7 +134,7 @@ def test_a_task_that_may_come_back_has_another_life_while_others_are_there(monke
     SeedFolder(seeds, 1, 2).announce("tcp://127.0.0.1:1", "tcp://127.0.0.1:2", 0)
     with pytest.raises(ConfigError, match="is over, or all of its peers were killed"):
         arrive(task)
-    monkeypatch.setattr("gossip.rendezvous.answers", lambda seed: True)
+    monkeypatch.setattr("gossip.run.rendezvous.answers", lambda seed: True)
     assert arrive(task).incarnation == 3
     announce_end(seeds, 1)
     with pytest.raises(ConfigError, match="is over"):
@@ -144,7 +144,7 @@ def test_a_task_that_may_come_back_has_another_life_while_others_are_there(monke
 def test_a_task_that_comes_back_does_not_share_its_id_with_the_newcomer_that_was_given_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("gossip.rendezvous.answers", lambda seed: True)
+    monkeypatch.setattr("gossip.run.rendezvous.answers", lambda seed: True)
     task = replace(TASK, comes_back=True)
     seeds = arrive(task).folder / "seeds"
     SeedFolder(seeds, 1, 2).announce("tcp://127.0.0.1:1", "tcp://127.0.0.1:2", 0)
@@ -170,7 +170,7 @@ def test_a_task_that_comes_after_the_end_is_told_at_once_who_has_completed_the_r
     ends(folder, 0, reason="finished")
     announce_end(folder / "seeds", 0)
     with monkeypatch.context() as patch:
-        patch.setattr("gossip.aftermath.answers", lambda seed: True)
+        patch.setattr("gossip.run.completion.answers", lambda seed: True)
         assert arrive(replace(task, peer=3, comes_back=True)).incarnation == 0, "peer 1 is there, and may not be done"
     with pytest.raises(ConfigError, match=r"is over: 0 of its 4 peers have completed it") as late:
         arrive(replace(task, peer=2, comes_back=True))
@@ -213,7 +213,7 @@ def test_no_two_lives_of_a_peer_have_the_same_incarnation(tmp_path: Path) -> Non
 
 
 def test_a_folder_with_something_else_in_it_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gossip.tasks.SEEN_S", 0.0)
+    monkeypatch.setattr("gossip.run.scheduler_env.SEEN_S", 0.0)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").touch()
     with pytest.raises(RunExists):
@@ -223,7 +223,9 @@ def test_a_folder_with_something_else_in_it_is_left_alone(tmp_path: Path, monkey
 
 def test_tasks_on_several_machines_have_keys_and_listen_where_the_others_reach_them(monkeypatch: pytest.MonkeyPatch) -> None:
     far = replace(TASK, one_host=False, towards="10.1.2.3")
-    monkeypatch.setattr("gossip.tasks.source_towards", lambda host: {"10.1.2.3": "10.1.2.9", "node-a": "127.0.1.1"}.get(host, ""))
+    monkeypatch.setattr(
+        "gossip.run.scheduler_env.source_towards", lambda host: {"10.1.2.3": "10.1.2.9", "node-a": "127.0.1.1"}.get(host, "")
+    )
     with pytest.raises(ConfigError, match="without keys whoever reaches them could take part"):
         arrive(far, keys=False)
     mine = arrive(far)

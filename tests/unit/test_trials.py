@@ -11,9 +11,9 @@ import pytest
 from typer.testing import CliRunner
 
 from gossip.errors import ConfigError, LocalError
-from gossip.launch import trials
+from gossip.launch.bench import trials
+from gossip.launch.bench.learning import Outcome, Trial
 from gossip.launch.cli import app
-from gossip.testing.robustness import Outcome, Trial
 
 
 def bench(folder: Path, *more: object, rules: str = "mean") -> None:

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from gossip.core.ledger.trust import Transition, TrustTable
 from gossip.core.messages import Charge, Commit, Contribution, Rejection
 from gossip.core.settings import TrustSettings
-from gossip.core.trust import Transition, TrustTable
 
 PEERS = tuple(range(8))
 SETTINGS = TrustSettings(quarantine_rounds=30, parole_rounds=10)

@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 from node_fakes import FakeCore, Stage, config
 
-from gossip import fitting, recorder
 from gossip.config import Resolved, RunConfig, resolve
 from gossip.core.events import Started
 from gossip.errors import ConfigError
-from gossip.launch.hostcheck import Report
-from gossip.launch.hostlist import parse_file, parse_list
-from gossip.launch.hosts import Program
-from gossip.launch.hosts_cli import plan
-from gossip.launch.weighing import by_bandwidth, said, speeds, told, weights_of
-from gossip.node_spec import NodeSpec, real_core
+from gossip.launch.ssh.command import plan
+from gossip.launch.ssh.hostcheck import Report
+from gossip.launch.ssh.hostlist import parse_file, parse_list
+from gossip.launch.ssh.swarm import Program
+from gossip.launch.ssh.weighing import by_bandwidth, said, speeds, told, weights_of
+from gossip.node.spec import NodeSpec, real_core
+from gossip.run import fitting, recorder
 from gossip.topologies import load
 from gossip.topologies.weights import lots
 

@@ -8,9 +8,10 @@ from typing import Any, cast
 import pytest
 
 from gossip.errors import OutOfMemory, QuorumLost
-from gossip.launch import impact, joining
-from gossip.launch.view import RunView
-from gossip.launch.words import counted
+from gossip.launch.drill import impact
+from gossip.launch.join import joining
+from gossip.launch.report.view import RunView
+from gossip.launch.report.words import counted
 
 
 @pytest.mark.parametrize(("count", "said"), [(0, "0 peers"), (1, "1 peer"), (2, "2 peers")])

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from gossip import faults
 from gossip.errors import BadFault
-from gossip.fault_tables import ALL_KINDS
-from gossip.fault_words import LINK_KINDS
-from gossip.faults import Crash, FaultPlan, Hang, Restart
-from gossip.sim.liars import LIES
-from gossip.start_faults import LateStart, LateTrainer, NeverStarts
-from gossip.world_faults import (
+from gossip.faults import plan as faults
+from gossip.faults.plan import Crash, FaultPlan, Hang, Restart
+from gossip.faults.start import LateStart, LateTrainer, NeverStarts
+from gossip.faults.syntax import LINK_KINDS
+from gossip.faults.tables import ALL_KINDS
+from gossip.faults.world import (
     LAST_LIES,
     NODE_LIES,
     WORLD_KINDS,
@@ -30,6 +29,7 @@ from gossip.world_faults import (
     Reorder,
     Ring,
 )
+from gossip.simulation.world.liars import LIES
 
 PLAN = FaultPlan(
     (

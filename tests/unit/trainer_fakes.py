@@ -12,9 +12,9 @@ import numpy as np
 import torch
 
 from gossip.config import RunConfig
-from gossip.training import control
-from gossip.training.arena import Arena, allocate, map_bytes
-from gossip.training.channel import Channel, ChannelClosed
+from gossip.ipc import messages as control
+from gossip.ipc.arena import Arena, allocate, map_bytes
+from gossip.ipc.channel import Channel, ChannelClosed
 from gossip.training.layout import PRESENT
 from gossip.training.session import Session
 from gossip.training.spawn import Place, connect

@@ -1,0 +1,1 @@
+"""What follows from commits alone, and so is the same on every peer."""

@@ -1,0 +1,99 @@
+"""The last commits with their payloads, for those who are a little behind. Bounded in rounds and in bytes."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import replace
+from typing import TypeAlias
+
+from gossip.core.events import Effect, Payload, Send
+from gossip.core.messages import Commit, CommitRequest, NotMe, Overdue, Partial, PeerId, Query, Update
+
+Held: TypeAlias = tuple[tuple[Commit, Payload | None], ...]
+"""The commits of one round with their payloads, one a shard."""
+
+ROUNDS_KEPT_ALWAYS = 2
+ANSWER_BYTES = 64 * 2**20
+"""Of an answer to who is behind; the commits of one round, at least."""
+
+
+class CommitLog:
+    """Args: ``rounds_max`` and ``bytes_max`` bound it; the last two rounds are kept whatever they weigh.
+
+    ``previous`` are the aggregates, one a shard, of the last round that changed anything; empty as long as there is none here.
+    """
+
+    def __init__(self, rounds_max: int, bytes_max: int) -> None:
+        self.rounds_max, self.bytes_max = rounds_max, bytes_max
+        self._rounds: OrderedDict[int, Held] = OrderedDict()
+        self._bytes = 0
+        self.previous: tuple[Payload, ...] = ()
+
+    def append(self, round_id: int, held: Held) -> None:
+        payloads = tuple([payload for _, payload in held if payload is not None])
+        if len(payloads) == len(held):
+            self.previous = payloads
+        self._rounds[round_id] = held
+        self._bytes += _weight(held)
+        while len(self._rounds) > ROUNDS_KEPT_ALWAYS and (len(self._rounds) > self.rounds_max or self._bytes > self.bytes_max):
+            _, old = self._rounds.popitem(last=False)
+            self._bytes -= _weight(old)
+
+    def get(self, round_id: int) -> Held | None:
+        return self._rounds.get(round_id)
+
+    def since(self, first: int) -> list[Held]:
+        """Every round from ``first`` on; empty when ``first`` is not kept any more."""
+        if first not in self._rounds:
+            return []
+        return [held for round_id, held in self._rounds.items() if round_id >= first]
+
+    def catch_up(self, peer: PeerId, request: CommitRequest, round_id: int, chain: bytes) -> list[Effect]:
+        """One that is behind asks: send what we have, or say where we are when it is too far behind for that.
+
+        Args:
+            chain: H of the round before the one that is asked for, or b"".
+        """
+        rounds = self.since(request.first)
+        if not rounds and request.first < round_id:
+            return [Send(peer, NotMe(request.lineage, request.first, 0, 0, round_id, chain))]
+        # Of the rounds after the first it has promised nothing yet.
+        attempts = [request.attempt, *[0] * len(rounds)]
+        effects: list[Effect] = []
+        lacking, nbytes = frozenset(request.lacking), 0
+        for held, at in zip(rounds, attempts, strict=False):
+            if effects and nbytes + _weight(held) > ANSWER_BYTES:
+                break  # it asks for the rest when it has these
+            nbytes += _weight(held)
+            wanted = [each for each in held if not lacking or each[0].round_id > request.first or each[0].shard in lacking]
+            effects += [reissue(peer, *each, at) for each in wanted]
+        return effects
+
+    def answer_late(
+        self, peer: PeerId, message: Update | Query | Commit | Partial | Overdue, round_id: int, chain: bytes
+    ) -> list[Effect]:
+        """A message of a round that is over here, and H of the round before. Most often it crossed the commit on the way, and
+        needs no answer."""
+        if isinstance(message, Commit | Partial | Overdue):
+            return []
+        held = self.get(message.round_id)
+        if held is not None and message.shard < len(held):
+            commit, payload = held[message.shard]
+            if message.attempt > commit.attempt:
+                return [reissue(peer, commit, payload, message.attempt)]
+        if message.round_id == round_id - 1:
+            return []
+        return [Send(peer, NotMe(message.lineage, message.round_id, message.shard, message.attempt, round_id, chain))]
+
+    def clear(self) -> None:
+        self._rounds.clear()
+        self._bytes, self.previous = 0, ()
+
+
+def reissue(peer: PeerId, commit: Commit, payload: Payload | None, attempt: int) -> Send:
+    """Hands a commit on to one that is at ``attempt`` already, and would not take it under an earlier one."""
+    return Send(peer, replace(commit, attempt=max(attempt, commit.attempt)), payload)
+
+
+def _weight(held: Held) -> int:
+    return sum([payload.nbytes for _, payload in held if payload is not None])

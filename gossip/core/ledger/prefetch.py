@@ -1,0 +1,66 @@
+"""What a peer will probably read in the rounds to come, so that its trainer can fetch that beforehand.
+
+A guess and no promise: it is right while everybody contributes. What is read follows from the commits alone, so a wrong guess
+costs a fetch and never a sample.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from copy import copy
+from typing import Any, TypeAlias
+
+from gossip.core.messages import PeerId
+
+from .data_cursor import DataCursor, Ranges
+
+AHEAD_MAX = 32
+"""Rounds: a trainer that fetches more batches than these at a time is told of these."""
+PAIRS_MAX = 256
+"""Of all guesses together: what has come back in many small pieces is not worth guessing."""
+
+Coming: TypeAlias = tuple[tuple[int, Ranges], ...]
+"""Epoch and slice of rounds to come, in order. Rounds in which the peer gets nothing are left out."""
+
+
+class Foresight:
+    """Plays the next rounds on a copy of the data cursor. While its guesses hold, a round costs one more ``assign``."""
+
+    def __init__(self) -> None:
+        self.ahead = 0  # rounds to look ahead; 0: nobody wants to know
+        self._sharers: tuple[PeerId, ...] = ()
+        self._steps: deque[tuple[tuple[Any, ...], int, Ranges]] = deque()  # the cursor before a round, then what we get in it
+        self._shadow = DataCursor()
+
+    def look(self, cursor: DataCursor, sharers: tuple[PeerId, ...], local: PeerId) -> Coming:
+        """The rounds behind the one that ``cursor`` is about to give out to ``sharers``."""
+        if not self.ahead or not cursor.configured or local not in sharers:
+            return ()
+        if sharers != self._sharers:
+            self._sharers = sharers
+            self._steps.clear()
+        now = cursor.outlook()
+        while self._steps and self._steps[0][0] != now:
+            self._steps.popleft()
+        if not self._steps:
+            self._shadow = copy(cursor)  # a commit that does not say how long anybody took changes nothing in place
+        everybody = frozenset(sharers)
+        while len(self._steps) <= self.ahead:
+            ranges = self._shadow.assign(sharers)[local]
+            self._steps.append((self._shadow.outlook(), self._shadow.epoch, ranges))
+            self._shadow.commit(sharers, everybody)
+        return bounded((epoch, ranges) for _, epoch, ranges in list(self._steps)[1:])
+
+
+def bounded(guesses: Iterator[tuple[int, Ranges]] | Sequence[tuple[int, Ranges]]) -> Coming:
+    """Those that give something, as far as they fit into a word to the trainer."""
+    coming: list[tuple[int, Ranges]] = []
+    pairs = 0
+    for epoch, ranges in guesses:
+        pairs += len(ranges)
+        if pairs > PAIRS_MAX:
+            break
+        if ranges:
+            coming.append((epoch, ranges))
+    return tuple(coming)

@@ -1,0 +1,1 @@
+"""The life of a peer: beginning, going on, coming back, ending."""

@@ -1,0 +1,72 @@
+"""How far the others are: who is ahead and can help us."""
+
+from __future__ import annotations
+
+from gossip.core.membership.swim import Membership
+from gossip.core.messages import Hello, PeerId
+from gossip.core.rounds.gossip import GossipRounds
+from gossip.core.rounds.rolling import RollingRounds
+
+from .bootstrap import Gathering
+
+
+class Others:
+    def __init__(self, local: PeerId, membership: Membership, rounds: RollingRounds | GossipRounds, gathering: Gathering) -> None:
+        self.local, self.membership, self.rounds, self.gathering = local, membership, rounds, gathering
+        self._turn = 0
+        self._lives: dict[PeerId, int] = {}  # the latest that each has spoken in
+
+    def greeted(self, peer: PeerId, incarnation: int, hello: Hello, now: float) -> bool:
+        """It says where it is. Returns whether we have never heard of it before. What it said in a former life is void."""
+        if incarnation > self._lives.get(peer, -1):
+            self._lives[peer] = incarnation
+            self.gathering.begins_anew(peer)
+            self.rounds.elsewhere.begins_anew(peer, incarnation)
+        return self.gathering.hear(peer, hello, now)
+
+    def donors(self) -> tuple[PeerId, ...]:
+        """Who may have the state: alive and not skipped. Those of the side that we want to be on first, then the furthest."""
+        usable = [p for p in self.membership.alive() if p != self.local and not self.membership.skip_reason(p)]
+        return tuple(sorted(usable, key=lambda peer: (not self._wanted(peer), -self.round_of(peer), peer)))
+
+    def next_donor(self) -> PeerId | None:
+        """Another donor each time, so that none is asked for everything. None: there is none. Newcomers like us keep no commits
+        from before they came."""
+        donors = self.donors()
+        donors = tuple([peer for peer in donors if peer in self.rounds.roster]) or donors
+        if not donors:
+            return None
+        self._turn += 1
+        return donors[self._turn % len(donors)]
+
+    def is_elsewhere(self, peer: PeerId) -> bool:
+        """Whether it has shown to be on another branch of history."""
+        return isinstance(self.rounds, RollingRounds) and self.rounds.astray.sides.is_elsewhere(peer)
+
+    def may_be_elsewhere(self, peer: PeerId, hello: Hello) -> bool:
+        """Whether it is on another branch, or ahead of us and perhaps on one: only it can tell, and what it said when it heard
+        our hello is lost if that came before there was a way back."""
+        parted = isinstance(self.rounds, RollingRounds) and self.rounds.astray.sides.parted(peer)
+        return self.is_elsewhere(peer) or (parted and hello.round_id > self.rounds.round_id)
+
+    def _wanted(self, peer: PeerId) -> bool:
+        """Not of the side that we are about to leave, if there is another."""
+        return not isinstance(self.rounds, RollingRounds) or self.rounds.astray.sides.prefers(peer)
+
+    def round_of(self, peer: PeerId) -> int:
+        """The latest round that it says it is in."""
+        hello, member = self.gathering.hellos.get(peer), self.membership.members.get(peer)
+        applied = member.progress.step if member is not None and member.progress is not None else 0
+        return max(self.rounds.elsewhere.seen.get(peer, 0), hello.round_id if hello is not None else 0, applied)
+
+    def heard_in(self, peer: PeerId, round_id: int) -> None:
+        """It says that it is in that round."""
+        self.rounds.elsewhere.heard(peer, round_id)
+
+    def is_gone(self, peer: PeerId) -> bool:
+        """Whether it is dead or has left."""
+        return self.membership.is_gone(peer)
+
+    def met(self) -> tuple[PeerId, ...]:
+        """Whoever is known to be there, or to have been."""
+        return self.membership.met()

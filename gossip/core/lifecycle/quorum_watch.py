@@ -1,0 +1,54 @@
+"""Are enough peers here for a round? Says when not, and gives up when none come back in time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+from gossip.core.events import Halt, Report
+from gossip.core.messages import PeerId
+from gossip.core.rounds.quorum import quorum_of
+from gossip.core.settings import CoreSettings
+
+from .shutdown import QUORUM_LOST, Ending
+
+WATCH_INTERVAL_S = 1.0
+STALL_ROUNDS = 2.0  # round timeouts without progress after which a trainer counts as stalled
+
+
+class QuorumWatch:
+    """To be asked every ``WATCH_INTERVAL_S``. ``skip_reason`` is "" for a peer of whom something can be expected."""
+
+    def __init__(self, local: PeerId, settings: CoreSettings, skip_reason: Callable[[PeerId], str], ending: Ending) -> None:
+        self.local, self.settings, self.skip_reason, self.ending = local, settings, skip_reason, ending
+        self._missing_since: float | None = None
+
+    def look(self, roster: Collection[PeerId], need: int, round_id: int, now: float) -> tuple[list[Report], Halt | None]:
+        """Returns what there is to say, and how this peer ends, if it does.
+
+        Args:
+            need: Peers of ``roster`` without which no round is closed.
+        """
+        if (halt := self.ending.verdict(now)) is not None or (self.ending.last_round_had() and self.ending.wanted < round_id):
+            return [], halt  # our trainer needs nobody for what it still does
+        here = [peer for peer in roster if peer == self.local or not self.skip_reason(peer)]
+        if len(here) >= need:
+            was_missing, self._missing_since = self._missing_since is not None, None
+            return [Report("resumed", {"alive": here})] if was_missing else [], None
+        quorum = quorum_of(self.settings, len(roster))
+        why = f" for the rule to tolerate f={self.settings.f}" if need > quorum else ""
+        if self._missing_since is None:
+            self._missing_since = now
+            return [Report("paused", {"alive": here, "need": need, "round": round_id, "why": why.strip()})], None
+        waited_s = now - self._missing_since
+        # Who is back at a rule's service need not be of the roster yet; to agree on anything, it takes those who are.
+        ended = self.ending.membership.has_ended
+        come_back = [peer for peer in roster if peer not in here and not ended(peer)]
+        others = [peer for peer in self.settings.everybody if peer not in here and not ended(peer)]
+        # Where all the others have ended, newcomers stand in for them.
+        enough = len(here) + len(come_back) + len(self.ending.membership.newcomers(roster)) >= quorum
+        possible = enough and len(here) + len(others) >= need
+        if waited_s < self.settings.rounds.quorum_timeout_s and possible:
+            return [], None
+        left = f"{len(here)} {'peer is' if len(here) == 1 else 'peers are'} left"
+        left += f", a round needs {need}{why}, and this peer is in round {round_id}"
+        return [], Halt(f"quorum lost: {left}; waited {waited_s:.0f} s", QUORUM_LOST)

@@ -1,0 +1,1 @@
+"""Who is there: SWIM with the Lifeguard extensions."""

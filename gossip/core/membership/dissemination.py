@@ -1,0 +1,119 @@
+"""Rumours on their way to everybody: which to say next, and when each has been said often enough."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from dataclasses import dataclass, field
+from math import ceil, log2
+
+from gossip.core.messages import PeerId, Rumour
+from gossip.core.settings import MembershipSettings
+
+TELLERS_MAX = 16
+"""Peers of which is kept that they told a rumour: in a large swarm it is hardly ever one of those that is to be told."""
+
+
+def retransmit_limit(n: int, settings: MembershipSettings) -> int:
+    """How often one peer says one rumour. log2, not memberlist's log10: that is 4 times for n <= 9, and peers die of it
+    (docs/design_notes.md N5)."""
+    return settings.retransmit_mult * ceil(log2(n + 1))
+
+
+@dataclass(slots=True)
+class _Saying:
+    rumour: Rumour
+    order: int  # of its coming
+    known: set[PeerId] = field(default_factory=set)  # who has told it to us
+
+
+class Rumours:
+    """What this peer has to tell. At most one rumour a subject, and for a suspect one an accuser, up to ``accusers_max``."""
+
+    def __init__(self, settings: MembershipSettings) -> None:
+        self.settings = settings
+        self.accusers_max = max(1, settings.suspicion_mult - 1)  # the first one and those whose confirmation counts
+        self._about: dict[PeerId, dict[PeerId, _Saying]] = {}
+        self._sayings: dict[int, _Saying] = {}  # by order
+        self._said: dict[int, int] = {}  # order -> how often
+        self._waiting: list[list[int]] = []  # how often said -> orders, ascending
+        self._order = 0
+
+    def __len__(self) -> int:
+        return len(self._sayings)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether there is anything to tell."""
+        return bool(self._sayings)
+
+    def add(self, rumour: Rumour) -> None:
+        """Replaces what was said about the subject before, unless it is a further accusation of the same standing."""
+        sayings = self._about.setdefault(rumour.peer, {})
+        others = [saying.rumour for saying in sayings.values()]
+        if any(r.status != "suspect" or rumour.status != "suspect" or r.incarnation != rumour.incarnation for r in others):
+            for saying in sayings.values():
+                self._take(saying.order)
+            sayings.clear()
+        if rumour.origin in sayings:
+            self._take(sayings[rumour.origin].order)
+        elif len(sayings) >= self.accusers_max:
+            return
+        self._order += 1
+        saying = sayings[rumour.origin] = self._sayings[self._order] = _Saying(rumour, self._order)
+        self._put(saying.order, 0)
+
+    def told_by(self, sender: PeerId, rumour: Rumour) -> None:
+        """``sender`` knows it, so it need not be told."""
+        sayings = self._about.get(rumour.peer)
+        saying = sayings.get(rumour.origin) if sayings else None
+        if saying is not None and len(saying.known) < TELLERS_MAX and saying.rumour == rumour:
+            saying.known.add(sender)
+
+    def begins_anew(self, peer: PeerId) -> None:
+        """A new life of ``peer``, which knows nothing of what the former one has told."""
+        for saying in self._sayings.values():
+            saying.known.discard(peer)
+
+    def pick(self, n: int, limit: int, to: PeerId | None = None) -> tuple[Rumour, ...]:
+        """At most ``limit`` rumours for one message, those said least first, the newest of those first. Counts them as said.
+
+        Args:
+            n: members, for the number of times that each is said.
+            to: whom the message goes to. It is told nothing of itself, nor what it has told us, which counts as said.
+        """
+        if not self._sayings or limit <= 0:
+            return ()
+        chosen: list[_Saying] = []
+        for orders in self._waiting:
+            for order in reversed(orders):
+                saying = self._sayings[order]
+                if saying.rumour.peer != to:
+                    chosen.append(saying)
+                    if len(chosen) == limit:
+                        break
+            if len(chosen) == limit:
+                break
+        last = retransmit_limit(n, self.settings)
+        for saying in chosen:
+            said = self._said[saying.order] + 1
+            self._take(saying.order)
+            if said < last:
+                self._sayings[saying.order] = saying
+                self._put(saying.order, said)
+                continue
+            about = self._about[saying.rumour.peer]
+            del about[saying.rumour.origin]
+            if not about:
+                del self._about[saying.rumour.peer]
+        return tuple([saying.rumour for saying in chosen if to not in saying.known])
+
+    def _put(self, order: int, said: int) -> None:
+        while len(self._waiting) <= said:
+            self._waiting.append([])
+        insort(self._waiting[said], order)
+        self._said[order] = said
+
+    def _take(self, order: int) -> None:
+        orders = self._waiting[self._said.pop(order)]
+        del orders[bisect_left(orders, order)]
+        del self._sayings[order]

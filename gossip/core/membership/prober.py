@@ -1,0 +1,276 @@
+"""Probes: a few direct pings, then others are asked to try, then a verdict. And probes made for others."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from gossip.core.events import Effect, Send, Token
+from gossip.core.frozen import record
+from gossip.core.messages import Ack, Nack, PeerId, Ping, PingRequest, Progress, Rumour
+from gossip.core.settings import MembershipSettings
+from gossip.core.timers import Timers
+
+from .awareness import Awareness
+from .table import Member, View
+
+RELAYS_MAX = 256  # probes under way for others; more are refused with a Nack
+NACK_AFTER = 0.8  # of the probe timeout, so that a helper's Nack is there before the asker's verdict
+LOADED_S = 2.0
+"""How old the news may be that large payloads move: they come one after the other, with pauses in between."""
+LOADED_VERDICT_S = 1.5
+"""No verdict sooner after the first ping while they do. A lost segment is sent again after 0.2 s, and once more after 0.4 s;
+queues on the way add theirs."""
+NONCE_BITS = 47  # guessing one is hopeless, and it stays below ROUND_MAX
+
+
+@record
+class ProbeStep:
+    """Time to go on with a probe."""
+
+    nonce: int
+    stage: int  # tries made so far; ``probe_tries``: ask helpers; one more: the verdict
+    at: float
+
+
+@record
+class RelayExpired:
+    """The one I probed for somebody else has not answered in time."""
+
+    nonce: int
+    at: float
+
+
+@dataclass(slots=True)
+class Probe:
+    peer: PeerId
+    nonce: int
+    began: float
+    ends: float
+    token: Token
+    helpers: tuple[PeerId, ...] = ()
+    nacks: dict[PeerId, None] = field(default_factory=dict)
+
+
+@record
+class Relay:
+    asker: PeerId
+    asked_nonce: int
+    peer: PeerId
+    began: float
+    token: Token
+
+
+@record
+class Answer:
+    """``peer`` answered a ping that was sent at ``asked_at`` or later; ``direct`` when it told us itself."""
+
+    peer: PeerId
+    asked_at: float
+    progress: Progress
+    direct: bool
+
+
+@record
+class Silence:
+    """Neither ``peer`` nor any helper answered in time. ``unheard`` helpers said nothing at all: our own ears may be bad."""
+
+    peer: PeerId
+    unheard: int
+    began: float
+
+
+class Prober:
+    """All probes of one peer. ``talk`` gives the rumours to send along to a peer."""
+
+    def __init__(
+        self,
+        settings: MembershipSettings,
+        timers: Timers[Any],
+        rng: random.Random,
+        view: View,
+        awareness: Awareness,
+        talk: Callable[[PeerId], tuple[Rumour, ...]],
+    ) -> None:
+        self.settings, self.timers, self.rng = settings, timers, rng
+        self.view, self.awareness, self.talk = view, awareness, talk
+        self.probes: dict[int, Probe] = {}
+        self._nonces: dict[PeerId, int] = {}  # of the probe under way, by whom it is for: one a peer at a time
+        self._asked_at: dict[PeerId, float] = {}  # when helpers were asked last, by whom it was about
+        self.relays: dict[int, Relay] = {}
+        self.loaded_at = float("-inf")  # when large payloads were last known to move
+        self._circle: list[PeerId] = []  # whom to probe, in this order, round and round
+        self._place = 0
+
+    # --- whom to probe next -----------------------------------------------------------------------------------------------
+
+    def enlist(self, peer: PeerId) -> None:
+        """A new member, at a random place of the circle, so that nobody is predictably last."""
+        self._circle.insert(self.rng.randint(0, len(self._circle)), peer)
+
+    def next_target(self) -> Member | None:
+        """Round-robin over a shuffled circle: everybody comes up at least once in 2n - 1 turns."""
+        for _ in range(len(self._circle) + 1):
+            if self._place >= len(self._circle):
+                self._place = 0
+                self.rng.shuffle(self._circle)
+            if not self._circle:
+                return None
+            peer = self._circle[self._place]
+            self._place += 1
+            member = self.view.members[peer]
+            if not member.gone and not self.is_probing(peer):
+                return member
+        return None
+
+    # --- my own probes ----------------------------------------------------------------------------------------------------
+
+    def is_probing(self, peer: PeerId) -> bool:
+        return peer in self._nonces
+
+    def _end(self, probe: Probe) -> None:
+        del self.probes[probe.nonce], self._nonces[probe.peer]
+
+    def probe(self, member: Member, now: float) -> list[Effect]:
+        """Starts a probe, unless one is under way. Where no link stands, helpers are asked first."""
+        if self.is_probing(member.peer):
+            return []
+        nonce = self._nonce()
+        probe = self.probes[nonce] = Probe(member.peer, nonce, now, now + self._patience_s(), token=0)
+        self._nonces[member.peer] = nonce
+        if not member.linked:
+            return self._ask_in_turn(probe, now)
+        at = now + self.awareness.scale(self.settings.probe_timeout_s) / self.settings.probe_tries
+        timer = self.timers.set(at, ProbeStep(nonce, 1, at))
+        probe.token = timer.token
+        return [Send(member.peer, Ping(nonce, member.peer, self.talk(member.peer))), timer]
+
+    def hasten(self, member: Member, now: float) -> list[Effect]:
+        """Its link closed: starts a probe, or takes the one under way to the helpers, since no ping arrives any more."""
+        nonce = self._nonces.get(member.peer)
+        if nonce is None:
+            return self.probe(member, now)
+        probe = self.probes[nonce]
+        return [] if probe.helpers else [*self.timers.cancel(probe.token), *self._ask_in_turn(probe, now)]
+
+    def ping_once(self, peer: PeerId) -> list[Effect]:
+        """A ping without consequences: to one that is thought dead, which shall hear of it."""
+        return [Send(peer, Ping(self._nonce(), peer, self.talk(peer)))]
+
+    def on_step(self, step: ProbeStep, now: float) -> tuple[list[Effect], Silence | None]:
+        probe = self.probes.get(step.nonce)
+        if probe is None:
+            return [], None
+        if step.stage > self.settings.probe_tries:
+            if now < (at := self._verdict_at(probe, now)):
+                timer = self.timers.set(at, ProbeStep(step.nonce, step.stage, at))
+                probe.token = timer.token
+                return [timer], None
+            self._end(probe)
+            unheard = sum(self._is_missed(h, probe) for h in probe.helpers) if probe.helpers else 1
+            return [], Silence(probe.peer, unheard, probe.began)
+        if step.stage == self.settings.probe_tries:
+            return self._ask_helpers(probe, now), None
+        at = now + self.awareness.scale(self.settings.probe_timeout_s) / self.settings.probe_tries
+        timer = self.timers.set(at, ProbeStep(step.nonce, step.stage + 1, at))
+        probe.token = timer.token
+        return [Send(probe.peer, Ping(probe.nonce, probe.peer, self.talk(probe.peer))), timer], None
+
+    def is_loaded(self, now: float) -> bool:
+        """Whether large payloads move. Answers may wait behind them, wherever they come from: links share their cables."""
+        return now - self.loaded_at <= LOADED_S
+
+    def _verdict_at(self, probe: Probe, now: float) -> float:
+        return probe.began + LOADED_VERDICT_S if self.is_loaded(now) else probe.ends
+
+    def _is_missed(self, helper: PeerId, probe: Probe) -> bool:
+        """Whether the silence of a helper speaks against our own ears: not if others miss it too, as after a mass crash."""
+        if helper in probe.nacks:
+            return False
+        member = self.view.members[helper]
+        suspicion = member.suspicion
+        return not member.gone and (suspicion is None or tuple(suspicion.accusers) == (self.view.local,))
+
+    def _patience_s(self) -> float:
+        """Until the verdict, from the first question on."""
+        timeout_s = self.awareness.scale(self.settings.probe_timeout_s)
+        return max(self.awareness.scale(self.settings.probe_interval_s), 1.5 * timeout_s)
+
+    def _ask_in_turn(self, probe: Probe, now: float) -> list[Effect]:
+        """Helpers are asked about one out of reach once in a probe interval. Their answers bring rumours, and break more links:
+        one that closes again and again, or a single liar and a cut, would keep everybody busy at the speed of the network."""
+        at = self._asked_at.get(probe.peer, float("-inf")) + self.settings.probe_interval_s
+        if at <= now:
+            return self._ask_helpers(probe, now)
+        probe.began, probe.ends = at, at + self._patience_s()
+        timer = self.timers.set(at, ProbeStep(probe.nonce, self.settings.probe_tries, at))
+        probe.token = timer.token
+        return [timer]
+
+    def _ask_helpers(self, probe: Probe, now: float) -> list[Effect]:
+        self._asked_at[probe.peer] = now
+        able = self.view.sample(
+            self.rng, self.settings.indirect_probes, lambda m: m.peer != probe.peer and not m.gone and m.linked
+        )
+        probe.helpers = tuple(m.peer for m in able)
+        at = max(probe.ends, now)
+        timer = self.timers.set(at, ProbeStep(probe.nonce, self.settings.probe_tries + 1, at))
+        probe.token = timer.token
+        return [*(Send(h, PingRequest(probe.nonce, probe.peer, self.talk(h))) for h in probe.helpers), timer]
+
+    def on_ack(self, sender: PeerId, ack: Ack, now: float) -> tuple[list[Effect], Answer | None]:
+        """Ends the probe or the relay that the ack answers. An ack that answers nothing, or for another, is ignored."""
+        relay = self.relays.get(ack.nonce)
+        if relay is not None and sender == relay.peer == ack.target:
+            del self.relays[ack.nonce]
+            forward = Send(relay.asker, Ack(relay.asked_nonce, relay.peer, ack.progress, self.talk(relay.asker)))
+            return [forward, *self.timers.cancel(relay.token)], Answer(relay.peer, relay.began, ack.progress, True)
+        probe = self.probes.get(ack.nonce)
+        if probe is None or ack.target != probe.peer or (sender != probe.peer and sender not in probe.helpers):
+            return [], None
+        self._end(probe)
+        return [*self.timers.cancel(probe.token)], Answer(probe.peer, probe.began, ack.progress, sender == probe.peer)
+
+    def on_nack(self, sender: PeerId, nack: Nack) -> tuple[list[Effect], Silence | None]:
+        """The last Nack is a verdict where no link stands: nobody reaches that peer, and nothing of its own can come."""
+        probe = self.probes.get(nack.nonce)
+        if probe is None or sender not in probe.helpers:
+            return [], None
+        probe.nacks[sender] = None
+        if len(probe.nacks) < len(probe.helpers) or self.view.members[probe.peer].linked:
+            return [], None
+        self._end(probe)
+        return [*self.timers.cancel(probe.token)], Silence(probe.peer, 0, probe.began)
+
+    def drop(self, peer: PeerId | None = None) -> list[Effect]:
+        """Ends probes without a verdict: those of one peer, or all."""
+        if peer is None:
+            return [cancelled for each in tuple(self._nonces) for cancelled in self.drop(each)]
+        nonce = self._nonces.get(peer)
+        if nonce is None:
+            return []
+        probe = self.probes[nonce]
+        self._end(probe)
+        return [*self.timers.cancel(probe.token)]
+
+    # --- probes for others ------------------------------------------------------------------------------------------------
+
+    def on_request(self, asker: PeerId, request: PingRequest, now: float) -> list[Effect]:
+        """``request.target`` is not the local peer."""
+        target = self.view.members.get(request.target)
+        if target is None or not target.linked or len(self.relays) >= RELAYS_MAX:
+            return [Send(asker, Nack(request.nonce, request.target))]
+        nonce = self._nonce()
+        at = now + NACK_AFTER * self.settings.probe_timeout_s
+        timer = self.timers.set(at, RelayExpired(nonce, at))
+        self.relays[nonce] = Relay(asker, request.nonce, request.target, now, timer.token)
+        return [Send(request.target, Ping(nonce, request.target, self.talk(request.target))), timer]
+
+    def on_relay_expired(self, expired: RelayExpired) -> list[Effect]:
+        relay = self.relays.pop(expired.nonce, None)
+        return [] if relay is None else [Send(relay.asker, Nack(relay.asked_nonce, relay.peer))]
+
+    def _nonce(self) -> int:
+        return self.rng.getrandbits(NONCE_BITS)

@@ -1,0 +1,488 @@
+"""SWIM with the Lifeguard extensions: who is there, who is suspected, who is dead or left, and telling everybody.
+
+*Skip* is local, instant and reversible; *dead* is agreed, slow and refutable. A death takes a failed probe of one's own or two
+accusers, the whole suspicion time, and no answer meanwhile. Source: Das, Gupta, Motivala 2002 (SWIM); Dadgar, Phillips, Currey
+2018 (Lifeguard); formulas and settings as in memberlist, with more retransmissions in small swarms.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection
+from math import ceil, log2
+from typing import Any, Literal, TypeAlias, assert_never
+
+from gossip.core.events import Disconnect, Effect, Send
+from gossip.core.frozen import record
+from gossip.core.messages import Ack, Gossip, Nack, PeerId, Ping, PingRequest, Progress, PushPull, Rumour
+from gossip.core.settings import MembershipSettings
+from gossip.core.timers import Timers
+
+from .awareness import Awareness
+from .dissemination import Rumours
+from .prober import Prober, ProbeStep, RelayExpired, Silence
+from .rumors import LAST_WORDS_S, TABLE_MAX, Hearsay
+from .table import REFUTATIONS, Change, Member, View, first_standing
+from .transitions import Cases, Forget, SuspicionExpired
+
+__all__ = ["TIMERS", "Change", "Member", "Membership", "MembershipMessage", "MembershipTimer"]
+
+STALLED_BEHIND = 2  # rounds; one behind is anybody who has not applied what we just did
+TABLE_EVERY_S = 0.1  # at most one answer in that time to one peer's PushPull
+STRAY_EVERY = 5  # of so many probes and tables, one goes to a peer that is dead or was never met
+
+MembershipMessage: TypeAlias = Ping | PingRequest | Ack | Nack | PushPull | Gossip
+
+
+@record
+class ProbeTick:
+    at: float
+
+
+@record
+class GossipTick:
+    at: float
+
+
+@record
+class TableTick:
+    at: float
+
+
+TIMERS = (ProbeTick, GossipTick, TableTick, SuspicionExpired, Forget, ProbeStep, RelayExpired)
+"""What ``Membership.on_timer`` is for."""
+
+MembershipTimer: TypeAlias = ProbeTick | GossipTick | TableTick | SuspicionExpired | Forget | ProbeStep | RelayExpired
+
+
+def table_interval_s(n: int, settings: MembershipSettings) -> float:
+    """Between two exchanges of tables by one peer: a table is as long as n, so in large swarms they are rarer."""
+    return settings.push_pull_interval_s * (ceil(log2(n) - 5) + 1 if n > 32 else 1)
+
+
+class Membership:
+    """One peer's view of the swarm. All of it is bounded by the number of peers that are ``allowed``.
+
+    Args:
+        incarnation: of this life of the local peer, from its launcher; higher than in all its former lives.
+        timers: shared with the rest of the core; hand back in ``on_timer`` what is an instance of ``TIMERS``.
+        allowed: whoever may be a member; None: everybody.
+        control, bulk: the local peer's own addresses.
+
+    Attributes:
+        stall_after_s: a trainer that makes no progress for that long, and falls behind ours, gets its peer skipped; set it as
+            rounds are measured.
+    """
+
+    def __init__(
+        self,
+        local: PeerId,
+        incarnation: int,
+        settings: MembershipSettings,
+        timers: Timers[Any],
+        rng: random.Random,
+        allowed: frozenset[PeerId] | None,
+        control: str,
+        bulk: str,
+    ) -> None:
+        self.local, self.incarnation, self.settings = local, incarnation, settings
+        self.timers, self.rng, self.allowed = timers, rng, allowed
+        me = Member(
+            local, first_standing(incarnation), control, bulk, skip="", met=True, linked=True, was_linked=True, origin=local
+        )
+        self.view = View(me)
+        self.me = me
+        self.rumours = Rumours(settings)
+        self.awareness = Awareness(settings.awareness_max)
+        self.prober = Prober(settings, timers, rng, self.view, self.awareness, self._talk)
+        self.cases = Cases(settings, timers, self.view, self.rumours, self.prober)
+        self.hearsay = Hearsay(settings, allowed, me, self.view, self.rumours, self.cases, self.awareness)
+        self._voices = self.hearsay.voices
+        self._awake_since = float("-inf")
+        self._step = 0  # of the local trainer, and when it made it
+        self._stepped_at: float | None = None
+        self.stall_after_s = 2.0
+        self._turns = 0
+        self._exchanged = False  # tables, with anybody
+        self._ended: set[PeerId] = set()  # for good, and who is on its way: by the word of whoever starts them
+        self.coming: set[PeerId] = set()
+        self.speaks = False  # a gossip tick is due: there is something to tell
+
+    # --- what others read -------------------------------------------------------------------------------------------------
+
+    @property
+    def members(self) -> dict[PeerId, Member]:
+        """Every peer that is known of, the local one included."""
+        return self.view.members
+
+    @property
+    def standing(self) -> int:
+        """Of the local peer: raised by every refutation."""
+        return self.me.standing
+
+    def skip_reason(self, peer: PeerId) -> str:
+        """Why not to wait for or rely on a peer now; "" when it is usable."""
+        member = self.view.members.get(peer)
+        return "unknown" if member is None else member.skip
+
+    @property
+    def version(self) -> int:
+        """Changes whenever ``is_gone`` or ``met`` may say something else of anybody."""
+        return self.view.version
+
+    def is_gone(self, peer: PeerId) -> bool:
+        """Known to be dead, or to have left. Of a peer never met nothing is known."""
+        member = self.view.members.get(peer)
+        return member is not None and member.gone
+
+    def has_ended(self, peer: PeerId) -> bool:
+        """Known not to come back: whoever starts the peers says so, which sees their processes end."""
+        return peer in self._ended
+
+    def speaks_on(self, peer: PeerId, now: float) -> bool:
+        """Whether a peer that is said to have left is there all the same."""
+        return self.view.members[peer].speaks_on(now)
+
+    def met(self) -> tuple[PeerId, ...]:
+        """Whoever is known to be there, or to have been, the local peer included: it, or a member that knows it, has spoken."""
+        return tuple([member.peer for member in self.view.members.values() if member.met])
+
+    def alive(self) -> tuple[PeerId, ...]:
+        """Members that were met and are neither dead nor left, sorted; a suspect is alive until it is dead."""
+        return tuple(sorted(member.peer for member in self.view.present()))
+
+    def within_reach(self) -> tuple[PeerId, ...]:
+        """Others, sorted, who are neither dead nor left, and were met or have a connection that stands."""
+        return tuple(sorted(member.peer for member in self.view.others() if not member.gone and (member.met or member.linked)))
+
+    def drain(self) -> list[Change]:
+        """The changes since the last call, in order."""
+        changes, self.view.changes = self.view.changes, []
+        return changes
+
+    # --- events -----------------------------------------------------------------------------------------------------------
+
+    def start(self, now: float) -> list[Effect]:
+        self.me.known_since = now
+        self.rumours.add(self.me.rumour())
+        first = ((self.settings.probe_interval_s, ProbeTick), (self.settings.push_pull_interval_s, TableTick))
+        # A random phase each, or all peers that start together would probe in step for ever.
+        ticks = [(now + self.rng.uniform(0.0, interval_s), kind) for interval_s, kind in first]
+        return [self.timers.set(at, kind(at)) for at, kind in ticks]
+
+    def note_end(self, peer: PeerId) -> None:
+        """Whoever starts the peers says so."""
+        self._ended.add(peer)
+        self.coming.discard(peer)
+
+    def note_claim(self, peer: PeerId) -> None:
+        """Whoever starts the peers says that it is on its way: it has its id, and no address yet."""
+        self._ended.discard(peer)  # its id was given to another
+        self.coming.add(peer)
+
+    def note_address(self, peer: PeerId) -> None:
+        """It has an address."""
+        self._ended.discard(peer)
+        self.coming.discard(peer)
+
+    def newcomers(self, roster: Collection[PeerId]) -> set[PeerId]:
+        """Who is none of ``roster`` and is there, or on its way."""
+        there = {member.peer for member in self.view.others() if not member.gone and not self.has_ended(member.peer)}
+        return (there | self.coming).difference(roster)
+
+    def learn(self, peer: PeerId, control: str, bulk: str, incarnation: int, now: float) -> list[Effect]:
+        """An address, from its owner (``Hello``) or from a list of seeds.
+
+        A peer that nobody has heard yet is connected to, but is neither "joined" nor accused before it has spoken.
+        """
+        if peer == self.local or not self.hearsay.allows(peer):
+            return []
+        standing = first_standing(incarnation)
+        member = self.members.get(peer)
+        effects: list[Effect] = []
+        if member is None:
+            member = self.cases.enlist(peer, standing, now)
+            effects += self.cases.set_address(member, control, bulk)
+        elif (incarnation > member.incarnation and self.hearsay.plausible(standing, member)) or (
+            incarnation < member.incarnation and self._voices.get(peer) == incarnation
+        ):
+            effects += self.cases.revive(member, Rumour(peer, "alive", standing, control, bulk, peer), self.local, now)
+        elif incarnation == member.incarnation and (member.control, member.bulk) != (control, bulk):
+            # Others may have told a false one before the peer came to say its own.
+            effects += self.cases.set_address(member, control, bulk)
+        if self._voices.get(peer) == member.incarnation:
+            del self._voices[peer]
+            self.heard(peer, member.incarnation, now)
+        return effects
+
+    def heard(self, sender: PeerId, incarnation: int, now: float) -> bool:
+        """A message came. False when it must be dropped: from a stranger, or from a former life of its sender."""
+        member = self.view.members.get(sender)
+        if member is self.me or not (self.hearsay.allows(sender) if self.allowed is None else sender in self.allowed):
+            return False
+        life = -1 if member is None else member.standing // REFUTATIONS
+        # Words of a former life may still be on their way. One that goes on speaking is no former life: who has never been heard
+        # in the later one, which others told of, was lied about.
+        is_former = incarnation < life
+        if member is not None and is_former and (member.spoken or now - member.known_since < LAST_WORDS_S):
+            return False
+        if member is None or incarnation != life:
+            # A new life. Its words count, but it becomes a member only when its address is known.
+            if not self.hearsay.plausible(first_standing(incarnation), member):
+                return False
+            self._voices[sender] = incarnation
+            return True
+        member.heard_at = now
+        if self._voices:
+            self._voices.pop(sender, None)
+        if not member.met:
+            self.cases.meet(member)
+        if member.silent:
+            member.silent = False
+            self.view.settle(member)
+        return True
+
+    def on_message(self, sender: PeerId, incarnation: int, message: MembershipMessage, now: float) -> list[Effect]:
+        """``heard`` has been asked before."""
+        effects = self.hearsay.undeceive(sender, incarnation, now) if self._voices else []
+        match message:
+            case Gossip(rumours):
+                effects += self.hearsay.hear(rumours, sender, now)
+            case Ping(nonce, target, rumours):
+                if rumours:
+                    effects += self.hearsay.hear(rumours, sender, now)
+                if target == self.local and sender in self.members:
+                    effects.append(Send(sender, Ack(nonce, self.local, self.progress(now), self._talk(sender))))
+            case PingRequest(nonce, target, rumours):
+                effects += self.hearsay.hear(rumours, sender, now)
+                if sender in self.members and target == self.local:
+                    effects.append(Send(sender, Ack(nonce, self.local, self.progress(now), self._talk(sender))))
+                elif sender in self.members:
+                    effects += self.prober.on_request(sender, message, now)
+            case Ack():
+                # The answer first: the rumours may still tell of the suspicion that it clears.
+                answered, answer = self.prober.on_ack(sender, message, now)
+                effects += answered
+                if answer is not None:
+                    self.awareness.improve()
+                    effects += self.cases.on_answer(answer, self._is_stalled(answer.progress), now)
+                if message.rumours:
+                    effects += self.hearsay.hear(message.rumours, sender, now)
+            case Nack():
+                ended, silence = self.prober.on_nack(sender, message)
+                effects += ended + self._conclude(silence, now)
+            case PushPull(rumours, reply):
+                effects += self.hearsay.hear(rumours[:TABLE_MAX], sender, now, table=True)
+                member = self.members.get(sender)
+                if not reply and member is not None and now - member.told_table_at >= TABLE_EVERY_S:
+                    member.told_table_at = now
+                    effects.append(Send(sender, PushPull(self._table(), reply=True)))
+            case _:
+                assert_never(message)
+        return effects
+
+    def on_link(self, peer: PeerId, up: bool, reason: str, now: float) -> list[Effect]:
+        """A link closed: skip at once, probe at once. A refused reconnect: nothing listens there, suspect at once."""
+        member = self.members.get(peer)
+        if member is None or peer == self.local:
+            return []
+        if up:
+            return self._on_link_up(member, now)
+        member.lane_up = member.linked = False
+        self.view.settle(member)
+        if member.gone or not member.was_linked:
+            return []
+        if "refused" in reason:
+            return self.cases.accuse(member, self.local, now, own=True, hurried=True)
+        return self.prober.hasten(member, now)
+
+    def _on_link_up(self, member: Member, now: float) -> list[Effect]:
+        member.lane_up = True
+        if member.lane != member.control:
+            return []  # to where its former life was
+        member.linked = member.was_linked = True
+        self.view.settle(member)
+        if member.status == "left":
+            return []
+        if member.status == "dead":
+            return self.prober.ping_once(member.peer)  # with the news of its death, which it will refute
+        effects = self.prober.drop(member.peer) + self.prober.probe(member, now)  # with all tries, now that they can arrive
+        if not self._exchanged:
+            self._exchanged = True
+            effects.append(Send(member.peer, PushPull(self._table(), reply=False)))
+        return effects
+
+    def on_timer(self, what: MembershipTimer, now: float) -> list[Effect]:
+        """Call it with what ``timers.fire`` returned, when that is an instance of ``TIMERS``."""
+        effects: list[Effect] = []
+        late_s = now - max(what.at, self._awake_since)
+        if late_s > self.settings.probe_interval_s:
+            # The driver did not notice that it stood still.
+            effects += self.on_clock_jump(late_s, now)
+        match what:
+            case ProbeTick():
+                effects += self._probe_next(now)
+            case GossipTick():
+                effects += self._gossip(now)
+            case TableTick():
+                effects += self._exchange_tables(now)
+            case ProbeStep():
+                stepped, silence = self.prober.on_step(what, now)
+                effects += stepped
+                effects += self._conclude(silence, now)
+            case RelayExpired():
+                effects += self.prober.on_relay_expired(what)
+            case SuspicionExpired():
+                effects += self.cases.on_expiry(what, now)
+            case Forget(peer, standing):
+                member = self.members[peer]
+                if member.status == "left" and member.standing == standing:
+                    member.lane, member.lane_up, member.linked = "", False, False
+                    effects.append(Disconnect(peer))
+            case _:
+                assert_never(what)
+        return effects
+
+    def _conclude(self, silence: Silence | None, now: float) -> list[Effect]:
+        if silence is None:
+            return []
+        if self.view.members[silence.peer].sending_at > silence.began:
+            return []  # its answer waits while it copies, hashes and sends large payloads: they come, so it is there
+        self.awareness.worsen(silence.unheard)
+        return self.cases.on_silence(silence, now)
+
+    def sends(self, peer: PeerId, now: float) -> None:
+        """A large payload of this peer is on its way here, and some of it has just come."""
+        self.note_load(now)
+        if (member := self.view.members.get(peer)) is not None:
+            member.sending_at = now
+
+    def note_load(self, now: float) -> None:
+        """Large payloads move, here or elsewhere: answers may wait behind them."""
+        self.prober.loaded_at = now
+
+    def on_clock_jump(self, late_s: float, now: float) -> list[Effect]:
+        """This process stood still: nobody may be accused for that time, and others may have declared us dead."""
+        self._awake_since = now
+        self.awareness.worsen()
+        return self.prober.drop() + self.cases.postpone(now) + self._send_table(self._random_linked())
+
+    # --- leaving ----------------------------------------------------------------------------------------------------------
+
+    def leave(self, now: float) -> list[Effect]:
+        """Says goodbye to everybody. Pings are still answered, nobody is probed any more."""
+        return self._go("left", now)
+
+    def announce_own_death(self, reason: str, now: float) -> list[Effect]:
+        """Tells everybody that this peer is as good as dead; believed at once, since it says so itself.
+
+        ``reason`` stays here: a rumour has no room for it.
+        """
+        return self._go("dead", now)
+
+    def _go(self, status: Literal["left", "dead"], now: float) -> list[Effect]:
+        if self.me.gone:
+            return []
+        self.me.gone_at = now
+        self.view.place(self.me, status, met=True)
+        farewell = self.me.rumour()
+        self.rumours.add(farewell)
+        return [*self.prober.drop(), *self.hearsay.shout(farewell)]
+
+    # --- facts from the rest of the core ----------------------------------------------------------------------------------
+
+    def set_progress(self, step: int, age_s: float, now: float) -> None:
+        """Of the local trainer; travels in every ack, as old as it is by then."""
+        self._step, self._stepped_at = step, now - age_s
+
+    def progress(self, now: float) -> Progress:
+        """How far the local trainer is. One that has not told us yet is no older than this moment."""
+        since = now if self._stepped_at is None else self._stepped_at
+        return Progress(self._step, max(0, round((now - since) * 1000)))
+
+    def _is_stalled(self, theirs: Progress) -> bool:
+        """No progress for long, while we had some: where the whole swarm waits for something, nobody's trainer is to blame."""
+        return theirs.age_ms > 1000.0 * self.stall_after_s and self._step >= theirs.step + STALLED_BEHIND
+
+    def missed_deadline(self, peer: PeerId) -> None:
+        """It did not send what it owed in time: skip it until a message of its own comes."""
+        member = self.members.get(peer)
+        if member is not None and peer != self.local:
+            member.silent = True
+            self.view.settle(member)
+
+    def stall(self, peer: PeerId, stalled: bool) -> None:
+        """Its trainer makes no progress (or does again), though its node answers: skip it, it is not dead."""
+        member = self.members.get(peer)
+        if member is not None and peer != self.local:
+            member.stalled = stalled
+            self.view.settle(member)
+
+    def speak(self, now: float) -> list[Effect]:
+        """Call it after every event. While there is something to tell, a tick comes every ``gossip_interval_s``; else none."""
+        if self.speaks or not self.rumours.waiting or self.me.gone:
+            return []
+        self.speaks = True
+        at = now + self.settings.gossip_interval_s
+        return [self.timers.set(at, GossipTick(at))]
+
+    # --- periodic work ----------------------------------------------------------------------------------------------------
+
+    def _probe_next(self, now: float) -> list[Effect]:
+        if self.me.gone:
+            return []
+        at = now + self.awareness.scale(self.settings.probe_interval_s)
+        effects: list[Effect] = [self.timers.set(at, ProbeTick(at))]
+        target = self.prober.next_target()
+        if target is not None:
+            effects += self.prober.probe(target, now)
+        self._turns += 1
+        if self._turns % STRAY_EVERY == 0:
+            # The dead go on being probed: that is how the halves of a partition find each other again.
+            dead = [m.peer for m in self.view.others() if m.status == "dead" and m.linked]
+            if dead:
+                effects += self.prober.ping_once(self.rng.choice(dead))
+        return effects
+
+    def _gossip(self, now: float) -> list[Effect]:
+        self.speaks = False
+        effects: list[Effect] = []
+        patience_s = self.settings.gossip_to_dead_s
+
+        def listens(m: Member) -> bool:
+            return m.linked and (not m.gone or (m.status == "dead" and now - m.gone_at < patience_s))
+
+        for member in self.view.sample(self.rng, self.settings.gossip_fanout, listens):
+            if rumours := self._talk(member.peer):
+                effects.append(Send(member.peer, Gossip(rumours)))
+        return effects
+
+    def _exchange_tables(self, now: float) -> list[Effect]:
+        if self.me.gone:
+            return []
+        at = now + table_interval_s(len(self.view), self.settings)
+        return [self.timers.set(at, TableTick(at)), *self._send_table(self._random_linked())]
+
+    def _random_linked(self) -> PeerId | None:
+        strays = [m.peer for m in self.view.others() if m.linked and (m.status == "dead" or not m.met)]
+        known = [m.peer for m in self.view.others() if m.linked and m.met and not m.gone]
+        stray = self.rng.random() * STRAY_EVERY < 1.0
+        choice = (strays or known) if stray else (known or strays)
+        return self.rng.choice(choice) if choice else None
+
+    def _send_table(self, peer: PeerId | None) -> list[Effect]:
+        return [] if peer is None else [Send(peer, PushPull(self._table(), reply=False))]
+
+    def _table(self) -> tuple[Rumour, ...]:
+        known = [m.rumour() for m in self.members.values() if m.met]
+        return tuple(known if len(known) <= TABLE_MAX else self.rng.sample(known, TABLE_MAX))
+
+    def _talk(self, peer: PeerId) -> tuple[Rumour, ...]:
+        """Rumours for a message to ``peer``. Accused, or said to be gone, it hears that first, so that it can refute at once."""
+        member = self.view.members.get(peer)
+        if member is None or not member.linked:
+            return ()  # the message will be lost, so nothing counts as said
+        buddy = (member.rumour(),) if member.status != "alive" else ()
+        if not self.rumours.waiting:
+            return buddy
+        return buddy + self.rumours.pick(len(self.view), self.settings.rumours_per_message - len(buddy), to=peer)

@@ -1,0 +1,178 @@
+"""The table of members as one peer sees it, and what changed in it.
+
+A peer's *incarnation* counts the lives of its process: its launcher raises it, every envelope carries it. Within a life a peer
+must also be able to contradict an accusation. Both are ordered by its *standing*, the number in a ``Rumour``: incarnation
+times ``REFUTATIONS`` plus the refutations in that life. So a restarted peer outranks whatever was said of its former life
+without having to know it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from random import Random
+from typing import Any, Literal, TypeAlias
+
+from gossip.core.messages import PeerId, Progress, Rumour, Status
+
+from .suspicion import Suspicion
+
+SPEAKS_ON_S = 2.0
+"""Who was heard no longer ago, over a link that stands, is there: whoever leaves closes its links."""
+
+REFUTATIONS = 2**24  # in one life; lives and refutations together stay below ROUND_MAX = 2**48
+
+LARGE = 64
+"""Members from which on nobody is looked for among all of them."""
+
+RANK: dict[Status, int] = {"alive": 0, "suspect": 1, "dead": 2, "left": 3}
+"""At equal standing the higher rank prevails, so that all tables end up alike whatever the order of arrival."""
+
+What: TypeAlias = Literal["joined", "skip", "unskip", "suspect", "dead", "alive_again", "left"]
+
+
+def first_standing(incarnation: int) -> int:
+    """The standing with which a life begins."""
+    return incarnation * REFUTATIONS
+
+
+def incarnation_of(standing: int) -> int:
+    return standing // REFUTATIONS
+
+
+@dataclass(slots=True)
+class Member:
+    """One peer. ``skip`` says why it is not to be waited for or relied on now; "" when it is usable."""
+
+    peer: PeerId
+    standing: int
+    control: str = ""
+    bulk: str = ""
+    status: Status = "alive"
+    skip: str = "connecting"
+    met: bool = False  # it, or a member that knows it, has spoken; until then it is an address in a list, and accused of nothing
+    progress: Progress | None = None
+    heard_at: float = float("-inf")  # last message of its own
+    sending_at: float = float("-inf")  # when some of a large payload came last
+    known_since: float = float("-inf")  # when this life of it was learnt of
+    lane: str = ""  # where the connection to it leads: maybe to the address of its former life
+    lane_up: bool = False
+    linked: bool = False  # to this life of it
+    was_linked: bool = False
+    stalled: bool = False  # its trainer makes no progress
+    silent: bool = False  # it missed a deadline, and nothing has come from it since
+    skip_told: bool = False
+    origin: PeerId = -1  # who said the present status first
+    suspicion: Suspicion | None = None
+    gone_at: float = float("-inf")  # when it died or left
+    told_table_at: float = float("-inf")
+
+    @property
+    def incarnation(self) -> int:
+        """Of its process, as in its envelopes."""
+        return incarnation_of(self.standing)
+
+    @property
+    def gone(self) -> bool:
+        return self.status in ("dead", "left")
+
+    @property
+    def spoken(self) -> bool:
+        """Whether this life of it has; what we know is else what others say."""
+        return self.heard_at != float("-inf")
+
+    def speaks_on(self, now: float) -> bool:
+        """Whether it is there, though it is said to have left."""
+        return self.status == "left" and self.linked and now - self.heard_at < SPEAKS_ON_S
+
+    def rumour(self) -> Rumour:
+        return Rumour(self.peer, self.status, self.standing, self.control, self.bulk, max(0, self.origin))
+
+    def why_skipped(self) -> str:
+        if self.gone:
+            return self.status
+        if self.suspicion is not None and not self.suspicion.vouched:
+            return "suspect"
+        if not self.linked:
+            return "disconnected" if self.was_linked else "connecting"
+        return "stalled" if self.stalled else "silent" if self.silent else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Something about a member became different here. ``by`` is who says so: an accuser, or the local peer."""
+
+    peer: PeerId
+    what: What
+    reason: str
+    by: PeerId
+
+    def fields(self, round_id: int) -> dict[str, Any]:
+        """What a report of it says. ``round_id``: where the local peer is."""
+        why = {"reason": self.reason, "by": self.by} if self.what in ("skip", "dead", "suspect", "left") else {}
+        return {"subject": self.peer, "round": round_id, **why}
+
+
+class View:
+    """All members, the local peer among them, and the changes that nobody has been told of yet."""
+
+    def __init__(self, local: Member) -> None:
+        self.local = local.peer
+        self.members: dict[PeerId, Member] = {local.peer: local}
+        self.changes: list[Change] = []
+        self._others: list[Member] = []
+        self._present = 1
+        self.version = 0  # of what ``gone`` says of all members: what follows from it is made anew only when this changes
+
+    def __len__(self) -> int:
+        """Members that were met and are neither dead nor left, the local one included: the n of all formulas."""
+        return self._present
+
+    def add(self, member: Member) -> None:
+        """A new one, that nobody has met yet."""
+        assert member.peer not in self.members, f"{member} is no new member"
+        self.members[member.peer] = member
+        self._others.append(member)
+
+    def place(self, member: Member, status: Status, met: bool) -> None:
+        """The only way to change a member's ``status`` or ``met``: those present are counted here."""
+        self.version += 1
+        self._present -= member.met and not member.gone
+        member.status, member.met = status, met
+        self._present += member.met and not member.gone
+
+    def present(self) -> Iterator[Member]:
+        return (m for m in self.members.values() if m.met and not m.gone)
+
+    def others(self) -> Iterator[Member]:
+        return iter(self._others)
+
+    def sample(self, rng: Random, most: int, fits: Callable[[Member], bool]) -> list[Member]:
+        """At most so many others that fit, at random. In a large swarm a few draws find them, without a look at everybody."""
+        if len(self._others) > LARGE:
+            found: dict[PeerId, Member] = {}
+            for _ in range(4 * most + 16):
+                if len(found) == most:
+                    return list(found.values())
+                member = rng.choice(self._others)
+                if fits(member):
+                    found[member.peer] = member
+        able = [member for member in self._others if fits(member)]
+        return rng.sample(able, min(most, len(able)))
+
+    def note(self, peer: PeerId, what: What, reason: str = "", by: PeerId | None = None) -> None:
+        self.changes.append(Change(peer, what, reason, self.local if by is None else by))
+
+    def settle(self, member: Member, by: PeerId | None = None) -> None:
+        """Brings ``skip`` up to date and notes when a member becomes usable or stops being so.
+
+        A peer that is only being connected to, or that left of its own will, is nothing to make a noise about.
+        """
+        member.skip = member.why_skipped()
+        if not member.skip:
+            if member.skip_told:
+                self.note(member.peer, "unskip", by=by)
+            member.skip_told = False
+        elif not member.skip_told and member.skip not in ("connecting", "left"):
+            member.skip_told = True
+            self.note(member.peer, "skip", member.skip, by)

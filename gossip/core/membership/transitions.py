@@ -1,0 +1,222 @@
+"""What becomes of a member: met, accused, vouched for, buried, alive again. The only code that changes a member's status."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from gossip.core.events import Connect, Effect
+from gossip.core.frozen import record
+from gossip.core.messages import PeerId, Rumour, Status
+from gossip.core.settings import MembershipSettings
+from gossip.core.timers import Timers
+
+from .dissemination import Rumours
+from .prober import Answer, Prober, Silence
+from .suspicion import Suspicion
+from .table import Member, View, incarnation_of
+
+CONNECT_GRACE_S = 2.0  # for the first connections in both directions, handshakes included; nobody is accused for their lack
+
+
+@record
+class SuspicionExpired:
+    peer: PeerId
+    standing: int
+    at: float
+
+
+@record
+class Forget:
+    """A peer that left has had the time to finish what it was saying."""
+
+    peer: PeerId
+    standing: int
+    at: float
+
+
+class Cases:
+    """Status transitions of all members but the local one."""
+
+    def __init__(self, settings: MembershipSettings, timers: Timers[Any], view: View, rumours: Rumours, prober: Prober) -> None:
+        self.settings, self.timers = settings, timers
+        self.view, self.rumours, self.prober = view, rumours, prober
+
+    # --- coming -----------------------------------------------------------------------------------------------------------
+
+    def enlist(self, peer: PeerId, standing: int, now: float) -> Member:
+        """A first entry in the table: an address at most, until the peer is met."""
+        member = Member(peer, standing, known_since=now, origin=peer)
+        self.view.add(member)
+        self.prober.enlist(peer)
+        return member
+
+    def set_address(self, member: Member, control: str, bulk: str) -> list[Effect]:
+        if not control:
+            return []
+        member.control, member.bulk = control, bulk
+        if control != member.lane:
+            member.lane, member.lane_up = control, False
+        # A connection that stands already does not come up again: it may be older than the news of whom it leads to.
+        member.linked = member.lane_up
+        member.was_linked = member.was_linked or member.linked
+        self.view.settle(member)
+        return [Connect(member.peer, control, bulk)]
+
+    def look_at(self, member: Member, control: str, bulk: str) -> list[Effect]:
+        """Calls where it may be found, while nobody answers where it should be. What is known of it stays as it is."""
+        if member.lane_up or not control or control == member.lane:
+            return []
+        member.lane, member.linked = control, False
+        return [Connect(member.peer, control, bulk)]
+
+    def meet(self, member: Member) -> None:
+        """It, or a member that knows it, has spoken."""
+        if not member.met:
+            self.view.place(member, member.status, met=True)
+            self.rumours.add(member.rumour())
+            if not member.gone:
+                self.view.note(member.peer, "joined")
+
+    def revive(self, member: Member, rumour: Rumour, by: PeerId, now: float) -> list[Effect]:
+        """It is alive with a higher standing: it refuted an accusation, or it was started again."""
+        effects = self._close(member) + self.prober.drop(member.peer)
+        again = member.gone
+        new_life = incarnation_of(rumour.incarnation) != member.incarnation  # a lower one: the later was invented
+        member.standing, member.origin = rumour.incarnation, member.peer
+        self.view.place(member, "alive", member.met)
+        if new_life:
+            again = again or member.met
+            effects += self._begin_life(member, rumour, now)
+        elif not member.control:  # within a life an address does not change, whoever says so
+            effects += self.set_address(member, rumour.control, rumour.bulk)
+        self.rumours.add(member.rumour())
+        if again and member.met:
+            self.view.note(member.peer, "alive_again", "restarted" if new_life else "refuted", by)
+        self.view.settle(member, by)
+        return effects
+
+    def _begin_life(self, member: Member, rumour: Rumour, now: float) -> list[Effect]:
+        self.rumours.begins_anew(member.peer)
+        member.known_since, member.heard_at = now, float("-inf")
+        member.linked = member.was_linked = member.stalled = member.silent = False
+        member.progress, member.control, member.bulk = None, "", ""
+        return self.set_address(member, rumour.control, rumour.bulk)
+
+    # --- evidence ---------------------------------------------------------------------------------------------------------
+
+    def on_answer(self, answer: Answer, stalled: bool, now: float) -> list[Effect]:
+        """It lives, whoever says otherwise. An accusation stands until refuted, but is no reason to do without the peer."""
+        member = self.view.members[answer.peer]
+        member.progress = answer.progress
+        member.stalled = stalled
+        effects: list[Effect] = []
+        suspicion = member.suspicion
+        if suspicion is not None and answer.asked_at >= suspicion.since:
+            suspicion.vouched, suspicion.own = True, False
+        elif suspicion is not None and not suspicion.vouched:
+            effects += self.prober.probe(member, now)  # that answer may be older than the accusation
+        self.view.settle(member)
+        return effects
+
+    def on_silence(self, silence: Silence, now: float) -> list[Effect]:
+        member = self.view.members[silence.peer]
+        if member.gone or not member.met:
+            return []
+        both_ways = member.was_linked and member.heard_at >= member.known_since
+        if not both_ways and now - member.known_since < CONNECT_GRACE_S:
+            return []  # its answer may have had no way to us yet
+        # A link that closed and did not come back says more than a lost answer.
+        return self.accuse(member, self.view.local, now, own=True, hurried=member.was_linked and not member.linked)
+
+    def accuse(self, member: Member, accuser: PeerId, now: float, own: bool = False, hurried: bool = False) -> list[Effect]:
+        """Opens a case, or adds to it.
+
+        Args:
+            own: the local peer itself had no answer.
+            hurried: there is reason to grant the shortest time only.
+        """
+        if member.gone or accuser == member.peer:
+            return []
+        suspicion = member.suspicion
+        if suspicion is None:
+            suspicion = member.suspicion = Suspicion(now, {accuser: None})
+            member.origin = accuser
+            self.view.place(member, "suspect", member.met)
+            self.rumours.add(member.rumour())
+            self.view.note(member.peer, "suspect", "no link" if hurried and own else "no answer", accuser)
+            news = True
+        else:
+            news = accuser not in suspicion.accusers and len(suspicion.accusers) < self.settings.suspicion_mult
+            if news:
+                suspicion.accusers[accuser] = None
+                self.rumours.add(replace(member.rumour(), origin=accuser))
+        if own:
+            if suspicion.vouched:  # it has answered since, so it has all the time again
+                suspicion.since, suspicion.vouched, news = now, False, True
+            suspicion.own = True
+        if hurried and not suspicion.hurried:
+            suspicion.hurried = news = True
+        self.view.settle(member, by=accuser)
+        if suspicion.expired and suspicion.proven:
+            return self.bury(member, self.view.local, now, "no answer")
+        effects = self.arm(member, suspicion, now) if news else []
+        if news and not own:
+            effects += self.prober.probe(member, now)  # a second opinion, which also tells the accused
+        return effects
+
+    def arm(self, member: Member, suspicion: Suspicion, now: float) -> list[Effect]:
+        at = max(now, suspicion.deadline(len(self.view), self.settings))
+        timer = self.timers.set(at, SuspicionExpired(member.peer, member.standing, at))
+        effects: list[Effect] = [*self.timers.cancel(suspicion.token), timer]
+        suspicion.token = timer.token
+        return effects
+
+    def on_expiry(self, expired: SuspicionExpired, now: float) -> list[Effect]:
+        member = self.view.members[expired.peer]
+        suspicion = member.suspicion
+        if suspicion is None or member.standing != expired.standing or suspicion.vouched:
+            return []
+        if suspicion.proven:
+            return self.bury(member, self.view.local, now, "no answer")
+        # A single peer accuses it, and we have not asked ourselves: the next good evidence decides.
+        suspicion.expired = True
+        return self.prober.probe(member, now)
+
+    def postpone(self, now: float) -> list[Effect]:
+        """All accused have all their time again: we stood still, and did not hear their refutations."""
+        effects: list[Effect] = []
+        for member in self.view.others():
+            if member.suspicion is not None:
+                member.suspicion.since, member.suspicion.expired = now, False
+                effects += self.arm(member, member.suspicion, now)
+        return effects
+
+    # --- going ------------------------------------------------------------------------------------------------------------
+
+    def bury(self, member: Member, by: PeerId, now: float, reason: str, status: Status = "dead") -> list[Effect]:
+        """``dead`` or ``left``. One that was gone before we met it is entered in silence."""
+        effects = self._close(member) + self.prober.drop(member.peer)
+        met, again = member.met, member.gone and status == "dead"
+        member.origin, member.gone_at = by, now
+        self.view.place(member, status, met=True)
+        self.rumours.add(member.rumour())
+        member.skip_told = member.skip_told or not met
+        self.view.settle(member, by)
+        if met and not again:
+            self.view.note(member.peer, "left" if status == "left" else "dead", reason, by)
+        if status == "left":
+            at = now + self.settings.gossip_to_dead_s
+            effects.append(self.timers.set(at, Forget(member.peer, member.standing, at)))
+        return effects
+
+    def rebury(self, member: Member, rumour: Rumour, now: float) -> list[Effect]:
+        """It had refuted its death, or even lived again, and is gone once more; we missed all of it."""
+        new_life = incarnation_of(rumour.incarnation) > member.incarnation
+        member.standing = rumour.incarnation
+        effects = self._begin_life(member, rumour, now) if new_life else []
+        return effects + self.bury(member, rumour.origin, now, "told so", rumour.status)
+
+    def _close(self, member: Member) -> list[Effect]:
+        suspicion, member.suspicion = member.suspicion, None
+        return [] if suspicion is None else [*self.timers.cancel(suspicion.token)]

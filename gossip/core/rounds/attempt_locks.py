@@ -1,0 +1,60 @@
+"""What a peer has promised and taken in rounds that it left: it may come back to one by way of another branch, still bound."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gossip.core.events import Payload
+from gossip.core.messages import Commit
+
+from .shard import ShardRound
+
+ROUNDS_KEPT = 16
+
+Held = dict[int, tuple[Commit, Payload | None, bool]]  # by shard; whether it was made here
+
+
+class Promises:
+    """The attempt of each shard, by round and the parent that its commits have. Having been there excludes earlier attempts.
+
+    Of the last round that was left with some shards committed, those commits are kept, too: whoever forgot what it has taken, or
+    made, would let another result of the same attempt come to be.
+    """
+
+    def __init__(self) -> None:
+        self._attempts: dict[tuple[int, bytes], tuple[int, ...]] = {}
+        self._held: tuple[tuple[int, bytes], Held] | None = None
+
+    def keep(self, round_id: int, parent: bytes, shards: Sequence[ShardRound]) -> None:
+        if shards:
+            self._attempts[round_id, parent] = tuple(shard.attempt for shard in shards)
+        if held := {s.index: (s.commit, s.payload, s.made_here) for s in shards if s.commit is not None}:
+            self._held = ((round_id, parent), held)
+        self._forget_old()
+
+    def keep_finished(self, round_id: int, parent: bytes, shards: Sequence[ShardRound]) -> None:
+        """Of a round that was committed here. What was made here is not made again under the same attempt."""
+        self._attempts[round_id, parent] = tuple([shard.attempt + shard.made_here for shard in shards])
+        self._forget_old()
+
+    def _forget_old(self) -> None:
+        while len(self._attempts) > ROUNDS_KEPT:
+            del self._attempts[next(iter(self._attempts))]
+
+    def first(self, round_id: int, parent: bytes, shard: int) -> int:
+        """The earliest attempt that a peer may begin with."""
+        attempts = self._attempts.get((round_id, parent), ())
+        return attempts[shard] if shard < len(attempts) else 0
+
+    def recall(self, round_id: int, parent: bytes, shards: Sequence[ShardRound]) -> None:
+        """Gives ``shards``, of a round that begins, the commits that were held when this very round was left."""
+        if self._held is None:
+            return
+        place, held = self._held
+        if place[0] < round_id - ROUNDS_KEPT:
+            self._held = None  # nobody comes back there, and the payloads take memory
+        if place != (round_id, parent):
+            return
+        for shard in shards:
+            if shard.index in held:
+                shard.hold(*held[shard.index])

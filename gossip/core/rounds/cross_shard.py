@@ -1,0 +1,305 @@
+"""Rounds whose shards decide together: how updates count depends on all their columns, and each server has a part of those.
+
+    each shard's server     measures the updates that it has, and gives that to the server of the first shard
+    the first one's server  decides how those updates count that all have measured, and commits its shard with the decision
+    the others              combine their updates by the decision in that commit, and commit
+
+So there is one decision a round for the same reason that there is one commit of the first shard. A server that did not measure
+just what the decision was made on commits nothing, and then the round changes nothing: nobody could say what its updates
+would have counted. Whoever keeps back what it has measured is named by the server of the first shard, and handed on.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter
+from collections.abc import Callable, Sequence
+from math import isfinite, isqrt
+from typing import Any, TypeAlias
+
+from gossip.core.digests import digest_of
+from gossip.core.events import Effect, Part, Send
+from gossip.core.frozen import record
+from gossip.core.messages import STATISTICS_BYTES_MAX, Overdue, Partial, PeerId
+from gossip.core.settings import CoreSettings
+from gossip.core.timers import Timers
+
+from .server import LOOK_EVERY_S, Server
+from .shard import ShardRound, Together
+from .timeouts import Deadline
+
+POINTS_MAX = 4  # beside the updates, of any rule
+AHEAD = 2  # numbers before the triangle of products
+ASKED_MAX = 2  # times that one attempt of the first shard is given the same part again
+OVERDUE = 0.85
+"""Of the round timeout: after the latest moment at which a server closes, and before the participants give up on the first."""
+
+Advance: TypeAlias = Callable[[ShardRound, str, float], list[Effect]]
+
+
+def points_of(statistics: bytes, updates: int) -> int | None:
+    """Points that were measured beside so many updates. None: these are not finite float64 of that many, and of a few points."""
+    count, rest = divmod(len(statistics), 8)
+    if rest or len(statistics) > STATISTICS_BYTES_MAX or count < AHEAD or updates < 1:
+        return None
+    triangle = count - AHEAD
+    width = (isqrt(8 * triangle + 1) - 1) // 2
+    if width * (width + 1) // 2 != triangle or not 0 <= width - updates <= POINTS_MAX:
+        return None
+    return width - updates if all(map(isfinite, struct.unpack(f"<{count}d", statistics))) else None
+
+
+@record
+class _Given:
+    """What the server of a shard has measured in an attempt of it."""
+
+    attempt: int
+    part: Part
+
+
+class Joint:
+    """What the servers of a round do together. ``advance`` hands a shard on to its next server."""
+
+    def __init__(self, local: PeerId, settings: CoreSettings, server: Server, timers: Timers[Any], advance: Advance) -> None:
+        self.local, self.settings, self.server, self.timers, self.advance = local, settings, server, timers, advance
+        self.shards: Sequence[ShardRound] = ()
+        self.active = False
+        self._parts: dict[int, _Given] = {}
+        self._given: dict[int, tuple[int, int]] = {}  # attempt that was given, of each shard, to which of the first
+        self._asked: Counter[tuple[int, int]] = Counter()  # shard, and the attempt of the first that has asked for it
+        self._renewed = -1  # attempt of the first shard that has got more time since others kept something back
+
+    @property
+    def deadline(self) -> Deadline:
+        return self.server.deadline
+
+    def begin(self, shards: Sequence[ShardRound]) -> None:
+        """A round begins, or the local peer is back in it: some shards may be committed already."""
+        self.shards, self.active = shards, self.server.joint
+        self._parts, self._given, self._renewed = {}, {}, -1
+        self._asked.clear()
+        self._want()
+
+    def is_timed(self, shard: ShardRound) -> bool:
+        """Whether its server is given up when its time is over. Until there is a decision nobody but the first can be."""
+        return not self.active or shard.index == 0 or self.shards[0].commit is not None
+
+    def is_combining(self, shard: ShardRound) -> bool:
+        """Whether it is about to be committed here by the decision that is out: that answers what asks for a later attempt."""
+        together = shard.together
+        return together is not None and together.step == "combine" and shard.serving == shard.attempt
+
+    # --- as the server of a shard -----------------------------------------------------------------------------------------
+
+    def on_measured(self, shard: ShardRound, now: float) -> list[Effect]:
+        """The rule has measured what a shard has collected here."""
+        effects: list[Effect] = []
+        if shard.index == 0:
+            timer = self.server.timer("lack", shard, now + min(self.deadline.grace_s(), self._timeout_s(0.1)))
+            shard.lack = timer.token
+            effects.append(timer)
+        return effects + self.give() + self.go_on(now)
+
+    def give(self) -> list[Effect]:
+        """Gives whoever decides what was measured here, once; to the next one when that has been handed on."""
+        effects: list[Effect] = []
+        for shard in self.shards[1:] if self.active and self.shards[0].commit is None else ():
+            together, first = self._measured(shard), self.shards[0].attempt
+            if together is None or self._given.get(shard.index) == (shard.attempt, first):
+                continue
+            self._given[shard.index] = (shard.attempt, first)
+            decides = self.shards[0].server(first)
+            if decides == self.local:
+                self._parts[shard.index] = _Given(shard.attempt, _part(shard, together))
+            else:
+                effects.append(Send(decides, self._partial(shard, together)))
+        return effects
+
+    def go_on(self, now: float) -> list[Effect]:
+        """The next step of what is served here, where all that it takes is there."""
+        effects: list[Effect] = []
+        for shard in self.shards if self.active else ():
+            together = self._measured(shard)
+            if together is not None:
+                effects += self._follow(shard, together, now) if shard.index else self._decide(shard, together)
+        return effects
+
+    def _measured(self, shard: ShardRound) -> Together | None:
+        """Of a shard that is served here and waits for the others."""
+        together = shard.together
+        waits = together is not None and together.step == "measured" and shard.commit is None and shard.serving == shard.attempt
+        return together if waits else None
+
+    def _decide(self, shard: ShardRound, together: Together) -> list[Effect]:
+        if any(each.commit is not None for each in self.shards):
+            return self._nothing(shard, together, "another shard was committed by a decision that is lost")
+        parts = [_part(shard, together)]
+        for each in self.shards[1:]:
+            given = self._part_of(each)
+            if given is None:
+                return []
+            parts.append(given)
+        common = set.intersection(*[set(part.peers) for part in parts])
+        if not common:
+            return self._nothing(shard, together, together.why or "no update has come to the servers of all shards")
+        together.step, together.rows = "decide", tuple([row for row in shard.rows if row.peer in common])
+        together.measured = tuple([digest_of(part.statistics) for part in parts])
+        peers = tuple([row.peer for row in together.rows])
+        return self.server.ask_rule(shard, shard.rows, step="decide", parts=tuple(parts), peers=peers)
+
+    def _follow(self, shard: ShardRound, together: Together, now: float) -> list[Effect]:
+        decided = self.shards[0].commit
+        if decided is None:
+            return []
+        if not decided.digest:
+            return self._nothing(shard, together, decided.reason)
+        counted, index = {c.peer: weight for c, weight in zip(decided.contributors, decided.decision, strict=False)}, shard.index
+        meant = index < len(decided.measured) and decided.measured[index] == digest_of(together.statistics)
+        here = {row.peer for row in shard.rows}
+        if not meant and shard.attempt == 0:
+            # It was made on what a later server has measured, who will commit: two results must not come to be.
+            return self.advance(shard, "the decision was made on what another has measured", now)
+        if not meant or len(counted) < len(decided.contributors) or not counted.keys() <= here:
+            return self._nothing(shard, together, f"what the decision was made on is lost with a server of shard {index}")
+        together.step, together.verdict = "combine", decided.contributors
+        together.rows = tuple([row for row in shard.rows if row.peer in counted])
+        weights = [counted.get(row.peer, 0.0) for row in shard.rows] + list(decided.decision[len(counted) :])
+        return self.server.ask_rule(shard, shard.rows, step="combine", decision=tuple(weights))
+
+    def _nothing(self, shard: ShardRound, together: Together, why: str) -> list[Effect]:
+        together.step, together.why = "nothing", why
+        return self.server.ask_rule(shard, ())
+
+    # --- as the server of the first ---------------------------------------------------------------------------------------
+
+    def lacks(self, shard: ShardRound, now: float) -> list[Effect]:
+        """What others have measured should be here. First they are asked; when time is up they are handed on."""
+        shard.lack = None
+        lacking = [each for each in self.shards[1:] if each.commit is None and self._part_of(each) is None]
+        if self._measured(shard) is None or not lacking:
+            return []
+        over_at = shard.first_at + self._timeout_s(OVERDUE)
+        if now >= over_at and self.server.is_moving(shard, now):
+            timer = self.server.timer("lack", shard, now + LOOK_EVERY_S)
+            shard.lack = timer.token
+            return [timer]
+        time_is_up = now >= over_at
+        effects = self._more_time(now) if time_is_up else []
+        for each in lacking:
+            holder, overdue = each.server(each.attempt), self._overdue(each, time_is_up)
+            effects += [Send(peer, overdue) for peer in self.server.expected() if peer != self.local]
+            if time_is_up and holder != self.local:
+                effects += self.advance(each, f"{holder} does not say what it has measured", now)
+        if not time_is_up:
+            timer = self.server.timer("lack", shard, over_at)
+            shard.lack = timer.token
+            effects.append(timer)
+        return effects
+
+    def _part_of(self, shard: ShardRound) -> Part | None:
+        """What was measured of a shard, of the attempt that we are at or a later one, and just what we have measured of ours."""
+        given, first = self._parts.get(shard.index), self.shards[0]
+        if given is None or given.attempt < shard.attempt or first.together is None:
+            return None
+        own = points_of(first.together.statistics, len(first.rows))
+        fits = own is None or not given.part.peers or points_of(given.part.statistics, len(given.part.peers)) == own
+        return given.part if fits else None
+
+    # --- what others say --------------------------------------------------------------------------------------------------
+
+    def on_message(self, sender: PeerId, message: Partial | Overdue, now: float) -> list[Effect]:
+        """Of this round and branch, about a shard that there is."""
+        if not self.active:
+            return []
+        return self._on_partial(sender, message, now) if isinstance(message, Partial) else self._on_overdue(sender, message, now)
+
+    def _on_partial(self, sender: PeerId, partial: Partial, now: float) -> list[Effect]:
+        """Kept whoever decides just now: that may be us in a moment. What is no measure counts as nothing said."""
+        shard, peers = self.shards[partial.shard], partial.contributors
+        known = self._parts.get(shard.index)
+        if shard.index == 0 or partial.attempt < shard.attempt or shard.server(partial.attempt) != sender:
+            return []
+        if known is not None and (known.attempt > partial.attempt or self._part_of(shard) is known.part):
+            return []  # it does not take back what it has said
+        ascending = list(peers) == sorted(set(peers)) and set(peers) <= set(self.server.roster) - self.server.locked
+        measure = points_of(partial.statistics, len(peers)) is not None if peers else not partial.statistics
+        if not ascending or not measure:
+            return []
+        self._parts[shard.index] = _Given(partial.attempt, Part(peers, partial.statistics))
+        return self.go_on(now)
+
+    def _on_overdue(self, sender: PeerId, overdue: Overdue, now: float) -> list[Effect]:
+        """Gives again what is meant, or asks again for what it takes; or hands on whoever keeps it back, once for each attempt of
+        the first shard."""
+        first, shard = self.shards[0], self.shards[overdue.shard]
+        decides = overdue.decides
+        if shard is first or first.commit is not None or shard.commit is not None:
+            return []
+        if decides < first.attempt or first.server(decides) != sender:
+            return []
+        if shard.server(shard.attempt) == self.local and shard.serving == shard.attempt >= overdue.attempt:
+            together, key = self._measured(shard), (shard.index, decides)
+            if self._asked[key] >= ASKED_MAX or shard.query is not None:
+                return []
+            self._asked[key] += 1
+            return [Send(sender, self._partial(shard, together))] if together else self.server.ask(shard, shard.attempt)
+        if not overdue.time_is_up or shard.blamed >= decides:
+            return []
+        if not shard.attempt <= overdue.attempt < shard.attempt + len(shard.order):
+            return []
+        shard.blamed, shard.attempt = decides, overdue.attempt
+        holder = shard.server(overdue.attempt)
+        effects = self._more_time(now) if decides == first.attempt else []
+        return effects + self.advance(shard, f"{sender} says that {holder} does not tell what it has measured", now)
+
+    def _more_time(self, now: float) -> list[Effect]:
+        """For the server of the first shard, once an attempt: it is not to blame for what others keep back."""
+        first = self.shards[0]
+        if self._renewed >= first.attempt or first.give_up is None:
+            return []
+        self._renewed = first.attempt
+        return self.server.give_time(first, now)
+
+    # --- a shard is committed ---------------------------------------------------------------------------------------------
+
+    def on_held(self, shard: ShardRound, offered: bool, now: float) -> list[Effect]:
+        """Some of the round's shards are committed. With the first the others know how to go on, and have their time for that.
+
+        ``offered``: the own updates are with the servers.
+        """
+        if not self.active:
+            return []
+        self._want()
+        effects: list[Effect] = []
+        for each in self.shards[1:] if shard.index == 0 and offered else ():
+            if each.commit is None:
+                effects += self.server.give_time(each, now)
+        first = self.shards[0]
+        if first.commit is None and first.together is not None and first.together.step == "decide":
+            first.together.step = "measured"  # somebody has decided already, or lies: then there is none
+        return effects + self.go_on(now)
+
+    def _want(self) -> None:
+        """Whose updates a server is to wait for: the others can only go on with those that the decision is about."""
+        if not self.active or all(shard.commit is None for shard in self.shards):
+            return
+        first = self.shards[0].commit  # without it: somebody may yet have it
+        self.server.wanted = frozenset(self.server.roster if first is None else [c.peer for c in first.contributors])
+
+    # --- messages ---------------------------------------------------------------------------------------------------------
+
+    def _partial(self, shard: ShardRound, together: Together) -> Partial:
+        part = _part(shard, together)
+        where = (self.settings.lineage, self.server.round_id, shard.index, shard.attempt, self.server.parent)
+        return Partial(*where, part.peers, part.statistics)
+
+    def _overdue(self, shard: ShardRound, time_is_up: bool) -> Overdue:
+        where = (self.settings.lineage, self.server.round_id, shard.index, shard.attempt, self.server.parent)
+        return Overdue(*where, self.shards[0].attempt, time_is_up)
+
+    def _timeout_s(self, share: float) -> float:
+        return share * self.deadline.round_timeout_s()
+
+
+def _part(shard: ShardRound, together: Together) -> Part:
+    return Part(tuple([row.peer for row in shard.rows]) if together.statistics else (), together.statistics)

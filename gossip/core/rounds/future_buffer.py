@@ -1,0 +1,65 @@
+"""Peers that are in another round than we are: which, and what they have sent us already."""
+
+from __future__ import annotations
+
+from gossip.core.events import Received
+from gossip.core.messages import PeerId, Query
+
+STASH_ROUNDS = 8
+"""How far ahead of us others may be and still be listened to."""
+
+
+class Elsewhere:
+    """What later rounds have sent us already, and how far each peer is known to be."""
+
+    def __init__(self) -> None:
+        self._stash: dict[int, dict[tuple[PeerId, type, int], Received]] = {}
+        self.seen: dict[PeerId, int] = {}
+        """The latest round that each peer was heard in."""
+        self._unheard: set[PeerId] = set()
+        self.never_came: set[PeerId] = set()
+        """Without whom the run has begun, and who have said nothing of its rounds since."""
+        self._answered: tuple[int, dict[tuple[PeerId, int], int]] = (-1, {})  # round, then the latest attempt of each that asked
+
+    def heard(self, peer: PeerId, round_id: int, contributes: bool = False) -> None:
+        self.seen[peer] = max(self.seen.get(peer, 0), round_id)
+        self.never_came.discard(peer)
+        if round_id > 0 or contributes:
+            self._unheard.discard(peer)
+
+    def lost_sight(self, peer: PeerId) -> None:
+        """The link to it broke. Behind the next one may be another life, whose node is there long before its trainer's state."""
+        self._unheard.add(peer)
+
+    def why_not(self, peer: PeerId) -> str:
+        """Why nobody need wait for a peer that is within reach, nor be served by it; "" when all may. Who has not told of any
+        round since its link broke last may be another life."""
+        if peer in self.never_came:
+            return "it has not come"
+        return "it is silent since its link broke" if peer in self._unheard else ""
+
+    def stash(self, now_round: int, round_id: int, event: Received, shard: int) -> None:
+        """Keeps a message for later. One of each kind a peer, shard and round: nobody can fill our memory with them."""
+        if now_round <= round_id <= now_round + STASH_ROUNDS:
+            self._stash.setdefault(round_id, {})[event.sender, type(event.message), shard] = event
+
+    def begins_anew(self, peer: PeerId, incarnation: int) -> None:
+        """Nothing that a former life of it said of the rounds to come is kept."""
+        for kept in self._stash.values():
+            for key in [key for key, event in kept.items() if key[0] == peer and event.incarnation < incarnation]:
+                del kept[key]
+
+    def is_first(self, sender: PeerId, query: Query) -> bool:
+        """Whether it has not asked for this yet: what was kept for later is heard twice, and answered once."""
+        if self._answered[0] != query.round_id:
+            self._answered = (query.round_id, {})
+        key = sender, query.shard
+        before, self._answered[1][key] = self._answered[1].get(key, -1), query.attempt
+        return query.attempt > before
+
+    def take(self, round_id: int) -> list[Received]:
+        """What was kept for ``round_id``, which begins now. Forgets whatever is older."""
+        due = list(self._stash.pop(round_id, {}).values())
+        for old in [known for known in self._stash if known < round_id]:
+            del self._stash[old]
+        return due

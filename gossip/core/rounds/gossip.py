@@ -1,0 +1,465 @@
+"""Gossip rounds: no server, no commit, no barrier.
+
+Each round every peer pushes its gradient, and every few rounds its parameters, to those that the topology's plan names. It waits
+for those it must expect something from, for its adaptive grace at most, aggregates what came together with its own, and goes on.
+Every peer knows every plan, so what is outside the schedule is not accepted.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from random import Random
+from typing import Any, Literal, Protocol, TypeAlias
+
+from gossip.core.events import (
+    Aggregate,
+    Aggregated,
+    Applied,
+    Apply,
+    Arriving,
+    Contributed,
+    Effect,
+    Go,
+    Payload,
+    Received,
+    Report,
+    Row,
+    Send,
+    Token,
+)
+from gossip.core.frozen import record
+from gossip.core.ledger.chain import genesis
+from gossip.core.ledger.data_share import share_of
+from gossip.core.ledger.trust import TrustTable
+from gossip.core.messages import Commit, Contribution, Hello, PeerId, Push, Rejection, Update
+from gossip.core.settings import CoreSettings
+from gossip.core.timers import Timers
+from gossip.core.view import View
+from gossip.errors import ConfigError
+from gossip.topologies.base import Plan, Roster
+
+from .future_buffer import Elsewhere
+from .mixing import Mixing
+from .pushes import Kind, Pushed, Pushes
+from .timeouts import Deadline
+
+BEHIND_ROUNDS = 8
+"""A peer that others have left this many rounds behind passes over the rounds between."""
+PLANS_KEPT = 64
+TIMES_KEPT = 32  # of our own contributions
+
+Phase: TypeAlias = Literal["off", "computing", "collecting", "aggregating", "applying"]
+
+
+class GossipTopology(Protocol):
+    def __call__(self, roster: Roster, round_id: int, seed: int) -> Plan: ...
+
+
+@record
+class GossipTimer:
+    """The sources of this round have had their grace."""
+
+    round_id: int
+
+
+class GossipRounds:
+    """The rounds of one peer.
+
+    Its own verdicts feed a trust table of its own: there is no agreed one where nothing is committed.
+
+    ``sizes`` must be set before the first round, to one shard: the rules see whole vectors. ``rng`` decides nothing but the order
+    of our own sends: were it the same everywhere, all uplinks would serve the same peer first.
+    """
+
+    def __init__(
+        self, local: PeerId, settings: CoreSettings, topology: GossipTopology, view: View, timers: Timers[Any], rng: Random
+    ) -> None:
+        self.local, self.settings, self.topology, self.view, self.timers = local, settings, topology, view, timers
+        rounds = settings.rounds
+        self.trust = TrustTable(settings.trust, settings.f)
+        self.deadline = Deadline(rounds.grace_mads, rounds.grace_floor_s, rounds.round_timeout_s)
+        self.mixing = Mixing(local, settings.gossip, settings.f)
+        self.pushes = Pushes(settings.gossip.staleness_max)
+        self.elsewhere = Elsewhere()
+        self.sizes: tuple[int, ...] = ()
+        self.finished: set[PeerId] = set()  # done with training: neither expected nor pushed to
+        self.phase: Phase = "off"
+        self.round_id = 0
+        self._rng = rng
+        self._first = tuple(sorted(settings.peers))
+        self._everybody = self._here = self._first  # with those who have come later; who of them is not gone
+        self._version = -1  # of the view that these two follow from
+        self._plans: OrderedDict[tuple[int, tuple[PeerId, ...]], Plan] = OrderedDict()
+        self._data: tuple[int, int, int] | None = None  # samples_total, batch, ahead
+        self._contributed_at: OrderedDict[int, float] = OrderedDict()
+        self._next_ticket = 1
+        self._previous: Payload | None = None  # the last aggregate applied here
+        # Of this round:
+        self._sources: tuple[PeerId, ...] = ()
+        self._own: Contributed | None = None
+        self._grace: Token | None = None
+        self._tickets: dict[int, bool] = {}  # -> whether it mixes
+        self._rows: tuple[Row, ...] = ()
+        self._others_mixed = 0
+        self._aggregate: Payload | None = None
+        self._mix: Payload | None = None
+        self._verdicts: list[Contribution] = []
+        self._faulty: dict[PeerId, Rejection] = {}  # since the last verdicts
+
+    # --- where we are -----------------------------------------------------------------------------------------------------
+
+    @property
+    def mode(self) -> Literal["off", "active"]:
+        return "off" if self.phase == "off" else "active"
+
+    @property
+    def mixes(self) -> bool:
+        """Whether parameters are exchanged in this round."""
+        return self.mixing.is_due(self.round_id)
+
+    @property
+    def roster(self) -> Roster:
+        """Whom this peer plans with: the configured peers that are not known dead and have not left."""
+        return Roster(self._members(), self.settings.lineage)
+
+    def quorum(self) -> int:
+        """Nobody has to agree to anything: one peer can go on alone."""
+        return 1
+
+    def start(self, now: float) -> list[Effect]:
+        """Round ``round_id`` begins here: the trainer holds the state before it."""
+        return self.begin(self.round_id, now)
+
+    def begin(self, round_id: int, now: float) -> list[Effect]:
+        """Starts a round, whichever came before. The trainer is idle."""
+        assert len(self.sizes) == 1, "a gossip round exchanges whole vectors: one shard"
+        self.round_id, self.phase = round_id, "computing"
+        self._own = self._aggregate = self._mix = None
+        self._rows, self._others_mixed, self._verdicts = (), 0, []
+        self._sources = self._plan(round_id, self._members()).sources(self.local)
+        self.pushes.drop_older(round_id)
+        return [self._go()]
+
+    def stop(self, now: float) -> list[Effect]:
+        """Takes part no more until ``start``."""
+        effects: list[Effect] = list(self.timers.cancel(self._grace))
+        self.phase, self._own, self._grace = "off", None, None
+        self._tickets.clear()
+        return effects
+
+    def resume(self, now: float) -> list[Effect]:
+        """Goes on behind the round that was applied when ``stop`` was called: no other state was taken over."""
+        return self.begin(self.round_id + 1, now)
+
+    def jump(self, round_id: int, now: float) -> list[Effect]:
+        """Goes on elsewhere: the trainer was given a state from which ``round_id`` comes next."""
+        return [*self.stop(now), *self.begin(round_id, now)]
+
+    def snapshot(self, round_id: int) -> tuple[bytes, tuple[Any, ...]] | None:
+        """Nothing: there is no chain of commits, the data follow from the round, and whom we trust is our own experience."""
+        return genesis(self.settings.run, self.settings.lineage), ()
+
+    def check(self, chain: bytes, snapshot: tuple[Any, ...]) -> None:
+        """Raises ValueError unless they are of gossip rounds of this run."""
+        if chain != genesis(self.settings.run, self.settings.lineage) or snapshot:
+            raise ValueError("the state is not of gossip rounds of this run")
+
+    def adopt(self, round_id: int, chain: bytes, snapshot: tuple[Any, ...]) -> None:
+        self.check(chain, snapshot)
+        self.round_id, self._previous = round_id, None
+
+    def configure_data(self, samples_total: int, batch: int, ahead: int = 0) -> list[Effect]:
+        """The trainer reads its data through us. ``Go`` comes again, with samples, when it waits for that."""
+        if samples_total < 1 or batch < 1:
+            raise ConfigError(f"data: {samples_total} samples in batches of {batch} cannot be shared out")
+        if self.settings.batch_policy == "fixed_global":
+            raise ConfigError("data: fixed_global batches need rounds with a commit", "take the topology rolling, or fixed_local")
+        self._data = (samples_total, batch, ahead)
+        return [self._go()] if self.phase == "computing" else []
+
+    def payload_bytes(self, message: Update | Commit | Push) -> int:
+        """What the payload of ``message`` must measure; -1 when none may come."""
+        if not isinstance(message, Push) or len(self.sizes) != 1:
+            return -1
+        return 4 * self.sizes[0] if message.samples or message.what == "parameters" else 0
+
+    # --- the trainer --------------------------------------------------------------------------------------------------------
+
+    def on_contributed(self, event: Contributed, now: float) -> list[Effect]:
+        if self.phase != "computing" or event.round_id != self.round_id:
+            return []
+        self._own, self.phase = event, "collecting"
+        self._contributed_at[self.round_id] = now
+        while len(self._contributed_at) > TIMES_KEPT:
+            self._contributed_at.popitem(last=False)
+        if self.mixes:
+            self.mixing.learn(self.local, self.round_id, event.sketch)
+        return [*self._push(event), *self._maybe_close(now)]
+
+    def on_aggregated(self, event: Aggregated, now: float) -> list[Effect]:
+        mix = self._tickets.pop(event.ticket, None)
+        if mix is None or self.phase != "aggregating":
+            return []  # asked for in a round that was broken off
+        effects: list[Effect] = []
+        if mix:
+            self._mix = event.payload
+            if event.payload is None:
+                effects.append(Report("unmixed", {"round": self.round_id, "reason": event.reason}))
+        else:
+            self._aggregate = event.payload if event.payload is not None else self._own_update()
+            if event.payload is None:
+                effects.append(Report("lost_round", {"round": self.round_id, "reason": event.reason}))
+                self._rows = tuple(row for row in self._rows if row.peer == self.local)
+            else:
+                self._verdicts = self._verdicts_of(event)
+        return effects if self._tickets else [*effects, *self._apply()]
+
+    def on_applied(self, event: Applied, now: float) -> list[Effect]:
+        if self.phase != "applying" or event.round_id != self.round_id:
+            return []
+        following = self.round_id + 1
+        newest = self._newest()
+        if newest <= following + BEHIND_ROUNDS:
+            return self.begin(following, now)
+        # The others are far ahead. Where they are, or at their last exchange of parameters when that is still of use: who has
+        # passed over rounds needs it most.
+        target = newest - 1
+        mixing = [at for at in range(target - self.settings.gossip.staleness_max + 1, target + 1) if self.mixing.is_due(at)]
+        target = mixing[-1] if mixing else target
+        return [Report("behind", {"round": following, "ahead": newest - following}), *self.begin(target, now)]
+
+    # --- messages and time ------------------------------------------------------------------------------------------------
+
+    def on_message(self, event: Received, now: float) -> list[Effect]:
+        sender, push, payload = event.sender, event.message, event.payload
+        assert isinstance(push, Push)
+        known = push.lineage == self.settings.lineage and self.settings.may_be(sender) and sender != self.local
+        if not known or not self._scheduled(sender, push.round_id) or not self.pushes.meet(sender, event.incarnation):
+            return []
+        self._time(push, now)
+        if push.round_id < self.round_id - self.settings.gossip.staleness_max:
+            self.pushes.note(push.what, sender, push.round_id)
+            return []
+        if payload is not None and not payload.finite:
+            self._faulty[sender] = Rejection(sender, "non_finite")
+            payload = None  # it has answered: nobody waits for it, and nothing is used
+        if push.what == "parameters" and payload is not None:
+            self.mixing.learn(sender, push.round_id, push.sketch)
+        self.elsewhere.heard(sender, push.round_id)
+        self.pushes.add(push.what, sender, Pushed(push.round_id, push.samples, payload))
+        return self._maybe_close(now)
+
+    def on_hello(self, sender: PeerId, hello: Hello, now: float) -> list[Effect]:
+        """A peer says how far it is, and whether it goes on."""
+        self.elsewhere.heard(sender, hello.round_id)
+        if hello.stage == "ready":
+            self.finished.discard(sender)
+            return []
+        self.finished.add(sender)
+        return self._maybe_close(now)  # its push is not waited for any more
+
+    def on_stood_still(self, still_s: float, now: float) -> list[Effect]:
+        """This peer was stopped for a while. Nobody relied on it: nothing to do."""
+        return []
+
+    def on_arriving(self, event: Arriving, now: float) -> list[Effect]:
+        """A push is on its way. Stale ones are taken too, so that nobody waits for one beyond its grace."""
+        return []
+
+    def on_progress(self, peer: PeerId, step: int, now: float) -> list[Effect]:
+        """An ack tells how far a peer's trainer is. Its pushes say so, too, and those are what matters here."""
+        return []
+
+    def on_view_change(self, now: float) -> list[Effect]:
+        """Somebody is skipped, gone or back: stop waiting for those skipped."""
+        self.mixing.forget(self.view.is_gone)
+        return self._maybe_close(now)
+
+    def on_timer(self, timer: GossipTimer, now: float) -> list[Effect]:
+        if timer.round_id != self.round_id or self.phase != "collecting":
+            return []
+        self._grace = None
+        late = self._awaited()
+        return [Report("late", {"round": self.round_id, "missing": late}), *self._close()]
+
+    # --- collecting ---------------------------------------------------------------------------------------------------------
+
+    def _go(self) -> Go:
+        samples = None
+        if self._data is not None:
+            # No commit says from when on there are more shares: who comes later reads one of the first once more.
+            known, n = self.local in self._first, len(self._first)
+            rank = self._first.index(self.local) if known else self.local % n
+            samples = share_of(rank, n, *self._data[:2], self.round_id, self._data[2])
+        return Go(self.round_id, samples, want_parameters=self.mixes)
+
+    def _push(self, own: Contributed) -> list[Effect]:
+        pushes = self._plan(self.round_id, self._members()).pushes
+        assert pushes is not None
+        targets = [peer for peer in pushes.get(self.local, ()) if not self.view.skip_reason(peer) and peer not in self.finished]
+        self._rng.shuffle(targets)
+        stamp = (self.settings.lineage, self.round_id)
+        gradient = own.payloads[0] if own.payloads and own.samples else None
+        push = Push(*stamp, "gradient", own.samples if gradient is not None else 0, own.loss, b"")
+        if not self.mixes or own.parameters is None:
+            return [Send(peer, push, gradient) for peer in targets]
+        mixed = Push(*stamp, "parameters", own.samples, own.loss, own.sketch)
+        pairs = [(Send(peer, push, gradient), Send(peer, mixed, own.parameters)) for peer in targets]
+        return [send for pair in pairs for send in pair]
+
+    def _awaited(self) -> list[PeerId]:
+        """Sources that have not delivered what this round wants of them, and that are worth waiting for."""
+        kinds: tuple[Kind, ...] = ("gradient", "parameters") if self.mixes else ("gradient",)
+        missing = self.pushes.missing(kinds, self._sources, self.round_id)
+        if not missing:
+            return []
+        barred = self.trust.quarantined() | self.finished
+        return [peer for peer in missing if peer not in barred and not self.view.skip_reason(peer)]
+
+    def _maybe_close(self, now: float) -> list[Effect]:
+        if self.phase != "collecting":
+            return []
+        if not self._awaited():
+            return self._close()
+        if self._grace is not None:
+            return []
+        timer = self.timers.set(now + self.deadline.grace_s(), GossipTimer(self.round_id))
+        self._grace = timer.token
+        return [timer]
+
+    def _close(self) -> list[Effect]:
+        effects: list[Effect] = list(self.timers.cancel(self._grace))
+        self._grace, self.phase = None, "aggregating"
+        own = self._own_update()
+        self._rows = self._rows_of("gradient", own)
+        if len(self._rows) == 1 and own is not None:
+            self._aggregate = own  # alone with itself, which needs no rule
+        elif self._rows:
+            effects.append(self._ask(self._rows, mix=False))
+        if self.mixes and self._own is not None:
+            rows = self._rows_of("parameters", self._own.own_parameters or self._own.parameters)
+            self._others_mixed = len(rows) - 1
+            if self._others_mixed > 0 and any(row.peer == self.local for row in rows):
+                effects.append(self._ask(rows, mix=True))
+        return effects if self._tickets else [*effects, *self._apply()]
+
+    def _rows_of(self, kind: Kind, own: Payload | None) -> tuple[Row, ...]:
+        barred = self.trust.quarantined()
+        taken = self.pushes.take(kind, self.round_id, self._sources, barred)
+        assert self._own is not None
+        # Parameters count alike: they are positions, not means over samples.
+        rows = [
+            Row(peer, pushed.payload, pushed.samples if kind == "gradient" else 1)
+            for peer, pushed in taken.items()
+            if pushed.payload is not None
+        ]
+        if own is not None:
+            rows.append(Row(self.local, own, self._own.samples if kind == "gradient" else 1))
+        return tuple(sorted(rows, key=lambda row: row.peer))
+
+    def _ask(self, rows: tuple[Row, ...], mix: bool) -> Aggregate:
+        ticket = self._next_ticket
+        self._next_ticket += 1
+        self._tickets[ticket] = mix
+        own = next((index for index, row in enumerate(rows) if row.peer == self.local), None)
+        # Parameters are aggregated as differences to the own ones, which have no history.
+        return Aggregate(ticket, self.round_id, 0, rows, self._tolerated(len(rows)), own, mix, None if mix else self._previous)
+
+    def _tolerated(self, rows: int) -> int:
+        """f for so few rows: as many as the rule can tolerate."""
+        locked = len(self.trust.quarantined())
+        return self.settings.tolerable(max(0, self.settings.f - locked), rows)
+
+    def _own_update(self) -> Payload | None:
+        """A liar keeps its true update for itself."""
+        own = self._own
+        if own is None or not own.samples or not own.payloads:
+            return None
+        return own.own or own.payloads[0]
+
+    # --- the end of a round -------------------------------------------------------------------------------------------------
+
+    def _verdicts_of(self, event: Aggregated) -> list[Contribution]:
+        """The rule's verdict on the gradients is evidence, except on our own. On parameters it is none: when replicas agree to
+        the last bits, any difference at all stands out infinitely."""
+        facts = zip(self._rows, event.weights, event.outlyingness, strict=True)
+        return [Contribution(row.peer, row.samples, weight, far) for row, weight, far in facts if row.peer != self.local]
+
+    def _apply(self) -> list[Effect]:
+        self.phase = "applying"
+        faulty, self._faulty = list(self._faulty.values()), {}
+        effects: list[Effect] = [
+            Report(t.change, {"subject": t.peer, "trust": round(t.trust, 3), "reasons": list(t.reasons), "round": t.round_id})
+            for t in self.trust.observe_commit(self.round_id, self._verdicts, faulty, roster=self._members())
+        ]
+        if self.mixes:
+            self.mixing.measure(self.round_id, self.trust.quarantined())
+        payloads = (self._aggregate,) if self._aggregate is not None else ()
+        self._previous = self._aggregate or self._previous
+        scale = self.mixing.scale(self._others_mixed) if self._mix is not None else 0.0
+        return [*effects, Apply(self.round_id, payloads, self._mix, scale), self._round_report()]
+
+    def _round_report(self) -> Report:
+        alive = sum(1 for peer in self._members() if peer == self.local or not self.view.skip_reason(peer))
+        fields: dict[str, Any] = {
+            "round": self.round_id,
+            "loss": self._own.loss if self._own is not None else None,
+            "server": None,
+            "attempt": 0,
+            "alive": alive,
+            "contributors": [row.peer for row in self._rows],
+            "trust": {peer: round(score, 3) for peer, score in self.trust.scores().items()},
+        }
+        if self.mixes and self.mixing.consensus is not None:
+            fields["consensus_distance"] = self.mixing.consensus.distance
+            fields["consensus_ratio"] = self.mixing.consensus.ratio
+        return Report("round", fields)
+
+    # --- plans and times ----------------------------------------------------------------------------------------------------
+
+    def _members(self) -> tuple[PeerId, ...]:
+        if self._version != self.view.version:
+            self._version, is_gone = self.view.version, self.view.is_gone
+            if self.settings.room:
+                self._everybody = tuple(sorted({*self._first, self.local, *self.view.met()}))
+            self._here = tuple([peer for peer in self._everybody if peer == self.local or not is_gone(peer)])
+        return self._here
+
+    def _plan(self, round_id: int, peers: tuple[PeerId, ...]) -> Plan:
+        key = (round_id, peers)
+        if key not in self._plans:
+            self._plans[key] = self.topology(Roster(peers, self.settings.lineage), round_id, self.settings.seed)
+            while len(self._plans) > PLANS_KEPT:
+                self._plans.popitem(last=False)
+        return self._plans[key]
+
+    def _scheduled(self, sender: PeerId, round_id: int) -> bool:
+        """Whether the sender's plan names us. Views differ for a moment when somebody dies: the full roster or ours will do."""
+        for peers in dict.fromkeys((self._members(), self._everybody, self._first)):
+            pushes = self._plan(round_id, peers).pushes
+            assert pushes is not None
+            if self.local in pushes.get(sender, ()):
+                return True
+        return False
+
+    def _time(self, push: Push, now: float) -> None:
+        """Teaches the grace, also from those who came too late for it, else it would only ever shrink.
+
+        Who comes too late to be of any use teaches nothing, or one slow peer would slow us all; unless we are so far ahead of the
+        others that nobody will follow: then we are to wait until they are here.
+        """
+        if push.what != "gradient":
+            return
+        oldest = self.round_id - self.settings.gossip.staleness_max
+        if push.round_id >= oldest:
+            began = self._contributed_at.get(push.round_id)
+            self.deadline.observe(0.0 if began is None else now - began)
+        elif self._contributed_at and self._newest() < oldest:
+            first = next(iter(self._contributed_at))
+            self.deadline.observe(now - self._contributed_at.get(push.round_id, self._contributed_at[first]))
+
+    def _newest(self) -> int:
+        """The latest round that more than f others have reached: no liar's word alone takes us anywhere."""
+        others = [peer for peer in self._members() if peer != self.local]
+        reached = sorted((self.pushes.heard(peer) for peer in others), reverse=True)
+        return reached[self.settings.f] if len(reached) > self.settings.f else -1

@@ -1,0 +1,43 @@
+"""Whom a commit names for the next round, and whom it is sent to."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from gossip.core.events import Effect, Payload, Send
+from gossip.core.messages import Commit, PeerId
+from gossip.core.view import View
+from gossip.topologies.base import Roster
+
+from .departures import Partings
+from .future_buffer import Elsewhere
+
+
+def next_roster(
+    local: PeerId,
+    view: View,
+    roster: Roster,
+    joining: Collection[PeerId],
+    partings: Partings,
+    elsewhere: Elsewhere,
+    now: float,
+) -> tuple[PeerId, ...]:
+    """Who takes part in the next round: those who do, are not gone and do not leave, and who is ready to. Whom the run has begun
+    without, and who has not come since, comes in like a newcomer."""
+
+    def stays(peer: PeerId) -> bool:
+        # A farewell that was forged for this server alone would cost it others' trust, who see that peer.
+        return not view.is_gone(peer) or (view.speaks_on(peer, now) and not partings.said_so(peer))
+
+    came = [peer for peer in roster if peer not in elsewhere.never_came]
+    stay = {peer for peer in came if peer == local or (stays(peer) and not partings.leaves(peer))}
+    come = {peer for peer in joining if not view.skip_reason(peer)}
+    return tuple(sorted(stay | come))
+
+
+def spread(local: PeerId, view: View, roster: Roster, commit: Commit, payload: Payload | None) -> list[Effect]:
+    """To everybody of this round and of the next."""
+    # A newcomer that alone held it would be on a branch of its own: the others do not ask it. So it hears of it last.
+    everybody = [*roster.peers, *[peer for peer in commit.roster if peer not in roster]]
+    there = [peer for peer in everybody if peer != local and (peer in commit.roster or not view.is_gone(peer))]
+    return [Send(peer, commit, payload) for peer in there]

@@ -1,0 +1,170 @@
+"""One shard of one rolling round, as one peer sees it: which attempt it is at, what it has collected if it serves it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from math import isfinite
+from typing import Literal
+
+from gossip.core.events import Aggregated, Payload, Report, Row, Token
+from gossip.core.ledger.rates import agree
+from gossip.core.messages import Commit, Contribution, PeerId, Rejection, Update
+
+from .arrivals import Transfer
+
+REASON_CHARACTERS = 200  # of why nothing could be aggregated; a longer text would not fit a message
+
+PASSED_ON_MAX = 64  # different commits of one round; no more than a few are ever honest
+
+
+def bytes_of(message: Update | Commit, sizes: Sequence[int]) -> int:
+    """What its payload must measure, by the own layout; -1 when there is no such shard."""
+    if message.shard >= len(sizes):
+        return -1
+    empty = message.samples == 0 if isinstance(message, Update) else not message.digest
+    return 0 if empty else 4 * sizes[message.shard]
+
+
+@dataclass(slots=True)
+class Together:
+    """How far the server of a shard is that decides with the others: the rule is at that step, or has answered ``measure``.
+
+    ``why`` is the reason for the step ``nothing``: the rule is asked about no rows at all.
+    """
+
+    step: Literal["measure", "measured", "decide", "combine", "nothing"] = "measure"
+    statistics: bytes = b""
+    rows: tuple[Row, ...] = ()  # those that count
+    verdict: tuple[Contribution, ...] = ()  # that is followed
+    measured: tuple[bytes, ...] = ()  # digests of what the decision is made on
+    why: str = ""
+
+
+@dataclass(slots=True)
+class ShardRound:
+    """Attempt a is served by ``order[a % len(order)]``. Attempts only grow: having moved on is a promise to take no result
+    of an earlier attempt, unless a server of this attempt or a later one re-issues it."""
+
+    index: int
+    order: tuple[PeerId, ...]
+    attempt: int = 0
+    give_up: Token | None = None  # fires when the server of ``attempt`` has had its time
+    pulse: Token | None = None  # fires every now and then while this peer is that server
+    refused: int = -1  # the last attempt that this peer was to serve and did not, because it had stood still
+    again: Token | None = None  # fires when it serves once more
+    given_to: int = -1  # the attempt whose server has its time
+    given_at: float = 0.0  # since when
+    result: Transfer | None = None  # a commit that is on its way here
+    given_on_word: dict[PeerId, float] = field(default_factory=dict)  # whose word gives that server more time, since when
+    awaited_on_word: dict[PeerId, float] = field(default_factory=dict)  # whose update is waited for on its word, since when
+
+    # As a server: what has come for the attempt served.
+    serving: int | None = None
+    answers: dict[PeerId, tuple[Update, Payload | None]] = field(default_factory=dict)
+    rows: tuple[Row, ...] = ()
+    first_at: float = 0.0
+    grace: Token | None = None
+    grace_at: float = 0.0
+    query: Token | None = None
+    ticket: int | None = None  # the rule is running
+    together: Together | None = None
+    lack: Token | None = None  # fires when what others have measured should be here
+    blamed: int = -1  # attempt of the first shard whose server had this one handed on last
+
+    doubted: set[PeerId] = field(default_factory=set)  # who has handed us results that we doubt
+    spent: set[PeerId] = field(default_factory=set)  # who has handed us a result that was refused: they send no update any more
+    commit: Commit | None = None
+    payload: Payload | None = None
+    made_here: bool = False
+    _passed_on: dict[tuple[PeerId, bytes], int] = field(default_factory=dict)  # what the server of which attempt was told of
+
+    def server(self, attempt: int) -> PeerId:
+        return self.order[attempt % len(self.order)]
+
+    def serve(self, attempt: int) -> None:
+        """Starts collecting for ``attempt``; what came for an earlier one was sent under a promise that no longer binds."""
+        self.serving, self.answers, self.rows, self.ticket, self.together = attempt, {}, (), None, None
+
+    @property
+    def turn(self) -> dict[str, int]:
+        """Whose turn it is, for a report."""
+        return {"shard": self.index, "attempt": self.attempt, "server": self.server(self.attempt)}
+
+    def passes_on(self, commit: Commit) -> bool:
+        """Whether the server of our attempt is to hear of a commit that we may not take: of each once in an attempt.
+
+        Two peers at different attempts, of which each thinks that the other serves, would hand it to and fro for ever.
+        """
+        key = commit.server, commit.digest
+        if self._passed_on.get(key) == self.attempt or (key not in self._passed_on and len(self._passed_on) >= PASSED_ON_MAX):
+            return False
+        self._passed_on[key] = self.attempt
+        return True
+
+    def close(self, quarantined: Collection[PeerId]) -> None:
+        """Fixes which updates go into the rule: finite ones with samples, of peers that are not in quarantine."""
+        self.rows = tuple(
+            Row(peer, payload, update.samples)
+            for peer, (update, payload) in sorted(self.answers.items())
+            if payload is not None and payload.finite and update.samples and peer not in quarantined
+        )
+
+    @property
+    def faulty(self) -> tuple[PeerId, ...]:
+        """Who sent something that is proof of a fault."""
+        return tuple(sorted(p for p, (_, payload) in self.answers.items() if payload is not None and not payload.finite))
+
+    def commit_of(
+        self, result: Aggregated, lineage: bytes, round_id: int, local: PeerId, parent: bytes, roster: tuple[PeerId, ...]
+    ) -> Commit:
+        """The commit that the rule's answer makes of this shard."""
+        assert self.serving is not None
+        together = self.together or Together(rows=self.rows)
+        contributors: tuple[Contribution, ...] = ()
+        if result.payload is not None and together.step == "combine":
+            contributors = together.verdict
+        elif result.payload is not None:
+            facts = zip(together.rows, result.weights, result.outlyingness, strict=True)
+            took_us = {peer: update.took_us for peer, (update, _) in self.answers.items()}
+            contributors = tuple(Contribution(r.peer, r.samples, weight, far, took_us[r.peer]) for r, weight, far in facts)
+        decides = result.payload is not None and together.step == "decide"
+        return Commit(
+            lineage=lineage,
+            round_id=round_id,
+            shard=self.index,
+            attempt=self.serving,
+            made_at=self.serving,
+            server=local,
+            parent=parent,
+            digest=result.payload.digest if result.payload is not None else b"",
+            contributors=contributors,
+            rejected=tuple(Rejection(peer, "non_finite") for peer in self.faulty),
+            roster=roster,
+            loss=self._mean_loss(together.rows),
+            reason=(together.why or result.reason)[:REASON_CHARACTERS] if result.payload is None else "",
+            decision=result.decision if decides else (),
+            measured=together.measured if decides else (),
+            rates=agree(self.answers[row.peer][0].rates for row in together.rows),
+        )
+
+    def _mean_loss(self, rows: tuple[Row, ...]) -> float | None:
+        """Sample-weighted. A peer may say any finite number, and a message holds no other: weights first, so none overflows."""
+        told = [(self.answers[row.peer][0].loss, row.samples) for row in rows]
+        known = [(loss, samples) for loss, samples in told if loss is not None]
+        total = sum(count for _, count in known)
+        mean = sum(loss * (count / total) for loss, count in known) if total else None
+        return mean if mean is not None and isfinite(mean) else None
+
+    def hold(self, commit: Commit, payload: Payload | None, made_here: bool) -> None:
+        self.commit, self.payload, self.made_here = commit, payload, made_here
+        self.answers, self.rows, self.together, self.result = {}, (), None, None
+        self.give_up = self.grace = self.query = self.pulse = self.lack = self.again = None
+
+    def tokens(self) -> tuple[Token | None, ...]:
+        return self.give_up, self.grace, self.query, self.pulse, self.lack, self.again
+
+
+def attempt_report(round_id: int, shard: ShardRound, reason: str) -> Report:
+    """Why it was handed on."""
+    return Report("attempt", {"round": round_id, **shard.turn, "reason": reason})

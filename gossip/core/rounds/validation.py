@@ -1,0 +1,173 @@
+"""A server can lie: what a receiver checks of a result before it takes it, and when it takes it all the same.
+
+Refused is what at most f peers have handed it. Once there are more, one of them is honest, and has taken or made that result
+itself: then this peer's update is the odd one.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, defaultdict
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from gossip.core.events import Contributed, Effect, Likeness, Payload, Received, Report
+from gossip.core.ledger.equivocation import Witness
+from gossip.core.ledger.replicated_state import Agreed, whence
+from gossip.core.messages import CHARGES_MAX, Charge, Commit, Message, PeerId
+from gossip.core.view import View
+
+from .claims import Claims, Doubt
+from .cross_shard import Advance
+from .lag import Astray
+from .server import Server
+from .shard import ShardRound
+
+ROUNDS_KEPT = 256
+"""Rounds whose lengths say how long a result may be. Once a model fits its data nearly all are short, and now and then one is a
+hundred times as long: that is no lie, but such a one was seen not long before."""
+
+REFUSALS_KEPT = 64
+ORDERS_KEPT = 8  # rounds: what a server has made is heard soon, or was never taken
+
+Lengths: TypeAlias = "OrderedDict[int, tuple[PeerId, float, int]]"
+"""Round -> who made its result, how long that was, and of how many samples."""
+
+
+class Doubts:
+    """What is known here of results, and so which ones this peer doubts. ``advance`` hands a shard on to its next server."""
+
+    def __init__(self, agreed: Agreed, astray: Astray, server: Server, view: View, advance: Advance) -> None:
+        self.local, self.server, self.advance, self.trust = server.local, server, advance, agreed.trust
+        self.f, self.settings, self.agreed = agreed.settings.f, agreed.settings.results, agreed
+        self.claims = Claims(agreed, astray, server, view)
+        self._lengths: dict[int, Lengths] = {}
+        self._refused: OrderedDict[tuple[PeerId, int], None] = OrderedDict()  # whose results of which rounds
+        self.silences, self.witness = agreed.silences, Witness(server.local, agreed.receipts)
+        self._present: Sequence[ShardRound] = ()
+        self._orders: dict[int, tuple[tuple[PeerId, ...], ...]] = {}  # round -> who serves each shard, one after the other
+        self._waited: OrderedDict[tuple[PeerId, int], None] = OrderedDict()  # likewise, for what did not come
+
+    def charges(self) -> tuple[Charge, ...]:
+        """What a commit that is made here says of others. Told again until it is in the history."""
+        here = self.server.round_id
+        told = [(*charge, True) for charge in self._waited if self.silences.lacks(self.local, *charge, here)]
+        told += [(*charge, False) for charge in self._refused if self.trust.lacks(self.local, *charge, here)]
+        stated = self.witness.statements(here, self.claims.astray.forked)
+        charges = [*stated, *[Charge(*charge) for charge in told]][-CHARGES_MAX:]
+        return tuple(sorted(charges, key=lambda c: (c.peer, c.round_id, c.silent, c.turn, c.content)))
+
+    def saw(self, event: Received) -> None:
+        """A message has come, whether it is of use or not."""
+        commit = event.message
+        if not self.f or not isinstance(commit, Commit):
+            return
+        if (present := self.claims.astray.shards) is not self._present:
+            self._present = present
+            self._orders[self.server.round_id] = tuple([shard.order for shard in present])
+            while len(self._orders) > ORDERS_KEPT:
+                del self._orders[min(self._orders)]
+        # What is no turn of that server nobody need remember: so it can make up few.
+        orders = self._orders.get(commit.round_id, ())
+        order = orders[commit.shard] if commit.shard < len(orders) else ()
+        true = commit.made_at < 2 * len(order) and order[commit.made_at % len(order)] == commit.server
+        if true and commit.parent and commit.parent == self.agreed.lineage.before(commit.round_id):
+            self.witness.saw(event.sender, event.incarnation, commit)
+
+    def give_up(self, shard: ShardRound, now: float) -> list[Effect]:
+        """The server of the present attempt has had its time, and is there: else it would have been skipped before."""
+        server = shard.server(shard.attempt)
+        # Without a majority within its reach, and f more who may keep their updates to themselves, it could not make anything.
+        if self.f and server != self.local and len(self.server.expected()) - self.f >= self.server.quorum():
+            _keep(self._waited, (server, self.server.round_id))
+        return self.advance(shard, f"no commit from {server} in time", now)
+
+    def compared_with(self, message: Message, round_id: int, own: Contributed | None) -> tuple[Payload, ...] | None:
+        """As ``Peer.compared_with``, while round ``round_id`` is the present one, to which this peer has given ``own``."""
+        # Among too few, an honest server may find no more than f to vouch for its result.
+        if not isinstance(message, Commit) or not message.digest or not self.f or len(self.server.roster) < 2 * self.f + 2:
+            return None
+        if own is None or not own.samples or message.round_id != round_id:
+            return ()
+        if own.own is not None and len(own.payloads) == 1:
+            return (own.own,)
+        return own.payloads[message.shard : message.shard + 1]
+
+    def judge(
+        self,
+        sender: PeerId,
+        shard: ShardRound,
+        commit: Commit,
+        likeness: Likeness | None,
+        own: Contributed | None,
+        now: float,
+    ) -> list[Effect] | None:
+        """Whether a sound commit, handed over by ``sender``, is taken: then None; else what is done instead."""
+        doubt = self.claims.doubt(commit, own)
+        if not doubt.why and likeness is not None:
+            doubt = Doubt(self._why(commit, likeness, own))
+        if doubt.why:
+            shard.doubted.add(sender)
+            if len(shard.doubted) <= self.f:
+                return self.refuse(sender, shard, commit, "refused_result", doubt.why, now, doubt.charged)
+        self.learn(commit, likeness)
+        return None
+
+    def refuse(
+        self, sender: PeerId, shard: ShardRound, commit: Commit, event: str, why: str, now: float, charged: bool = True
+    ) -> list[Effect]:
+        """Says so as ``event``, and goes to the next server when it is the present one that has handed this over."""
+        effects: list[Effect] = [Report(event, {**whence(sender, commit), "reason": why})]
+        if not self.f:
+            return effects  # nobody is expected to lie, so it was damaged on its way: it may come again
+        shard.spent.add(sender)
+        if charged and sender == commit.server:  # what others say that it has made is their word
+            _keep(self._refused, (sender, commit.round_id))
+        server = shard.server(shard.attempt)
+        # Others have gone on to it, from whom this server has updates: what it made of them would be a second result. What is no
+        # result of its sender's turn is no sign of that.
+        later = event == "refused_result" and sender == commit.server and commit.made_at > shard.attempt
+        overtaken = server == self.local and later
+        if server == self.local and not overtaken:
+            return effects + self.server.maybe_close(shard, now)
+        # Once round the order at the speed of the network; after that only time can help. In whose name others hand it over says
+        # nothing: else a liar could have every honest server passed over.
+        if (overtaken or server == sender) and shard.attempt < len(shard.order):
+            effects += self.advance(shard, f"a result of {commit.server} is refused: {why}", now)
+        return effects
+
+    def learn(self, commit: Commit, likeness: Likeness | None) -> None:
+        """A result is taken."""
+        if likeness is None:
+            return
+        lengths = self._lengths.setdefault(commit.shard, OrderedDict())
+        lengths[commit.round_id] = (commit.server, likeness.length, _samples(commit))
+        while len(lengths) > ROUNDS_KEPT:
+            lengths.popitem(last=False)
+
+    def _why(self, commit: Commit, likeness: Likeness, own: Contributed | None) -> str:
+        # A server that says that there were few samples cannot leave out the own ones.
+        samples = max(1, _samples(commit), own.samples if own is not None else 0)
+        usual = max(self._usual(commit.shard, samples), likeness.own)
+        if usual and not likeness.length <= self.settings.longer * usual:
+            return f"it is {likeness.length / usual:.3g} times as long as results and own updates are"
+        cosine = likeness.cosine
+        return f"it opposes the own update, with a cosine of {cosine:.2f}" if cosine < self.settings.opposed else ""
+
+    def _usual(self, shard: int, samples: int) -> float:
+        """How long results of so many samples are at most, as more than f servers have made them: so liars cannot raise it step
+        by step. The fewer samples, the longer: at the end of an epoch a round may have a single one left."""
+        longest = defaultdict[PeerId, float](float)
+        for server, length, of in self._lengths.get(shard, {}).values():
+            longest[server] = max(longest[server], length * max(1.0, of / samples) ** 0.5)
+        return sorted(longest.values(), reverse=True)[self.f] if len(longest) > self.f else 0.0
+
+
+def _keep(known: OrderedDict[tuple[PeerId, int], None], one: tuple[PeerId, int]) -> None:
+    known[one] = None
+    while len(known) > REFUSALS_KEPT:
+        known.popitem(last=False)
+
+
+def _samples(commit: Commit) -> int:
+    """Of which the result is the mean, as its server says."""
+    return sum([contribution.samples for contribution in commit.contributors])

@@ -1,0 +1,107 @@
+"""One poll of a taker: who was asked to vouch for the state before which round, what they said, and what most of them say."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Protocol
+
+from gossip.core.messages import DIGEST_BYTES, PeerId, Voucher
+
+from .donor import NO_STATE
+
+NONE: Mapping[PeerId, int] = {}
+SURE_TURNS = 2
+"""So often everybody has to say so: who takes over a state meanwhile has one the second time."""
+
+
+class Whom(Protocol):
+    """The other peers, as far as it matters who of them may have a state."""
+
+    def donors(self) -> tuple[PeerId, ...]:
+        """Who can be asked now."""
+
+    def met(self) -> Iterable[PeerId]: ...
+
+    def round_of(self, peer: PeerId) -> int: ...
+
+
+@dataclass(slots=True)
+class Emptiness:
+    """Has anybody a state? In each turn all who can be asked are."""
+
+    local: PeerId
+    f: int
+    swarm: Whom
+    turns: int = 0  # one after the other in which nobody was found to have one
+    _said: dict[PeerId, str] = field(default_factory=dict)  # in this turn, why they give none
+
+    def clear(self) -> None:
+        self._said.clear()
+        self.turns = 0
+
+    def hear(self, peer: PeerId, reason: str) -> None:
+        """It gives none."""
+        self._said[peer] = reason
+
+    def turn_is_over(self, waited: bool) -> None:
+        """Who was asked and has not said that it has none may have one, or be about to. But up to f of them may be liars, once we
+        have ``waited`` for longer than an honest peer needs to give what a run begins with.
+
+        Whoever was in a later round has to say so itself, however long it is away: a run is not begun anew while one that has
+        its state may come back.
+        """
+        may_have = [peer for peer in self.swarm.donors() if self._said.get(peer) != NO_STATE]
+        far = [peer for peer in self.swarm.met() if peer != self.local and self.swarm.round_of(peer) > 0]
+        empty = len(may_have) <= (self.f if waited else 0) and all(self._said.get(peer) == NO_STATE for peer in far)
+        self.turns = self.turns + 1 if empty else 0
+        self._said.clear()
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether nobody has one."""
+        return self.turns >= SURE_TURNS
+
+
+@dataclass(slots=True)
+class Poll:
+    """``named``: the round that they are asked about; 0: wherever they are. ``until``: when their time to answer is over."""
+
+    seed: int
+    named: int = 0
+    until: float = 0.0
+    asked: tuple[PeerId, ...] = ()
+    votes: dict[PeerId, Voucher] = field(default_factory=dict)
+    hurried: bool = False  # enough have answered, or all but f: the others have a moment left
+    paused: bool = False  # it is over, and nothing came of it
+
+    @property
+    def empty(self) -> int:
+        """Answers of those who have no state to vouch for."""
+        return sum([not voucher.digest for voucher in self.votes.values()])
+
+    def unanswered(self, donors: Collection[PeerId]) -> list[PeerId]:
+        return [peer for peer in self.asked if peer not in self.votes and peer in donors]
+
+    def largest(self, strict: bool, failures: Mapping[PeerId, int] = NONE) -> list[PeerId]:
+        """Most of those who say the same; of equally many, those with the fewest ``failures``, and then those whom a lot drawn
+        from the run's seed prefers: the same for every taker, and nothing that a liar could choose.
+
+        Args:
+            strict: The same of what scripts set, too.
+            failures: Of each peer, how often it was asked for its state in vain. The lot may prefer a liar that vouches and gives
+                nothing; it would in every poll.
+        """
+        groups: dict[tuple[bytes, bytes, int, bytes], list[PeerId]] = defaultdict(list)
+        for peer, voucher in self.votes.items():
+            if voucher.digest:
+                groups[voucher.chain, voucher.digest, voucher.round_id, voucher.settings if strict else b""].append(peer)
+        return min(groups.values(), key=lambda group: self._rank(group, failures), default=[])
+
+    def _rank(self, group: list[PeerId], failures: Mapping[PeerId, int]) -> tuple[int, int, bytes]:
+        return -len(group), min(failures.get(peer, 0) for peer in group), min(map(self._lot, group))
+
+    def _lot(self, peer: PeerId) -> bytes:
+        return blake2b(f"{self.seed}/{peer}".encode(), digest_size=DIGEST_BYTES).digest()

@@ -1,0 +1,35 @@
+"""Who was asked for something and has not given it is left alone for a while: whatever it answers, and however soon."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from gossip.core.messages import PeerId
+
+REST_TIMES_MAX = 4
+"""A rest is at most so many times as long as the first."""
+
+
+class Rests:
+    """Of those who have failed, with ``first_s`` the length of the first; each is twice as long as the one before."""
+
+    def __init__(self, first_s: float) -> None:
+        self.first_s = first_s
+        self.failures: Counter[PeerId] = Counter()
+        self._until: dict[PeerId, float] = {}
+
+    def failed(self, peer: PeerId, now: float) -> None:
+        self.failures[peer] += 1
+        times = min(2 ** (self.failures[peer] - 1), REST_TIMES_MAX)
+        self._until[peer] = now + times * self.first_s
+
+    def delivered(self, peer: PeerId) -> None:
+        """It may be asked for more at once. That it has failed before is remembered."""
+        self._until.pop(peer, None)
+
+    def rests(self, peer: PeerId, now: float) -> bool:
+        return now < self._until.get(peer, now)
+
+    def clear(self) -> None:
+        self.failures.clear()
+        self._until.clear()

@@ -1,0 +1,166 @@
+"""A large state in pieces: what stands for it, and gathering its pieces from several peers at once.
+
+What all peers hold alike, the first part of a packed state, is cut into pieces when it is larger than one. What stands for it is
+its *outline*, which those who vouch vouch for: so every piece can be checked by itself as soon as it is there, whoever sends it.
+The other parts are small or everybody's own, and come whole with the offer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from gossip.core.digests import digest_of, digests_of
+from gossip.core.events import Payload
+from gossip.core.frozen import record
+from gossip.core.messages import DIGEST_BYTES, PIECES_MAX, PeerId
+
+PIECE_BYTES = 2**23
+"""Of a piece, but for the last, and for states of more than ``PIECES_MAX`` such."""
+
+CREDIT = 2
+"""Pieces that one donor is asked for at a time: one that is on its way, and one that follows it without a pause."""
+
+_NUMBER = 8  # bytes
+
+
+@record
+class Outline:
+    """Of what is cut: its length, that of a piece, and the digest of each piece in order."""
+
+    nbytes: int
+    piece_bytes: int
+    digests: tuple[bytes, ...]
+
+    def packed(self) -> bytes:
+        """Longer than any digest: nothing else can be taken for it."""
+        return b"".join([*[number.to_bytes(_NUMBER, "big") for number in (self.nbytes, self.piece_bytes)], *self.digests])
+
+    @staticmethod
+    def read(data: bytes) -> Outline | None:
+        """None when it is none, whatever a peer may have sent."""
+        nbytes, piece_bytes, rest = (
+            int.from_bytes(data[:_NUMBER], "big"),
+            int.from_bytes(data[_NUMBER : 2 * _NUMBER], "big"),
+            data[2 * _NUMBER :],
+        )
+        count, odd = divmod(len(rest), DIGEST_BYTES)
+        if odd or not 1 < count <= PIECES_MAX or piece_bytes < 1 or -(-nbytes // piece_bytes) != count:
+            return None
+        return Outline(nbytes, piece_bytes, tuple([rest[at : at + DIGEST_BYTES] for at in range(0, len(rest), DIGEST_BYTES)]))
+
+    def bounds(self, piece: int) -> tuple[int, int]:
+        """Where the piece begins and ends. They are counted from 1."""
+        return (piece - 1) * self.piece_bytes, min(piece * self.piece_bytes, self.nbytes)
+
+
+def described(data: Any, lengths: Sequence[int], piece_bytes: int = PIECE_BYTES) -> tuple[bytes, tuple[bytes, ...]]:
+    """What stands for a packed state in parts of ``lengths``: for all of it, and for each part.
+
+    That is ``digests_of``, where the first part is no larger than a piece.
+    """
+    if len(lengths) < 2 or lengths[0] <= piece_bytes:
+        return digests_of(data, lengths)
+    whole = memoryview(data).cast("B")
+    cut = whole[: lengths[0]]
+    while -(-len(cut) // piece_bytes) > PIECES_MAX:
+        piece_bytes *= 2
+    digests = [digest_of(cut[at : at + piece_bytes]) for at in range(0, len(cut), piece_bytes)]
+    parts = Outline(len(cut), piece_bytes, tuple(digests)).packed(), *digests_of(whole[lengths[0] :], lengths[1:])[1]
+    return digest_of(b"".join(parts)), parts
+
+
+def outline_of(payload: Payload) -> Outline | None:
+    """None: it is not cut."""
+    return Outline.read(payload.parts[0]) if payload.parts and len(payload.parts[0]) > DIGEST_BYTES else None
+
+
+def cut(payload: Payload, outline: Outline, piece: int) -> Payload:
+    """A piece of a packed state, or with 0 all but its pieces."""
+    if piece:
+        start, stop = outline.bounds(piece)
+        return Payload(payload.data[start:stop], stop - start, True, outline.digests[piece - 1])
+    rest = payload.parts[1:]
+    return Payload(payload.data[outline.nbytes :], payload.nbytes - outline.nbytes, True, digest_of(b"".join(rest)), rest)
+
+
+class Gathering:
+    """The pieces of one state: which are here, and who is asked for which of the others.
+
+    Attributes:
+        asked: Who, for which piece -> until when it may take.
+        lost: Who has not delivered, and is not asked again.
+    """
+
+    def __init__(self, outline: Outline, kept: dict[bytes, Any], donors: Iterable[PeerId]) -> None:
+        """``kept``: what is here already, by digest, of whatever state; what this one has no use for is forgotten."""
+        self.outline = outline
+        for digest in kept.keys() - set(outline.digests):
+            del kept[digest]
+        self.kept = kept
+        self.donors = tuple(donors)
+        self.asked: dict[tuple[PeerId, int], float] = {}
+        self.lost: set[PeerId] = set()
+
+    @property
+    def waits_for(self) -> set[PeerId]:
+        return {peer for peer, _ in self.asked}
+
+    @property
+    def whole(self) -> bool:
+        return all(digest in self.kept for digest in self.outline.digests)
+
+    def ask(self, within_reach: Sequence[PeerId], until: float) -> list[tuple[PeerId, int]]:
+        """Who is to be asked for which pieces beside those that were asked for: one each, then another."""
+        digests = self.outline.digests
+        under_way = {digests[piece - 1] for _, piece in self.asked}
+        missing = []
+        for piece, digest in enumerate(digests, 1):
+            if digest not in self.kept and digest not in under_way:
+                under_way.add(digest)  # pieces that are alike come once
+                missing.append(piece)
+        donors = [peer for peer in within_reach if peer in self.donors and peer not in self.lost]
+        fresh = []
+        for credit in range(1, CREDIT + 1):
+            for peer in donors:
+                if missing and sum([peer == other for other, _ in self.asked]) < credit:
+                    fresh.append((peer, missing.pop(0)))
+                    self.asked[fresh[-1]] = until
+        return fresh
+
+    def put_off(self, sender: PeerId, piece: int, until: float) -> None:
+        """It is on its way: ``sender`` may take longer."""
+        if (sender, piece) in self.asked:
+            self.asked[sender, piece] = until
+
+    def length(self, sender: PeerId, piece: int) -> int:
+        """Bytes of what ``sender`` was asked for; -1: it was not."""
+        start, stop = self.outline.bounds(piece)
+        return stop - start if (sender, piece) in self.asked else -1
+
+    def take(self, sender: PeerId, piece: int, payload: Payload) -> bool:
+        """Whether this is what was asked for. Then it is kept."""
+        right = payload.nbytes == self.length(sender, piece) and payload.digest == self.outline.digests[piece - 1]
+        if right:
+            del self.asked[sender, piece]
+            self.kept[payload.digest] = payload.data
+        return right
+
+    def release(self, gone: Iterable[PeerId]) -> None:
+        """Of what they were asked for nothing will come. They may be asked again when they are back."""
+        peers = {*gone}
+        self.asked = {ask: until for ask, until in self.asked.items() if ask[0] not in peers}
+
+    def give_up(self, peers: Iterable[PeerId]) -> None:
+        """They are not asked again."""
+        self.lost |= {*peers}
+        self.release(self.lost)
+
+    def overdue(self, now: float) -> list[PeerId]:
+        return sorted({peer for (peer, _), until in self.asked.items() if until <= now})
+
+    def joined(self, rest: Payload) -> Payload:
+        """The packed state, of which ``rest`` are the other parts. Its data is that of its pieces, one after the other."""
+        parts = self.outline.packed(), *rest.parts
+        data = *[self.kept[digest] for digest in self.outline.digests], rest.data
+        return Payload(data, self.outline.nbytes + rest.nbytes, True, digest_of(b"".join(parts)), parts)

@@ -1,0 +1,335 @@
+"""Giving one's state to peers that join, return or have lost the thread; and vouching for it.
+
+The trainer copies its state between two rounds, once for all who ask for it at that round. Everything else (packing, digests,
+sending) is done beside it. A copy that was vouched for, or is given in pieces, is kept for a while: it is asked for again.
+
+Whoever asks, and however often, a donor's memory holds no more than ``COPIES_MAX`` states, and what is on its way: to
+``TAKERS_MAX`` peers at a time, and to nobody the same more than ``GIVEN_TIMES_MAX`` times.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, OrderedDict, deque
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
+from typing import Any, Protocol
+
+from gossip.core.events import Effect, Payload, Report, Send, SnapshotTaken, TakeSnapshot
+from gossip.core.frozen import record
+from gossip.core.messages import CORE_BYTES_MAX, DIGEST_BYTES, PeerId, StateOffer, StateRequest, Voucher
+from gossip.core.settings import CoreSettings
+from gossip.core.timers import Timers
+
+from .chunks import cut, outline_of
+
+TAKERS_MAX = 4
+"""Peers that one donor gives its state to at a time; others are told to ask elsewhere."""
+
+COPIES_MAX = 2
+"""States of different rounds that are kept at a time."""
+
+ROUNDS_MAX = 4
+"""Different rounds that takers may wait for at a time."""
+
+TAKES_S = 1.0
+"""Who has not asked for another piece for so long takes none any more: it has them all, or has others give them."""
+
+GIVEN_TIMES_MAX = 4
+"""One peer is given the same piece of a state so many times at most: it may be started again, or lose what it was sent."""
+
+AHEAD_MAX = 64
+"""Rounds that a request may be ahead of the donor."""
+
+NEVER = 2**63
+OUTDATED = -2
+"""Stands for a round of a state that was left since the trainer was asked to copy it."""
+
+NO_STATE = "has no state to give"
+TAKES_OVER = "takes over another state itself"
+BUSY = "busy with other peers"
+MOVED_ON = "has moved on meanwhile"
+TOO_MUCH = "what it knows of its peers does not fit a message"
+TOO_EARLY = "is not there"
+ENOUGH = "has given it often enough"
+NO_SUCH_PIECE = "has no such piece"
+
+
+class Source(Protocol):
+    """The rounds, as recovery sees them."""
+
+    round_id: int
+
+    def snapshot(self, round_id: int) -> tuple[bytes, tuple[Any, ...]] | None:
+        """H of the round before, and what belongs to the state before ``round_id`` beside the trainer's; None: not kept."""
+
+    def check(self, chain: bytes, snapshot: tuple[Any, ...]) -> None:
+        """Raises ValueError or OverflowError unless both can be adopted; changes nothing."""
+
+    def adopt(self, round_id: int, chain: bytes, snapshot: tuple[Any, ...]) -> None:
+        """The trainer was given the state before ``round_id``, which all that belongs to. Raises as ``check`` does."""
+
+
+def vouched_digest(lineage: bytes, round_id: int, chain: bytes, core: bytes, state: bytes) -> bytes:
+    """What stands for all that peers hold alike before ``round_id``.
+
+    Args:
+        chain: H of the round before.
+        core: Roster, trust and data cursor, packed.
+        state: Digest of the first part of the packed state, or its outline: parameters, and the optimizer's memory.
+    """
+    found = blake2b(digest_size=DIGEST_BYTES, person=b"gossip-state")
+    for part in (lineage, round_id.to_bytes(8, "big"), chain, core, state):
+        found.update(len(part).to_bytes(4, "big") + part)
+    return found.digest()
+
+
+def parts_of(payload: Payload) -> tuple[bytes, bytes]:
+    """What stands for what all peers hold alike (a digest, or an outline), and for what their scripts set (b"": nothing)."""
+    parts = payload.parts or (payload.digest,)
+    return parts[0], parts[1] if len(parts) > 1 else b""
+
+
+def _is_again(request: StateRequest, waiting: StateRequest) -> bool:
+    """Whether this is what its sender asked for before. ``waiting`` names the round that it was asked in, when it named none."""
+    return request in (waiting, replace(waiting, round_id=0))
+
+
+@record
+class CopyExpires:
+    """Some copy may have had its time."""
+
+
+@dataclass(slots=True)
+class _Copy:
+    """What the trainer held before a round."""
+
+    chain: bytes
+    core: bytes
+    taken: SnapshotTaken
+    used_at: float
+    given: Counter[tuple[PeerId, int]] = field(default_factory=Counter)  # times, to whom which piece
+
+
+class Donor:
+    """Answers requests for the state."""
+
+    def __init__(self, settings: CoreSettings, source: Source, timers: Timers[Any]) -> None:
+        self.settings, self.source, self.timers = settings, source, timers
+        self.next_named = NEVER  # the first round to come that somebody has asked for
+        self.asks: dict[PeerId, StateRequest] = {}  # one a peer, under the round that it waits for
+        self.copies: OrderedDict[int, _Copy] = OrderedDict()
+        self._now: set[PeerId] = set()  # who takes what there is, of whatever round
+        self._takers: dict[PeerId, float] = {}  # of pieces, and when they asked last
+        self._taking: deque[int] = deque()  # rounds at which the trainer was asked: it answers in order
+        self._beside: dict[int, tuple[bytes, tuple[Any, ...]] | None] = {}  # what belongs to the state at these
+        self._sweeps = False
+        self.closing = False  # no round comes after this one
+
+    def close(self) -> list[Effect]:
+        """There are no more rounds: nobody is to wait for one."""
+        self.closing = True
+        waiting = [(peer, ask) for peer, ask in self.asks.items() if ask.round_id > self.source.round_id]
+        for peer, _ in waiting:
+            self._forget(peer)
+        self._look_ahead()
+        return [self._refuse(peer, ask, TOO_EARLY) for peer, ask in waiting]
+
+    def restart(self) -> None:
+        """Another state was taken over: no copy of the one before is given or vouched for, nor one that is still to come. It may
+        be of the very same round, and of a branch that all have left. Who waits is seen to when the round has begun."""
+        self.copies.clear()
+        self._beside.clear()
+        self._taking = deque([OUTDATED for _ in self._taking])
+        self.next_named = 0 if self.asks else NEVER
+
+    def on_request(self, sender: PeerId, request: StateRequest, why_not: str, now: float) -> list[Effect]:
+        """``why_not``: "" when the trainer holds the state of the rounds."""
+        here, waiting = self.source.round_id, self.asks.get(sender)
+        if waiting is not None and _is_again(request, waiting):
+            return []  # what it asked for is under way
+        self._forget(sender)
+        wanted = request.round_id or here
+        if why_not:
+            return [self._refuse(sender, request, why_not)]
+        if wanted in self.copies:
+            return self._answer(sender, request, wanted, now)
+        if request.piece:
+            return [self._refuse(sender, request, MOVED_ON)]
+        if wanted != here:
+            reason = MOVED_ON if wanted < here else TOO_EARLY if self.closing or wanted > here + AHEAD_MAX else ""
+            if reason:
+                return [self._refuse(sender, request, reason)]
+        takers = [peer for peer, ask in self.asks.items() if ask.what == "state"]
+        if (request.what == "state" and len(takers) >= TAKERS_MAX) or self._is_busy(wanted):
+            return [self._refuse(sender, request, BUSY)]
+        self.asks[sender] = replace(request, round_id=wanted)
+        if not request.round_id:
+            self._now.add(sender)
+        self._look_ahead()
+        return self._take(here) if wanted == here else []
+
+    def _is_busy(self, wanted: int) -> bool:
+        """Whether so many rounds are waited for that ``wanted`` is one too many."""
+        rounds = {ask.round_id for ask in self.asks.values()} | {*self._taking}
+        return wanted not in rounds and len(rounds) >= ROUNDS_MAX
+
+    def _forget(self, peer: PeerId) -> None:
+        self.asks.pop(peer, None)
+        self._now.discard(peer)
+
+    def _look_ahead(self) -> None:
+        here = self.source.round_id
+        self.next_named = min([ask.round_id for ask in self.asks.values() if ask.round_id > here], default=NEVER)
+
+    def _take(self, round_id: int) -> list[Effect]:
+        if round_id in self._taking:
+            return []
+        self._taking.append(round_id)
+        # By the time that a large state is copied and described its round may be long over, and this not kept any more.
+        self._beside[round_id] = self.source.snapshot(round_id)
+        return [TakeSnapshot()]
+
+    def on_round(self, now: float) -> list[Effect]:
+        """A round begins that somebody has asked for, or was passed."""
+        here = self.source.round_id
+        effects: list[Effect] = []
+        for peer, ask in list(self.asks.items()):
+            if ask.round_id < here and ask.round_id not in self._taking:
+                self._forget(peer)
+                effects.append(self._refuse(peer, ask, MOVED_ON))
+        if any(ask.round_id == here for ask in self.asks.values()):
+            effects += self._take(here)
+        self._look_ahead()
+        return effects
+
+    def on_snapshot(self, event: SnapshotTaken, now: float) -> list[Effect]:
+        round_id = event.round_id
+        beside = self._beside.pop(self._taking[0], None) if self._taking else None
+        asked_at = self._taking.popleft() if self._taking else -1
+        if asked_at == OUTDATED:
+            return []
+        kept = beside if asked_at == round_id else self.source.snapshot(round_id)
+        core = json.dumps(kept[1]).encode() if kept is not None else b""
+        whole, why = kept is not None and event.payload.nbytes > 0, MOVED_ON
+        if len(core) > CORE_BYTES_MAX:
+            whole, why = False, TOO_MUCH
+        if kept is not None and whole:
+            self.copies[round_id] = _Copy(kept[0], core, event, now)
+            while len(self.copies) > COPIES_MAX:
+                self.copies.popitem(last=False)
+        effects: list[Effect] = []
+        for peer, ask in list(self.asks.items()):
+            fits = ask.round_id == round_id or (peer in self._now and (ask.round_id < round_id or not self._taking))
+            if fits or (ask.round_id < round_id and ask.round_id not in self._taking):
+                self._forget(peer)
+                effects += self._answer(peer, ask, round_id, now) if fits and whole else [self._refuse(peer, ask, why)]
+        self._look_ahead()
+        said = [effect.message for effect in effects if isinstance(effect, Send)]
+        again = any(isinstance(message, Voucher) or (isinstance(message, StateOffer) and message.outline) for message in said)
+        # After the last round it stays what it is: whoever gave up waiting for it comes back for it.
+        if again or self.closing:
+            return effects + self._sweep(now)
+        self.copies.pop(round_id, None)  # nobody will come back for it
+        return effects
+
+    def _sweep(self, now: float) -> list[Effect]:
+        """Has the copies looked at when the first of them may have had its time."""
+        if self._sweeps or not self.copies:
+            return []
+        self._sweeps = True
+        return [self.timers.set(max(now, min(copy.used_at for copy in self.copies.values()) + self._keep_s), CopyExpires())]
+
+    @property
+    def _keep_s(self) -> float:
+        return 2.0 * self.settings.rounds.round_timeout_s
+
+    def on_timer(self, now: float) -> list[Effect]:
+        self._sweeps = False
+        for round_id in [known for known, copy in self.copies.items() if now >= copy.used_at + self._keep_s]:
+            del self.copies[round_id]
+        return self._sweep(now)
+
+    def _answer(self, peer: PeerId, ask: StateRequest, round_id: int, now: float) -> list[Effect]:
+        copy, lineage = self.copies[round_id], self.settings.lineage
+        payload = copy.taken.payload
+        if ask.what == "voucher":
+            copy.used_at = now
+            state, settings = parts_of(payload)
+            digest = vouched_digest(lineage, round_id, copy.chain, copy.core, state)
+            return [Send(peer, Voucher(lineage, ask.nonce, round_id, copy.chain, digest, settings, ""))]
+        return self._give(peer, ask, round_id, copy, now)
+
+    def _give(self, peer: PeerId, ask: StateRequest, round_id: int, copy: _Copy, now: float) -> list[Effect]:
+        """The whole, or one of its pieces, or all but these."""
+        payload, parts = copy.taken.payload, copy.taken.parts
+        outline = outline_of(payload)
+        offer = StateOffer(
+            lineage=self.settings.lineage,
+            nonce=ask.nonce,
+            round_id=round_id,
+            chain=copy.chain,
+            digest=payload.digest,
+            nbytes=payload.nbytes,
+            core=copy.core,
+            reason="",
+            parts=parts,
+        )
+        if ask.piece > (0 if outline is None else len(outline.digests)):
+            return [self._refuse(peer, ask, NO_SUCH_PIECE)]
+        if outline is not None:
+            payload = cut(payload, outline, ask.piece)
+            offer = replace(offer, digest=payload.digest, nbytes=payload.nbytes)
+            if ask.piece:
+                offer = replace(offer, core=b"", parts=(), piece=ask.piece)
+            else:
+                offer = replace(offer, parts=parts[1:], outline=outline.packed())
+        if copy.given[peer, ask.piece] >= GIVEN_TIMES_MAX:
+            return [self._refuse(peer, ask, ENOUGH)]
+        if outline is not None and self._is_crowded(peer, now):
+            return [self._refuse(peer, ask, BUSY)]
+        copy.given[peer, ask.piece] += 1
+        copy.used_at = now
+        told = {"to": peer, "round": round_id, "nbytes": payload.nbytes, **({"piece": ask.piece} if ask.piece else {})}
+        return [Send(peer, offer, payload), Report("snapshot_served", told)]
+
+    def _is_crowded(self, peer: PeerId, now: float) -> bool:
+        """Whether so many take pieces that ``peer`` is one too many."""
+        self._takers = {taker: at for taker, at in self._takers.items() if now - at < TAKES_S}
+        if peer not in self._takers and len(self._takers) >= TAKERS_MAX:
+            return True
+        self._takers[peer] = now
+        return False
+
+    def _refuse(self, peer: PeerId, ask: StateRequest, reason: str) -> Send:
+        """Says where we are, too."""
+        here, lineage = self.source.round_id, self.settings.lineage
+        if ask.what == "voucher":
+            return Send(peer, Voucher(lineage, ask.nonce, here, b"", b"", b"", reason))
+        return Send(peer, StateOffer(lineage, ask.nonce, here, b"", b"", 0, b"", reason, piece=ask.piece))
+
+
+def core_of(offer: StateOffer) -> tuple[Any, ...]:
+    """The snapshot of roster, trust and data that belongs to the state.
+
+    Raises: ValueError (of which a JSON error is one): it is none.
+    """
+    try:
+        snapshot = json.loads(offer.core)
+    except RecursionError as error:
+        raise ValueError("the snapshot is nested too deep") from error
+    if not isinstance(snapshot, list):
+        raise ValueError("the snapshot is not a list")
+    return tuple(snapshot)
+
+
+def is_usable(source: Source, offer: StateOffer) -> bool:
+    """Whether the rounds can go on from it: the whole state, with a snapshot that can be adopted. To be asked before the state
+    is loaded: the own one is lost then."""
+    if offer.piece:
+        return False
+    try:
+        source.check(offer.chain, core_of(offer))
+    except (ValueError, OverflowError):
+        return False
+    return True

@@ -1,0 +1,95 @@
+"""Faults that a drill puts upon a live run: what lasts is in a file that nodes and trainers look at, with when it began and ends.
+
+The launcher alone writes it, whole or not at all. It says what is, not what changes, so whoever is started again during a drill
+finds itself in the middle of it. Times are those of the host's monotonic clock.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import tomllib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from gossip.errors import BadFault
+
+from .kinds import Liar, Slow
+from .tables import Fault, from_table, to_table
+
+FILE = "drills.json"
+LOOK_EVERY_S = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Drill:
+    """A fault that lasts from ``since`` until ``until``."""
+
+    number: int
+    fault: Fault
+    since: float
+    until: float
+
+    def is_on(self, now: float) -> bool:
+        return self.since <= now < self.until
+
+
+def write(folder: Path, drills: Iterable[Drill]) -> None:
+    """Into the run's folder ``faults``."""
+    rows = [
+        {
+            "number": drill.number,
+            "fault": tomllib.loads(to_table(drill.fault))["fault"][0],
+            "since": drill.since,
+            "until": drill.until,
+        }
+        for drill in drills
+    ]
+    folder.mkdir(parents=True, exist_ok=True)
+    scratch = folder / f"{FILE}.new"
+    scratch.write_text(json.dumps(rows), "utf-8")
+    scratch.replace(folder / FILE)
+
+
+class DrillBook:
+    """Reads what ``write`` wrote, when it has changed. ``folder`` None: a run that allows no drills."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self._path = None if folder is None else folder / FILE
+        self._stamp: tuple[int, int] = (0, 0)
+        self._drills: tuple[Drill, ...] = ()
+        self._look_at = -math.inf
+
+    def on(self, now: float) -> tuple[Fault, ...]:
+        """The faults that are on."""
+        if self._path is None:
+            return ()
+        if now >= self._look_at:
+            self._look_at = now + LOOK_EVERY_S
+            self._look()
+        return tuple([drill.fault for drill in self._drills if drill.is_on(now)])
+
+    def slowness(self, peer: int, now: float) -> float:
+        """How many times as long the peer's steps are to take."""
+        return math.prod([fault.factor for fault in self.on(now) if isinstance(fault, Slow) and fault.peer == peer])
+
+    def lie(self, peer: int, now: float) -> Liar | None:
+        """How the peer is to lie."""
+        return next((fault for fault in self.on(now) if isinstance(fault, Liar) and peer in fault.peers), None)
+
+    def _look(self) -> None:
+        assert self._path is not None
+        try:
+            found = os.stat(self._path)
+            stamp = (found.st_mtime_ns, found.st_ino)
+            if stamp == self._stamp:
+                return
+            rows = json.loads(self._path.read_text("utf-8"))
+            self._drills = tuple(
+                Drill(row["number"], from_table(row["fault"], "drill"), row["since"], row["until"]) for row in rows
+            )
+            self._stamp = stamp
+        except (OSError, ValueError, KeyError, TypeError, BadFault):
+            return  # there is none yet; a file of somebody else is no order

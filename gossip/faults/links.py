@@ -1,0 +1,51 @@
+"""Which links a fault of the network is about, for whoever carries it out: the simulator, and the nodes of a real run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TypeAlias
+
+from .world import Break, Partition, Ring, Trickle, Weather
+
+Link: TypeAlias = tuple[int, int]
+"""From one peer to another: each direction is a link of its own."""
+
+
+def severed(fault: Break) -> Iterator[Link]:
+    """The links that carry nothing while the fault is on (of one that flaps: while it is broken)."""
+    match fault:
+        case Partition():
+            yield from _across(fault)
+        case Ring():
+            yield from _beyond(fault)
+        case _:
+            yield fault.peers[0], fault.peers[1]
+            yield fault.peers[1], fault.peers[0]
+
+
+def _across(fault: Partition) -> Iterator[Link]:
+    for i, left in enumerate(fault.sides):
+        for right in fault.sides[i + 1 :]:
+            for a in left:
+                for b in right:
+                    yield a, b
+                    if not fault.one_way:
+                        yield b, a
+
+
+def _beyond(fault: Ring) -> Iterator[Link]:
+    """Between those who do not stand side by side."""
+    order, n = fault.peers, len(fault.peers)
+    for i, a in enumerate(order):
+        for j, b in enumerate(order):
+            if (j - i) % n not in (0, 1, n - 1):
+                yield a, b
+
+
+def near(fault: Weather, peers: Iterable[int]) -> list[Link]:
+    """The links that a fault of the weather is about: those at one of its peers, or all; of a trickle, those from one."""
+    everybody = tuple(peers)
+    links = [(a, b) for a in everybody for b in everybody if a != b]
+    if isinstance(fault, Trickle):
+        return [link for link in links if link[0] in fault.peers]
+    return [link for link in links if not fault.peers or link[0] in fault.peers or link[1] in fault.peers]

@@ -1,0 +1,232 @@
+"""A fault is data: who crashes, hangs, slows down or lies, what breaks in the network, and when.
+
+One plan drives real processes and the simulator alike; real processes refuse what only the simulator can do. On the command
+line a fault is one word (``docs/faults.md``), in a plan file one table:
+
+    crash:3@50          [[fault]]
+    sign_flip:5,6*10    kind = "crash"
+                        peer = 3
+                        round = 50
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gossip.aggregators.attacks import KINDS as LIES
+from gossip.errors import BadFault
+
+from .kinds import ATTACKS, Attack, Crash, Hang, Liar, RealFault, Restart, Slow, Victim
+from .syntax import KINDS, read_word
+from .tables import Fault, from_table, to_table, toml_of
+from .world import (
+    LAST_LIES,
+    REAL_LIES,
+    RESULT_LIES,
+    WORLD_KINDS,
+    LinkFault,
+    NetworkFault,
+    NodeLie,
+    Partition,
+    ServerFault,
+    kind_of,
+)
+
+__all__ = [
+    "ATTACKS",
+    "KINDS",
+    "WORLD_KINDS",
+    "Attack",
+    "Crash",
+    "Fault",
+    "FaultPlan",
+    "Hang",
+    "Liar",
+    "Restart",
+    "Slow",
+    "Victim",
+    "concerned",
+    "from_toml",
+    "load",
+    "parse",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class FaultPlan:
+    """All faults of a run.
+
+    ``simulate`` is the plan's table of that name: what the simulator's world is like beside the faults. Real runs skip it.
+    """
+
+    faults: tuple[Fault, ...] = ()
+    simulate: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    def __iter__(self) -> Iterator[Fault]:
+        return iter(self.faults)
+
+    def __len__(self) -> int:
+        return len(self.faults)
+
+    @property
+    def attackers(self) -> Mapping[int, Liar]:
+        """Peer -> how it lies about its updates."""
+        return {peer: fault for fault in self.faults if isinstance(fault, Liar) for peer in fault.peers}
+
+    @property
+    def liars(self) -> frozenset[int]:
+        """Who lies about anything: a run's f is to count them all."""
+        return frozenset(self.attackers).union(*(fault.peers for fault in self.faults if isinstance(fault, NodeLie)))
+
+    def lies_of(self, peer: int) -> tuple[str, ...]:
+        """What the peer's node says that its core does not, beside its updates: names in ``gossip.inject.message_attacks``."""
+        return tuple({fault.lie: None for fault in self.faults if isinstance(fault, NodeLie) and peer in fault.peers})
+
+    @property
+    def specs(self) -> tuple[str, ...]:
+        """The plan as it would be typed: ``parse(plan.specs)`` is the plan again.
+
+        Raises: BadFault: It holds a fault that only the simulator can inject; there is no word for those.
+        """
+        return tuple(map(str, self.real().faults))
+
+    def real(self) -> FaultPlan:
+        """The plan itself. Raises: BadFault: Real processes cannot carry it out."""
+        for number, fault in enumerate(self.faults, 1):
+            if isinstance(fault, NodeLie) and fault.lie in REAL_LIES:
+                continue
+            if not isinstance(fault, RealFault | LinkFault):
+                raise BadFault(
+                    f"fault {number} ({fault}): only the simulator can do {kind_of(fault)!r}",
+                    f"gossip simulate --faults PLAN.toml; real processes can do: {', '.join(KINDS)}",
+                )
+            if isinstance(fault, Liar) and fault.attack in LIES and not LIES[fault.attack].lonely:
+                raise BadFault(f"fault {number} ({fault}): {LIES[fault.attack].refusal}", "or gossip simulate --faults PLAN.toml")
+        return self
+
+    def fits(self, topology: str, rolling: bool, aggregator: str, asks_loss: bool = False, idle: bool = False) -> FaultPlan:
+        """The plan itself.
+
+        Args:
+            topology, aggregator: As errors name them.
+            rolling: Whether the topology has a server.
+            asks_loss: Whether the rule asks the trainer for the loss.
+            idle: Whether lies for which there is no occasion may stand in it, as in plans that are drawn.
+        Raises: BadFault: A lie that needs neighbours meets a server, one of servers has none, or one that tries itself on
+            the rule cannot.
+        """
+        for fault in self.faults:
+            if isinstance(fault, NodeLie) and fault.lie in (*RESULT_LIES, *LAST_LIES) and not (rolling or idle):
+                raise BadFault(
+                    f"fault {fault}: it is a lie of those who serve rounds, and in {topology} rounds nobody does",
+                    "--topology rolling, or a lie about updates: sign_flip, scale, nan",
+                )
+            lie = LIES.get(fault.attack) if isinstance(fault, Liar) else None
+            if lie is not None and lie.shape == "apart" and rolling:
+                raise BadFault(
+                    f"fault {fault}: it tells each neighbour something else, and in {topology} rounds there is one server",
+                    "--topology random-k",
+                )
+            if lie is not None and lie.tries and asks_loss:
+                raise BadFault(
+                    f"fault {fault}: it tries itself on the rule, and {aggregator} asks the trainer for its loss",
+                    "`gossip bench robustness` shows it; here take alie, ipm or min_max",
+                )
+        return self
+
+    def for_peer(self, peer: int) -> tuple[Fault, ...]:
+        """What concerns this peer, ``crash:server@...`` included: it may be the one who serves."""
+        return tuple(fault for fault in self.faults if peer in concerned(fault) or concerned(fault) == ("server",))
+
+    def checked(self, peers: int, rounds: int | None = None) -> FaultPlan:
+        """The plan itself.
+
+        Raises: BadFault: A fault names a peer or a round that the run does not have, or two faults exclude each other.
+        """
+        gone: dict[int, Fault] = {}  # peer -> the crash after which it can do nothing more
+        lies: dict[int, Fault] = {}
+        for fault in sorted(self.faults, key=_when):
+            for peer in concerned(fault):
+                if isinstance(peer, int) and peer >= peers:
+                    raise BadFault(f"fault {fault}: there is no peer {peer}", f"{peers} peers are numbered 0 to {peers - 1}")
+                if isinstance(peer, int) and peer in gone and isinstance(fault, RealFault):
+                    raise BadFault(f"fault {fault}: peer {peer} is dead since {gone[peer]}", "restart it instead: restart:P@R+2s")
+                if isinstance(fault, Liar) and isinstance(peer, int):
+                    if peer in lies:
+                        raise BadFault(f"fault {fault}: peer {peer} lies already: {lies[peer]}", "a peer tells one kind of lie")
+                    lies[peer] = fault
+                if isinstance(fault, Crash) and isinstance(peer, int):
+                    gone[peer] = fault
+            at = getattr(fault, "round", None)
+            if at is not None and rounds is not None and at >= rounds:
+                raise BadFault(f"fault {fault}: there is no round {at}", f"{rounds} rounds are numbered 0 to {rounds - 1}")
+        return self
+
+    def to_toml(self) -> str:
+        """A plan file that ``load`` reads back as this plan."""
+        world = ["[simulate]\n" + "".join(f"{key} = {toml_of(value)}\n" for key, value in self.simulate.items())]
+        return "\n".join([*(world if self.simulate else []), *(to_table(fault) for fault in self.faults)])
+
+
+def parse(specs: str | Iterable[str]) -> FaultPlan:
+    """Reads faults as typed on the command line.
+
+    Args:
+        specs: One fault or several.
+    Raises: BadFault: Says where a word stops making sense and what was expected there.
+    """
+    words = [specs] if isinstance(specs, str) else list(specs)
+    return FaultPlan(tuple(fault for word in words for fault in read_word(word)))
+
+
+def load(path: Path | str) -> FaultPlan:
+    """Reads a plan file.
+
+    Raises: BadFault: It cannot be read, is not TOML, or holds something that is no fault.
+    """
+    try:
+        text = Path(path).read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadFault(f"cannot read the fault plan {path}: {getattr(error, 'strerror', None) or error}") from error
+    return from_toml(text, str(path))
+
+
+def from_toml(text: str, origin: str = "fault plan") -> FaultPlan:
+    """Like ``load``, from the text of a plan file; ``origin`` names it in errors."""
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise BadFault(f"{origin} is not TOML: {error}") from error
+    for key in document:
+        if key not in ("fault", "simulate"):
+            raise BadFault(f"{origin}: unknown key {key!r}", "a plan holds [[fault]] tables, and one [simulate] table at most")
+    tables, world = document.get("fault", []), document.get("simulate", {})
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+        raise BadFault(f"{origin}: 'fault' must be an array of tables", 'write [[fault]], then kind = "crash" and so on')
+    if not isinstance(world, dict):
+        raise BadFault(f"{origin}: 'simulate' must be a table", "write [simulate], then peers = 5 and so on")
+    faults = tuple(from_table(table, f"{origin}, fault {number}") for number, table in enumerate(tables, 1))
+    return FaultPlan(faults, {key: _frozen(value) for key, value in world.items()})
+
+
+def concerned(fault: Fault) -> tuple[Victim, ...]:
+    """Whom a fault names."""
+    if isinstance(fault, Partition):
+        return tuple(peer for side in fault.sides for peer in side)
+    if isinstance(fault, ServerFault):
+        return ("server",)
+    return fault.peers if isinstance(fault, Liar | NodeLie | NetworkFault) else (fault.peer,)
+
+
+def _when(fault: Fault) -> tuple[float, float]:
+    """Lies first, then by round, then by time: the two cannot be compared before the run."""
+    at, at_s = getattr(fault, "round", None), getattr(fault, "at_s", None)
+    return (-1.0 if at is None else float(at), -1.0 if at_s is None else float(at_s))
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value

@@ -1,0 +1,1 @@
+"""Carries faults out: on what a node sends, on its links, on its process."""

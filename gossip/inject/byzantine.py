@@ -1,0 +1,97 @@
+"""What every lie of a Byzantine node is made with: who tells it, and how a lie gets its name.
+
+A lie takes one letter on its way out and returns the letters that are sent instead. Real nodes (``outbox``) and simulated ones
+(``gossip.simulation.world.liars``) tell the very same. What the core keeps for itself stays true, so a liar goes on taking part.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gossip.core.digests import digest_of
+from gossip.core.events import Payload
+from gossip.core.messages import Envelope, PeerId
+
+Letter: TypeAlias = tuple[PeerId, Envelope | bytes, Payload | None]
+"""To whom, what is said (bytes: whatever a liar likes), and the payload."""
+
+
+@dataclass(slots=True)
+class Liar:
+    """One Byzantine peer: what it has to lie with.
+
+    Args:
+        peers: Of the run.
+        core: Its honest core, as it is at the moment.
+        rng: For lies that are told now and then.
+        lies: The names of those that it tells, each made of what the one before has left.
+        rounds: Of the run; None: nobody counts them.
+    """
+
+    peer: PeerId
+    peers: tuple[PeerId, ...]
+    core: Callable[[], Any]
+    rng: random.Random
+    lies: tuple[str, ...]
+    digest_of: Callable[[Any], bytes] = digest_of  # a result's: simulated trainers have their own
+    rounds: int | None = None
+    told: Counter[str] = field(default_factory=Counter)  # how often each lie was told
+    heard: dict[str, Letter] = field(default_factory=dict)  # what a lie keeps for later
+    forged: set[bytes] = field(default_factory=set)  # digests of results that are lies already, and may come back to their teller
+    _made: tuple[Any, Payload] | None = None  # the last forgery, and of what
+
+    def says(self, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[Letter]:
+        """What is sent in place of this letter."""
+        letters: list[Letter] = [(to, envelope, payload)]
+        for name in self.lies:
+            said: list[Letter] = []
+            for receiver, what, content in letters:
+                instead = LIES[name](self, receiver, what, content) if isinstance(what, Envelope) else None
+                self.told[name] += instead is not None
+                said += [(receiver, what, content)] if instead is None else instead
+            letters = said
+        return letters
+
+    def forge(self, values: NDArray[Any], digest: bool = False) -> Payload:
+        """A float payload with its facts. The memory is made read-only: it goes to several."""
+        values = np.ascontiguousarray(values)
+        values.setflags(write=False)
+        return Payload(values, values.nbytes, bool(np.isfinite(values).all()), self.digest_of(values) if digest else b"")
+
+    def once(self, key: tuple[str, bytes], make: Callable[[], Payload]) -> Payload:
+        """A forgery that goes to several, made for the first of them: to forge megabytes takes a while."""
+        if self._made is None or self._made[0] != key:
+            self._made = (key, make())
+        return self._made[1]
+
+    def victim(self) -> PeerId:
+        return self.rng.choice([peer for peer in self.peers if peer != self.peer])
+
+    def standing_of(self, subject: PeerId) -> int:
+        """As its own core knows it; 0 of one that it does not know."""
+        membership = getattr(self.core(), "membership", None)
+        member = membership.members.get(subject) if membership is not None else None
+        return member.standing if member is not None else 0
+
+
+Lie: TypeAlias = Callable[[Liar, PeerId, Envelope, Payload | None], Iterable[Letter] | None]
+"""``(liar, to, envelope, payload) -> what is sent instead``; None: nothing to lie about."""
+
+LIES: dict[str, Lie] = {}
+
+
+def lie(function: Lie) -> Lie:
+    LIES[function.__name__] = function
+    return function
+
+
+def say(envelope: Envelope, **changes: Any) -> Envelope:
+    """The same with some fields of its message changed."""
+    return replace(envelope, message=replace(envelope.message, **changes))

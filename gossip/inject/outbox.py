@@ -1,0 +1,74 @@
+"""What this node sends: what its core wants to say, or, when the fault plan makes it a liar, what it says instead.
+
+Lies about updates that go to everybody alike are told before the core hears of the update (``update_attacks.Tongue``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from gossip.core.events import Payload
+from gossip.core.messages import Envelope, Message, PeerId
+from gossip.faults.plan import FaultPlan
+from gossip.faults.world import NodeLie
+from gossip.run.journal import Journal
+from gossip.transport.base import Transport
+
+from .update_attacks import Tongue
+
+
+class Letters:
+    """Hands messages to the transport.
+
+    Args:
+        where: The round that this peer is in, for the journal.
+        core: This peer's, as it is at the moment.
+    """
+
+    def __init__(
+        self,
+        plan: FaultPlan,
+        peer: PeerId,
+        peers: int,
+        seed: str,
+        transport: Transport,
+        tongue: Tongue,
+        journal: Journal,
+        core: Callable[[], Any],
+        where: Callable[[], int],
+        rounds: int | None = None,
+    ) -> None:
+        self._peer, self._transport, self._tongue, self._journal, self._where = peer, transport, tongue, journal, where
+        self._planned = {fault.lie: str(fault) for fault in plan if isinstance(fault, NodeLie)}
+        self._liar = None
+        if lies := plan.lies_of(peer):
+            from .byzantine import Liar
+            from .message_attacks import LIES  # for liars only
+
+            assert LIES.keys() >= set(lies), "the plan was checked"
+            self._liar = Liar(peer, tuple(range(peers)), core, Random(f"{seed}/{peer}"), lies, rounds=rounds)
+        # Whoever is honest hands its letters to the transport itself: to be able to lie costs nothing.
+        self.send: Callable[[PeerId, Message, Payload | None], object] = transport.send
+        if self._liar is not None or tongue.tells_each:
+            self.send = self._send
+
+    @property
+    def ended_with(self) -> dict[str, dict[str, int]]:
+        """Of a liar, how many letters each of its lies has changed or kept back."""
+        return {} if self._liar is None else {"lies": dict(self._liar.told)}
+
+    def _send(self, to: PeerId, message: Message, payload: Payload | None) -> None:
+        if self._tongue.tells_each:
+            payload = self._tongue.tell(to, message, payload)
+        if self._liar is None:
+            self._transport.send(to, message, payload)
+            return
+        before = dict(self._liar.told)
+        for receiver, said, content in self._liar.says(to, Envelope(b"", self._peer, 0, message), payload):
+            assert isinstance(said, Envelope), "no lie of a real run sends noise"
+            self._transport.send(receiver, said.message, content)
+        for lie, times in self._liar.told.items():
+            if times and not before.get(lie):
+                self._journal.event("fault", kind=lie, round=self._where(), fault=self._planned[lie])

@@ -1,0 +1,134 @@
+"""The memory that a trainer and its node share: vectors in, vectors out, and two words of progress.
+
+It is anonymous (``memfd``, or a temporary file unlinked at once) and travels as a file descriptor, so a crash of either side
+leaves nothing behind. Pages that nobody has written cost nothing, so the slots of a topology that is not in use are free.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import tempfile
+import time
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gossip.errors import LocalError
+
+from .messages import RESULT_SLOTS, UPDATE_SLOTS
+
+HEADER_BYTES = 4096
+ALIGNMENT = 64
+_MAGIC = 0x676F737369700001  # "gossip", version 1
+_WORD_MAGIC, _WORD_ELEMENTS, _WORD_STEP, _WORD_TIME_NS = range(4)
+
+Vector = NDArray[np.float32]
+
+
+def allocate(nbytes: int) -> int:
+    """A new descriptor of ``nbytes`` zero bytes of shareable memory, close-on-exec. The caller closes it."""
+    if hasattr(os, "memfd_create"):
+        fd = os.memfd_create("gossip", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    else:
+        with tempfile.TemporaryFile() as file:
+            fd = os.dup(file.fileno())
+    try:
+        os.ftruncate(fd, nbytes)
+        if hasattr(os, "memfd_create"):
+            # Nobody can shrink it under the other side's feet, which would be a SIGBUS there.
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+    except OSError as error:
+        os.close(fd)
+        raise LocalError(f"cannot get {nbytes} bytes of shared memory: {error}") from error
+    return fd
+
+
+def map_memory(fd: int, nbytes: int) -> mmap.mmap:
+    """Maps ``nbytes`` of ``fd``, shared and writable. The mapping does not need ``fd`` to stay open.
+
+    Raises: LocalError: The memory behind ``fd`` is smaller than ``nbytes``.
+    """
+    have = os.fstat(fd).st_size
+    if have < nbytes:
+        raise LocalError(f"shared memory of {nbytes} bytes was announced, the descriptor holds {have}")
+    return mmap.mmap(fd, nbytes)
+
+
+def map_bytes(fd: int, nbytes: int) -> memoryview:
+    """The first ``nbytes`` behind ``fd``, mapped, not copied; the mapping lives as long as the view does."""
+    return memoryview(map_memory(fd, nbytes))
+
+
+def map_rows(fd: int, rows: int, elements: int) -> Vector:
+    """``(rows, elements)`` float32 behind ``fd``, mapped, not copied; the mapping lives as long as the array does."""
+    return np.frombuffer(map_memory(fd, 4 * rows * elements), np.float32).reshape(rows, elements)
+
+
+class Arena:
+    """Slots of ``elements`` float32 each, every one 64-byte aligned.
+
+    Attributes:
+        updates: ``UPDATE_SLOTS`` vectors, what the trainer offers.
+        parameters: As many, its parameters when a gossip round mixes them.
+        results: ``RESULT_SLOTS`` vectors, what a round decided.
+        mixes: As many, parameter differences to add.
+    """
+
+    def __init__(self, fd: int, elements: int, *, new: bool) -> None:
+        """Use ``create`` or ``attach``. Takes over ``fd``."""
+        self.fd = fd
+        self.elements = elements
+        stride = -(-4 * elements // ALIGNMENT) * ALIGNMENT
+        memory = map_memory(fd, _size(elements))
+        self._words = np.frombuffer(memory, np.int64, HEADER_BYTES // 8)
+        if new:
+            self._words[_WORD_MAGIC], self._words[_WORD_ELEMENTS] = _MAGIC, elements
+            self._words[_WORD_TIME_NS] = time.monotonic_ns()
+        elif (self._words[_WORD_MAGIC], self._words[_WORD_ELEMENTS]) != (_MAGIC, elements):
+            raise LocalError(f"the arena is not one of {elements} elements: its header says {self._words[:2].tolist()}")
+        offsets = iter(range(HEADER_BYTES, _size(elements), stride))
+
+        def vectors(count: int) -> tuple[Vector, ...]:
+            return tuple(np.frombuffer(memory, np.float32, elements, next(offsets)) for _ in range(count))
+
+        self.updates, self.parameters = vectors(UPDATE_SLOTS), vectors(UPDATE_SLOTS)
+        self.results, self.mixes = vectors(RESULT_SLOTS), vectors(RESULT_SLOTS)
+
+    @classmethod
+    def create(cls, elements: int) -> Arena:
+        """A new arena, all zero. Its ``fd`` may be sent to the other side at any time until ``close``."""
+        assert elements > 0
+        return cls(allocate(_size(elements)), elements, new=True)
+
+    @classmethod
+    def attach(cls, fd: int, elements: int) -> Arena:
+        """The arena behind a descriptor that came from the other side. Takes over ``fd``.
+
+        Raises: LocalError: It is not an arena of that many elements.
+        """
+        return cls(fd, elements, new=False)
+
+    def note_progress(self, step: int) -> None:
+        """The trainer has applied ``step`` rounds, just now."""
+        self._words[_WORD_STEP] = step
+        self._words[_WORD_TIME_NS] = time.monotonic_ns()
+
+    def progress(self) -> tuple[int, float]:
+        """Rounds that the trainer has applied, and for how many seconds it has not moved."""
+        age_s = (time.monotonic_ns() - int(self._words[_WORD_TIME_NS])) / 1e9
+        return int(self._words[_WORD_STEP]), max(0.0, age_s)
+
+    def close(self) -> None:
+        """Lets go of the memory. Vectors that somebody still holds stay valid; the memory goes with the last of them."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+        self._words = np.zeros(HEADER_BYTES // 8, np.int64)
+        self.updates = self.parameters = self.results = self.mixes = ()
+
+
+def _size(elements: int) -> int:
+    stride = -(-4 * elements // ALIGNMENT) * ALIGNMENT
+    return HEADER_BYTES + 2 * (UPDATE_SLOTS + RESULT_SLOTS) * stride

@@ -1,0 +1,144 @@
+"""One end of the local socket between a trainer and its node: whole messages, memory beside them, death as end of file."""
+
+from __future__ import annotations
+
+import array
+import os
+import select
+import socket
+import struct
+import time
+from typing import Any, get_args
+
+from gossip.errors import LocalError, Malformed
+from gossip.transport.codec import HEADER_BYTES_MAX, Codec, Limits
+
+from . import messages as control
+
+PACKET_BYTES_MAX = HEADER_BYTES_MAX
+TEXT_MAX = 256
+METRICS_MAX = 16 * 1024
+REASON_MAX = 2048
+DESCRIPTORS_MAX = 8
+SEND_PATIENCE_S = 5.0
+_ANCILLARY_BYTES = socket.CMSG_SPACE(DESCRIPTORS_MAX * array.array("i").itemsize)
+# As plain numbers: a flag of ``socket`` is an enum's, and each ``|`` and ``&`` of those costs 2 us.
+_SEND = int(socket.MSG_DONTWAIT)
+_WAIT = int(socket.MSG_CMSG_CLOEXEC)
+_LOOK = int(socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC)
+_TIMEVAL = struct.Struct("@ll")
+_TRUNCATED = int(socket.MSG_TRUNC | socket.MSG_CTRUNC)
+_CODEC: Codec[control.FromTrainer | control.FromNode] = Codec(
+    (*get_args(control.FromTrainer), *get_args(control.FromNode)),
+    Limits(
+        int_min=-1,
+        str_max=TEXT_MAX,
+        larger={(control.Log, "metrics"): METRICS_MAX, (control.Halted, "reason"): REASON_MAX},
+    ),
+    trusting=True,
+)
+
+
+def clip(text: str, most: int = TEXT_MAX) -> str:
+    """The text, short enough for a field of a message."""
+    return text if len(text) <= most else text[: most - 3] + "..."
+
+
+class ChannelClosed(LocalError):
+    """The other side has closed the channel, or its process is gone."""
+
+
+class Channel:
+    """Sends and receives the messages of ``training.control``. Each ``send`` is one packet, each ``receive`` takes one.
+
+    ``send`` may be called from any thread; ``receive`` from one. Give it one end of ``Channel.pair()``; it takes it over.
+    """
+
+    def __init__(self, end: socket.socket) -> None:
+        end.setblocking(True)
+        self._socket = end
+        self._buffer = bytearray(PACKET_BYTES_MAX)
+        self._view = memoryview(self._buffer)
+        self._patience_s: float | None = None
+
+    @staticmethod
+    def pair() -> tuple[socket.socket, socket.socket]:
+        """Two connected ends. Neither survives an exec, unless it is passed on by name."""
+        return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+    def fileno(self) -> int:
+        """To wait for something to read, in somebody else's poll."""
+        return self._socket.fileno()
+
+    def send(self, *messages: Any, fds: tuple[int, ...] = ()) -> None:
+        """Sends all ``messages`` as one packet, with ``fds`` duplicated into the other process.
+
+        Waits for room for at most ``SEND_PATIENCE_S``, and there always is room unless the other side has stopped reading.
+
+        Raises:
+            ChannelClosed: Nobody is there to read it.
+            LocalError: The other side does not read.
+            ValueError: The packet is larger than ``PACKET_BYTES_MAX``: a bug of ours.
+        """
+        packet = _CODEC.encode_many(messages)
+        ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
+        give_up = 0.0
+        while True:
+            try:
+                self._socket.sendmsg([packet], ancillary, _SEND)
+                return
+            except BlockingIOError:
+                give_up = give_up or time.monotonic() + SEND_PATIENCE_S
+                if time.monotonic() > give_up:
+                    raise LocalError(f"the other side has not read its channel for {SEND_PATIENCE_S:g} s") from None
+                writable = select.poll()
+                writable.register(self._socket.fileno(), select.POLLOUT)
+                writable.poll(100)
+            except OSError as error:
+                raise ChannelClosed(f"cannot send: {error}") from error
+
+    def receive(self, timeout_s: float | None = None) -> tuple[list[Any], list[int]]:
+        """The messages of the next packet and the descriptors that came with it, which the caller closes.
+
+        Args:
+            timeout_s: Seconds to wait for it; 0 does not wait, None waits for ever.
+        Returns: two empty lists when nothing came in time.
+        Raises:
+            ChannelClosed: The other side is gone and everything it sent has been read.
+        """
+        try:
+            if timeout_s == 0:
+                size, ancillary, flags, _ = self._socket.recvmsg_into([self._buffer], _ANCILLARY_BYTES, _LOOK)
+            else:
+                if timeout_s != self._patience_s:
+                    self._wait_for(timeout_s)
+                size, ancillary, flags, _ = self._socket.recvmsg_into([self._buffer], _ANCILLARY_BYTES, _WAIT)
+        except BlockingIOError:
+            return [], []
+        except OSError as error:
+            raise ChannelClosed(f"cannot receive: {error}") from error
+        fds = array.array("i")
+        for level, kind, data in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
+        if size == 0:
+            raise ChannelClosed("the other side has closed the channel")
+        if flags & _TRUNCATED:
+            for fd in fds:
+                os.close(fd)
+            raise LocalError(f"a packet came that is larger than {PACKET_BYTES_MAX} bytes or {DESCRIPTORS_MAX} descriptors")
+        try:
+            return _CODEC.decode_many(self._view[:size]), list(fds)
+        except Malformed as error:
+            # Both ends run the same code and trust each other: this is another version of gossip, not an attacker.
+            raise LocalError(f"the other end of the channel speaks another language: {error}") from error
+
+    def _wait_for(self, timeout_s: float | None) -> None:
+        """Sets how long the kernel waits: a poll before would wake twice where once is enough."""
+        microseconds = 0 if timeout_s is None else max(1, round(timeout_s * 1e6))  # 0 waits for ever
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _TIMEVAL.pack(*divmod(microseconds, 1_000_000)))
+        self._patience_s = timeout_s
+
+    def close(self) -> None:
+        """Closes this end; the other side reads what was sent, then end of file. Closing twice does nothing."""
+        self._socket.close()

@@ -1,0 +1,221 @@
+"""What a trainer and its node say to each other over their one local socket. Plain data, packed by ``transport.codec``.
+
+The socket is a Unix SOCK_SEQPACKET pair: message boundaries are kept, memory travels as a file descriptor beside a message
+(SCM_RIGHTS), and either side sees the other's death as end of file at once. Several messages may share one packet.
+
+A life, seen from the trainer:
+
+    Prepare  ->            the model is known; the arena's memory comes along
+             <- Restore?   the swarm's state, when it is ahead or began with other weights
+    Restored ->
+             <- Go(r)      compute round r into update slot ``slot``
+    Shard    ->            (once) data is read through us: Go(r) comes again, with this peer's samples
+    Contribute(r) ->
+             <- Judge*     (rules that need the loss) rate these updates
+    Judged   ->
+             <- Apply(r)   the aggregate is in result slot ``slot``; also rounds that were committed without us
+    Applied(r) ->
+             <- Go(r + 1)
+    Confirm(r + 1) ->      (with f > 0, in rolling rounds) the script has had all its rounds
+             <- Restore?   it was told another result of the last one than most
+    Restored ->
+             <- Confirmed
+    Close    ->            polite end; the node drains and answers Halted
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from gossip.core.frozen import record
+from gossip.errors import ConfigError, Refused, StateLost, SwarmError
+
+UPDATE_SLOTS = 4
+RESULT_SLOTS = 4
+
+
+# --- trainer to node ------------------------------------------------------------------------------------------------------
+
+
+@record
+class Prepare:
+    """The descriptor of the arena travels with it."""
+
+    elements: int  # float32 elements of the flat vector
+    layout: bytes
+    state: bytes  # digest of the packed state
+    state_bytes: int  # size of the packed state
+    learning_rate: float
+    has_judge: bool  # there is a loss to ask for
+    round_id: int = 0  # the next round to run on this state: not 0 when a node is started again beside a living trainer
+
+
+@record
+class Shard:
+    samples_total: int
+    batch: int
+    ahead: int = 0  # how many rounds' samples the trainer would fetch beforehand
+
+
+@record
+class Contribute:
+    """The update is in update slot ``slot``; with ``parameters`` the arena's parameter slot of the same number is filled too."""
+
+    round_id: int
+    slot: int
+    samples: int  # 0: no update, only taking part
+    loss: float | None
+    learning_rate: float
+    parameters: bool
+    finite: bool = False  # all of the update, looked at while it was in the cache; False: nobody has looked, or it is not
+    rates: tuple[float, ...] = ()  # what the optimizer would step with
+
+
+@record
+class Applied:
+    round_id: int
+    slot: int  # free again; -1 when the round changed nothing
+
+
+@record
+class Judged:
+    """The aggregate is in the judging memory's last row. ``reason`` says why there is none."""
+
+    ticket: int
+    weights: tuple[float, ...]
+    outlyingness: tuple[float, ...]
+    reason: str
+
+
+@record
+class Snapshot:
+    """The packed state before ``round_id``; its memory travels with it. ``error`` says why there is none."""
+
+    round_id: int
+    nbytes: int
+    error: str
+    parts: tuple[int, ...] = ()  # lengths
+
+
+@record
+class Restored:
+    round_id: int
+    error: str
+
+
+@record
+class Log:
+    """A line for metrics.jsonl: a JSON object of numbers and short strings."""
+
+    metrics: str
+
+
+@record
+class Confirm:
+    """All rounds before ``round_id`` are had, as far as this trainer's script wants any: do others hold the same?"""
+
+    round_id: int
+
+
+@record
+class Close:
+    """Goodbye. ``digest`` is that of the parameters after all rounds before ``round_id``; b"" when there was no time for it."""
+
+    reason: str  # "finished", "stopped", "raised"
+    round_id: int = 0
+    digest: bytes = b""
+
+
+# --- node to trainer ------------------------------------------------------------------------------------------------------
+
+
+@record
+class Go:
+    round_id: int
+    slot: int  # update slot to write to
+    sharded: bool  # whether ``epoch`` and ``ranges`` mean anything
+    epoch: int
+    ranges: tuple[tuple[int, int], ...]
+    want_parameters: bool
+    peers: int  # roster size
+    alive: int
+    rank: int = 0  # this peer's place in the roster
+    coming: tuple[tuple[int, tuple[tuple[int, int], ...]], ...] = ()  # epoch and ranges of rounds to come: a guess
+    last: tuple[int, ...] = ()  # the fields of the ``EpochReport`` of the last completed epoch, if there is one
+
+
+@record
+class Apply:
+    """``slot`` is -1 when the round changes nothing. With ``mix_scale != 0`` mix slot ``slot`` holds a parameter difference."""
+
+    round_id: int
+    slot: int
+    mix_scale: float
+    rates: tuple[float, ...] = ()  # what all step with; none: each with its own
+
+
+@record
+class Judge:
+    """Run the rule over the first ``rows`` rows of the judging memory, write the aggregate into row ``rows``.
+
+    The descriptor of that memory, float32 ``(capacity, elements)``, travels along when ``capacity`` is not zero: it replaces
+    the one before. ``own`` is -1 when there is no own row. With ``mix`` the rows are parameters: the trainer runs the rule over
+    their differences to row ``own``, and the aggregate is a difference too.
+    """
+
+    ticket: int
+    round_id: int
+    rows: int
+    capacity: int
+    f: int
+    own: int
+    mix: bool
+
+
+@record
+class TakeSnapshot:
+    """Copy the state behind all rounds that came before this."""
+
+
+@record
+class Restore:
+    """A packed state; its memory travels along. Without ``settings`` the trainer keeps what its own script sets."""
+
+    round_id: int
+    nbytes: int
+    settings: bool = True
+
+
+@record
+class Confirmed:
+    """Behind a ``Restore`` where this trainer held something else. ``agreed``: enough others hold what it holds."""
+
+    round_id: int
+    agreed: bool
+
+
+@record
+class Halted:
+    reason: str
+    exit_code: int
+
+
+def error_of(halted: Halted) -> BaseException:
+    """What a halt of the node means to the user's script."""
+    match halted.exit_code:
+        case 0 | 130 | 143:
+            return SystemExit(halted.exit_code)
+        case 2:
+            return ConfigError(halted.reason)
+        case 6:
+            return Refused(halted.reason)
+        case 7:
+            return StateLost(halted.reason)
+        case code:
+            error = SwarmError(halted.reason)
+            error.exit_code = code
+            return error
+
+
+FromTrainer: TypeAlias = Prepare | Shard | Contribute | Applied | Judged | Snapshot | Restored | Log | Confirm | Close
+FromNode: TypeAlias = Go | Apply | Judge | TakeSnapshot | Restore | Confirmed | Halted

@@ -1,0 +1,7 @@
+"""``python -m gossip.node``."""
+
+import sys
+
+from .loop import main
+
+sys.exit(main())

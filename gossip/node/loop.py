@@ -1,0 +1,460 @@
+"""The node: one loop on the real clock that holds the sockets, drives the core and serves one trainer.
+
+Every turn takes in all that has come (peers, trainer, worker), hands it to the core, carries out what the core asks for, and only
+then looks at the clock for timers: a peer that was stopped must read its mail before it accuses anybody.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import gc
+import os
+import select
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, assert_never
+
+import torch
+
+from gossip import aggregators, topologies
+from gossip.core import events
+from gossip.core.events import Effect, Event
+from gossip.core.messages import JOINT_PEERS_MAX, PeerId
+from gossip.errors import ConfigError, LocalError, RemoteError
+from gossip.faults.drills import DrillBook
+from gossip.inject.outbox import Letters
+from gossip.inject.process import Saboteur
+from gossip.inject.update_attacks import Tongue, rule_of
+from gossip.ipc import messages as control
+from gossip.ipc.channel import Channel, ChannelClosed
+from gossip.run.completion import Begun
+from gossip.run.journal import Journal, write_error
+from gossip.run.rendezvous import Announcement, SeedFolder
+from gossip.transport.base import Arrival
+from gossip.transport.memory import Hub
+from gossip.vectors.sharding import shard_sizes
+
+from .alarms import Alarms, Oversleep
+from .comparison import Comparison
+from .plan_cache import Foresight
+from .reducer import Judge, Reducer
+from .spec import CoreMaker, NodeSpec, TransportMaker, in_memory, keys_of, over_zeromq, real_core, spec_from
+from .trainer_link import TrainerLink, pid_behind
+from .worker import Worker
+
+__all__ = ["EXIT_CRASHED", "Node", "NodeSpec", "in_memory", "main", "over_zeromq"]
+
+EXIT_CRASHED = 70
+"""The node has a bug, or ran out of something; its trainer starts another."""
+POLL_S = 0.1
+"""The loop looks around this often though nothing calls it."""
+AWAKE_S = 0.005
+"""A node does not sleep for so long after its trainer's update came: the processor would have nothing else to do, and a virtual
+one takes 50 us and more to come back. Not in a thread of the trainer, nor where there are more peers than processors."""
+DRAIN_S = 0.02
+DRAIN_TURNS = 10
+LINGER_S = 1.0
+TERMINATION_GRACE_S = 3.0
+ANNOUNCE_S = 2.0
+"""After its trainer's death a node has this long to tell the others."""
+
+
+class Node:
+    """One peer's node. ``run`` returns when it has halted; it may run in a process or in a thread.
+
+    Args:
+        channel: One end of ``Channel.pair()``; the trainer has the other. It is taken over.
+        transport: Makes one in place of ZeroMQ, or for a swarm of one, of memory.
+        make_core: In place of ``gossip.core.peer.Peer``; takes spec, settings, topology and the two own addresses.
+        seeds: Addresses (control, bulk) of other peers, where there is no folder to find them in.
+    """
+
+    def __init__(
+        self,
+        spec: NodeSpec,
+        channel: socket.socket,
+        transport: TransportMaker | None = None,
+        make_core: CoreMaker | None = None,
+        seeds: Mapping[PeerId, tuple[str, str]] | None = None,
+    ) -> None:
+        self.spec = spec
+        self._channel = Channel(channel)
+        self._make_transport = transport or (in_memory(Hub()) if spec.config.peers_max == 1 else over_zeromq)
+        self._make_core = make_core or real_core(dict(seeds or {}))
+        self._worker = Worker()
+        folder = None if spec.run_dir is None else spec.run_dir / f"peer-{spec.peer}"
+        status = None if spec.status_fd is None else socket.socket(fileno=os.dup(spec.status_fd))
+        self._journal = Journal(spec.peer, folder, status)
+        self._folder = folder
+        self._announcement: Announcement | None = None
+        self._alarms = Alarms()
+        self._inbox: deque[Event] = deque()
+        self._linked: set[PeerId] = set()
+        self._halt: events.Halt | None = None
+        self._stop_asked, self._stop_at = "", 0.0
+        self._trainer_gone = False
+        self._lost_deadline = 0.0
+        self._round = -1
+        self._opened = self._hurried = False
+        self._awake_s = 0.0
+        self._pidfd = -1
+
+    def stop(self, reason: str, grace_s: float = 0.0) -> None:
+        """Asks the node to leave politely, unless its trainer says goodbye within ``grace_s``.
+
+        May be called from any thread and from a signal handler.
+        """
+        self._stop_asked, self._stop_at = reason, time.monotonic() + grace_s
+        self._worker.wake()
+
+    # --- life -------------------------------------------------------------------------------------------------------------
+
+    def run(self) -> int:
+        """Runs until the core halts. Returns the exit code; what killed the node is in ``node_error.json``."""
+        try:
+            self._open()
+            while self._halt is None:
+                self._turn()
+            code = self._leave(self._halt)
+        except Exception as error:  # noqa: BLE001 - the last stop: it is written down, and the trainer told by our absence
+            code = self._die(error)
+        finally:
+            self._close()
+        return code
+
+    def _open(self) -> None:
+        config = self.spec.config
+        folder = None
+        if self.spec.run_dir is not None and config.peers_max > 1:
+            folder = SeedFolder(self.spec.run_dir / "seeds", self.spec.peer, config.peers_max)
+            self.spec = dataclasses.replace(self.spec, incarnation=folder.next_incarnation(self.spec.incarnation))
+            if config.keyed:
+                self.spec = dataclasses.replace(self.spec, keys=keys_of(self.spec, folder))
+        spec, self._seed_folder = self.spec, folder
+        rule, topology = aggregators.load(config.aggregator), Foresight(topologies.load(config.weighted_topology))
+        settings = config.settings()
+        joint = rule.joint and topology.rolling and config.peers_max <= JOINT_PEERS_MAX
+        needs = tuple([rule.at_least(f) for f in range(settings.f + 1)])
+        self._begun = Begun(spec.run_dir, self._journal.event)
+        settings = dataclasses.replace(settings, updates_for=needs, joint=joint, had_round=self._begun.had_round())
+        plan = config.plan
+        self._rule, self._topology = rule, topology
+        drills = DrillBook(spec.run_dir / "faults") if config.drills and spec.run_dir is not None else None
+        self._saboteur = Saboteur(plan, spec.peer, spec.incarnation, spec.run_dir, self._journal, config.peers_max, drills)
+        self.transport = self._saboteur.around(
+            self._make_transport(spec, lambda: self.core.incarnation, lambda *header: self.core.admit(*header).nbytes)
+        )
+        own_control, own_bulk = self.transport.control, self.transport.bulk
+        membership = dataclasses.replace(settings.membership, link_timeout_s=self.transport.link_timeout_s)
+        self._settings = settings = dataclasses.replace(settings, membership=membership)
+        self.core = self._make_core(spec, settings, topology, own_control, own_bulk)
+        self._comparison = Comparison(self._worker, self._inbox.append)
+        ahead = self.transport.ahead if topology.rolling else None
+        self._reducer = Reducer(rule, self._worker, self._inbox.append, centered=not topology.rolling, ahead=ahead)
+        known = rule_of(rule, settings.f, centered=not topology.rolling)
+        self._tongue = Tongue(plan, spec.peer, config.seed, config.peers, known, drills)
+        who = (plan, spec.peer, config.peers, f"{config.seed}/{spec.incarnation}", self.transport, self._tongue, self._journal)
+        self._letters = Letters(*who, core=lambda: self.core, where=lambda: self._round, rounds=config.rounds)
+        self.trainer = TrainerLink(
+            self._channel,
+            self._worker,
+            self._journal,
+            self._tongue,
+            emit=self._inbox.append,
+            prepared=self._prepare,
+            judged=lambda said: self._judge.judged(said),
+            in_flight=self.transport.in_flight,
+            cut=lambda elements: shard_sizes(elements, config.peers, rule.whole_vector or not topology.rolling, joint=joint),
+            sketch_seed=settings.seed,
+        )
+        self.trainer.peers, self.trainer.alive, self.trainer.rank = config.peers, config.peers, spec.peer
+        self._judge = Judge(self._ask, self._worker, self._inbox.append)
+        trainer_pid = pid_behind(self._channel)
+        if trainer_pid != os.getpid():
+            self._pidfd = os.pidfd_open(trainer_pid)
+            self._awake_s = AWAKE_S if config.peers_max <= len(os.sched_getaffinity(0)) else 0.0
+        self._listen_to(self._worker.fd, self._channel.fileno(), self._pidfd)
+        if folder is not None:
+            key = "" if spec.keys is None else spec.keys.pair.public
+            announce = functools.partial(folder.announce, own_control, own_bulk, spec.incarnation, key)
+            self._announcement = Announcement(folder.path, announce, self._journal.event, self._journal.troubles)
+            self._announcement.attempt(time.monotonic())
+        addresses = {"control": own_control, "bulk": own_bulk}
+        self._journal.event("started", pid=os.getpid(), trainer_pid=trainer_pid, incarnation=spec.incarnation, **addresses)
+        now = time.monotonic()
+        self._oversleep = Oversleep(settings.membership.probe_interval_s, now)
+        self._next_progress = now
+        self._opened = True
+        self._handle(events.Started(), now)
+        self._settle(now)
+
+    def _leave(self, halt: events.Halt) -> int:
+        """The end that the core has asked for."""
+        self.transport.close(LINGER_S)
+        traffic = dataclasses.asdict(self.transport.traffic)
+        how = {"reason": halt.reason, "exit_code": halt.exit_code, "round": self._round}
+        self._journal.event("halted", **how, traffic=traffic, **self.trainer.ended_with, **self._letters.ended_with)
+        self._journal.flush()
+        if not self._trainer_gone:
+            try:
+                self.trainer.halted(halt.reason, halt.exit_code)
+            except ChannelClosed:
+                self._trainer_gone = True  # It has not waited for the answer to its goodbye.
+        return halt.exit_code
+
+    def _die(self, error: Exception) -> int:
+        """An end that nobody has asked for: leave word of it."""
+        write_error(self._folder, self.spec.peer, self.spec.incarnation, error)
+        message, hint = f"{type(error).__name__}: {error}", getattr(error, "hint", None)
+        traceback.print_exception(error)
+        self._journal.event("error", message=message, hint=hint, part="node", round=self._round)
+        if not isinstance(error, (ConfigError, RemoteError)):
+            return EXIT_CRASHED  # The trainer sees us go without a word, and starts another.
+        try:
+            self._channel.send(control.Halted(f"{error} ({hint})" if hint else str(error), error.exit_code))
+        except LocalError:
+            self._trainer_gone = True  # There is nobody to tell.
+        return error.exit_code
+
+    def _close(self) -> None:
+        self._journal.close()
+        self._worker.close()
+        if self._opened:
+            self.transport.close()
+            self._judge.close()
+            self.trainer.close()
+        self._channel.close()
+        if self._pidfd >= 0:
+            os.close(self._pidfd)
+
+    def _listen_to(self, *fds: int) -> None:
+        """Beside the other peers."""
+        self._wake = tuple(fd for fd in fds if fd >= 0)
+        self._local = select.poll()
+        for fd in self._wake:
+            self._local.register(fd, select.POLLIN)
+
+    # --- a turn -----------------------------------------------------------------------------------------------------------
+
+    def _turn(self) -> None:
+        clock = time.monotonic
+        now = clock()
+        late_s = self._oversleep.look(now)  # the last turn took too long
+        next_at = self._alarms.next_at()
+        timeout_s = POLL_S if next_at is None else min(POLL_S, max(0.0, next_at - now))
+        self._oversleep.expect(now + timeout_s)
+        awake_s = self.trainer.waits_since + self._awake_s - now if self.trainer.waits_since else 0.0
+        arrivals = self.transport.poll(timeout_s, self._wake, awake_s)
+        now = clock()
+        late_s += self._oversleep.look(now)
+        self._oversleep.expect(now)
+        self._take(arrivals, now)
+        if late_s:
+            self._drain()
+            now = clock()
+        if self.transport.woken or late_s:
+            self._receive(now, everything=late_s > 0)
+        if late_s:
+            self._settle(now)
+            self._handle(events.ClockJumped(late_s), now)
+            self._oversleep.expect(now)
+        if self._stop_asked and now >= self._stop_at:
+            reason, self._stop_asked = self._stop_asked, ""
+            if not self.trainer.closed:
+                self._handle(events.Stop(reason), now)
+        self._hurried = self._settle(now) and not self._hurried
+        if self._hurried:
+            return  # Nothing else is as urgent as the trainer's answer, but it waits for one turn only.
+        now = clock()
+        for token in self._alarms.due(now):
+            self._handle(events.TimerFired(token), now)
+        self._settle(now)  # what the trainer waits for goes before what can wait
+        self._chores(now)
+        self._settle(now)
+
+    def _drain(self) -> None:
+        """Reads what piled up while we slept. The transport's own threads slept too and need a moment to read it."""
+        for _ in range(DRAIN_TURNS):
+            arrivals = self.transport.poll(DRAIN_S)
+            if not arrivals:
+                return
+            self._take(arrivals, time.monotonic())
+
+    def _take(self, arrivals: list[Arrival], now: float) -> None:
+        for arrival in arrivals:
+            if isinstance(arrival, events.LinkUp):
+                self._linked.add(arrival.peer)
+            elif isinstance(arrival, events.LinkDown):
+                self._linked.discard(arrival.peer)
+            elif isinstance(arrival, events.Received):
+                if self._tongue.tells_each:
+                    self._tongue.heard(arrival.sender, arrival.message, arrival.payload)
+                if (compared := self._comparison.of(arrival, self.core.admit)) is not None:
+                    self._handle(compared, now)
+                continue
+            self._handle(arrival, now)
+
+    def _receive(self, now: float, everything: bool) -> None:
+        """Takes what the worker and the trainer have: a packet, or all that there are."""
+        while ready := self._local.poll(0):
+            for fd, _ in ready:
+                if fd == self._worker.fd:
+                    self._worker.finish()
+                elif fd == self._pidfd:
+                    # A forked child of the trainer may hold its end of the channel open: then there is no end of file.
+                    self._lose_trainer("its process has ended", now)
+                elif not self._trainer_gone:
+                    try:
+                        self.trainer.receive()
+                    except ChannelClosed as closed:
+                        self._lose_trainer(str(closed), now)
+            if not everything:
+                return
+
+    def _lose_trainer(self, reason: str, now: float) -> None:
+        self._trainer_gone = True
+        self._listen_to(self._worker.fd)
+        if self.trainer.closed:
+            self._inbox.append(events.Stop(reason))  # it does not wait for us any more, and has no state to give to others
+        else:
+            self._lost_deadline = now + ANNOUNCE_S
+            self._inbox.append(events.TrainerLost(reason))
+
+    def _settle(self, now: float) -> bool:
+        """Hands the core what effects have led to, until nothing more comes, then tells the trainer. Whether there was anything
+        to tell."""
+        while self._inbox:
+            self._handle(self._inbox.popleft(), now)
+        if not self._trainer_gone:
+            try:
+                return self.trainer.flush()
+            except ChannelClosed as closed:
+                self._lose_trainer(str(closed), now)
+                self._settle(now)
+        return False
+
+    def _handle(self, event: Event, now: float) -> None:
+        if self._halt is not None:
+            return  # nothing leaves the core after its halt
+        for effect in self.core.handle(event, now):
+            self._carry_out(effect)
+
+    def _carry_out(self, effect: Effect) -> None:
+        match effect:
+            case events.Send(peer, message, payload):
+                self._letters.send(peer, message, payload)
+            case events.SetTimer(token, at):
+                self._alarms.set(token, at)
+            case events.CancelTimer(token):
+                self._alarms.cancel(token)
+            case events.Apply():
+                if not self._trainer_gone:
+                    self.trainer.apply(effect)
+            case events.Go():
+                self._saboteur.reached(effect.round_id)
+                self.trainer.go(effect)
+            case events.Aggregate():
+                if effect.shard == 0 and effect.step in ("whole", "measure"):
+                    self._saboteur.serves(effect.round_id)
+                if not effect.rows:
+                    self._inbox.append(events.Aggregated(effect.ticket, None, reason=events.NO_ROWS))
+                elif self._rule.needs_trainer:
+                    self._judge.reduce(effect)
+                else:
+                    self._reducer.reduce(effect)
+            case events.Committed():
+                roster = effect.commit.roster
+                self.trainer.peers = len(roster)
+                self.trainer.rank = roster.index(self.spec.peer) if self.spec.peer in roster else self.trainer.rank
+                self._journal.commit(effect)
+            case events.Report():
+                self._report(effect)
+            case events.Connect(peer, control_address, bulk_address):
+                self.transport.connect(peer, control_address, bulk_address)
+            case events.Disconnect(peer):
+                self.transport.disconnect(peer)
+                self._linked.discard(peer)
+            case events.TakeSnapshot():
+                self.trainer.take_snapshot()
+            case events.Restore():
+                self.trainer.restore(effect)
+            case events.Confirmed():
+                self.trainer.confirmed(effect)
+            case events.Halt():
+                self._halt = effect
+            case _ as never:
+                assert_never(never)
+
+    def _prepare(self, trainer: events.Prepared) -> None:
+        """The core hears of the trainer's model when the rule is ready for it, too."""
+
+        def ready(how: dict[str, Any]) -> None:
+            if how:
+                self._journal.event("kernels", **how)
+            self._inbox.append(trainer)
+
+        self._reducer.prepare(self.spec.config.peers, max(trainer.sizes), ready)
+
+    def _ask(self, question: control.Judge, fd: int | None) -> None:
+        if not self._trainer_gone:
+            try:
+                self.trainer.ask(question, fd)
+            except ChannelClosed as closed:
+                self._lose_trainer(str(closed), time.monotonic())
+
+    def _report(self, report: events.Report) -> None:
+        if report.event == "round":
+            self._round = report.fields.get("round", self._round)
+            self._begun.reached(self._round)
+            self.trainer.alive = report.fields.get("alive", self.trainer.alive)
+        self._journal.event(report.event, **report.fields)
+
+    def _chores(self, now: float) -> None:
+        if now >= self._next_progress:
+            self._next_progress = now + self._settings.membership.probe_interval_s
+            progress = self.trainer.progress()
+            if progress is not None and not self._trainer_gone:
+                self._handle(progress, now)
+        if self._announcement is not None:
+            self._announcement.tick(now)
+        if self._seed_folder is not None:
+            for seed in self._seed_folder.look(now, len(self._linked) >= len(self._settings.peers) - 1):
+                if seed.ended:
+                    self._handle(events.Ended(seed.peer), now)
+                    continue
+                if seed.coming:
+                    self._handle(events.Coming(seed.peer), now)
+                    continue
+                self._handle(events.AddressLearned(seed.peer, seed.control, seed.bulk, seed.incarnation), now)
+        for notice in self.transport.traffic.notices:
+            self._journal.event("notice", **dataclasses.asdict(notice))
+        self.transport.traffic.notices.clear()
+        self._topology.look_ahead()
+        self._journal.flush_due(now)
+        self._saboteur.tick(now)
+        self._tongue.tick(now)
+        if self._lost_deadline and now >= self._lost_deadline and self._halt is None:
+            self._halt = events.Halt("the trainer is gone", 1)
+
+
+def main() -> int:
+    """``python -m gossip.node``: a node in a process of its own, described by ``GOSSIP_*`` variables."""
+    torch.set_num_threads(1)
+    node = Node(spec_from(os.environ), socket.socket(fileno=int(os.environ["GOSSIP_NODE_FD"])))
+    # Ctrl-C goes to the whole group, and what becomes of it is the trainer's decision.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # A scheduler sends this to the whole group, and then the trainer ends the step that it is in.
+    signal.signal(signal.SIGTERM, lambda number, frame: node.stop("SIGTERM", TERMINATION_GRACE_S))
+    gc.collect()
+    gc.freeze()  # Modules stay for good: no collection need look at them again.
+    return node.run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

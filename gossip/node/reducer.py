@@ -1,0 +1,248 @@
+"""Running the aggregation rule over what the core collected, or asking the trainer to when the rule needs its loss."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+
+from gossip.aggregators import kernels
+from gossip.aggregators.base import Updates
+from gossip.aggregators.kernels.rows import tensor_of
+from gossip.aggregators.registry import BoundRule
+from gossip.aggregators.sharded import ShardedRule
+from gossip.core.digests import digest_of
+from gossip.core.events import Aggregate, Aggregated, Payload
+from gossip.errors import ConfigError
+from gossip.ipc import messages as control
+from gossip.vectors.finite import is_finite
+
+from .shard_steps import scores, take_step
+from .worker import Worker
+
+INLINE_ELEMENTS = 2**20
+"""Inputs of at most this many numbers (n * d) are aggregated at once in the loop: a few milliseconds."""
+
+PREPARE_S = 30.0
+"""A node that has waited so long for compiled kernels goes on without: half of the time that peers have to come by default."""
+
+Ahead: TypeAlias = Callable[[np.ndarray], None] | None
+"""Told of a result that is finite before its digest is made: others may begin to receive it."""
+
+
+def as_vector(aggregate: torch.Tensor) -> np.ndarray:
+    """A rule's result as a contiguous float32 array, copied only when it is none."""
+    if aggregate.requires_grad or aggregate.dtype != torch.float32:
+        aggregate = aggregate.detach().to(torch.float32)
+    return np.ascontiguousarray(aggregate.numpy())
+
+
+def answer(
+    ticket: int, vector: np.ndarray, weights: tuple[float, ...], outlyingness: tuple[float, ...], ahead: Ahead = None
+) -> Aggregated:
+    """What the core hears of a rule's result. A result that is not finite is none."""
+    if not is_finite(vector):
+        return Aggregated(ticket, None, (), (), "non_finite result")
+    return Aggregated(ticket, as_payload(vector, ahead), scores(weights), scores(outlyingness))
+
+
+def as_payload(vector: np.ndarray, ahead: Ahead) -> Payload:
+    """A finite float32 result with its facts."""
+    if ahead is not None:
+        ahead(vector)
+    return Payload(vector, vector.nbytes, True, digest_of(vector.data))
+
+
+class Reducer:
+    """Runs a rule in the node: small inputs at once, large ones in the worker.
+
+    Args:
+        centered: The own row may be trusted and given to the rule as ``center``: in gossip rounds, where a peer aggregates
+            for itself alone.
+        ahead: Hears of small results.
+    """
+
+    def __init__(
+        self,
+        rule: BoundRule,
+        worker: Worker,
+        done: Callable[[Aggregated], None],
+        *,
+        centered: bool,
+        ahead: Ahead = None,
+    ) -> None:
+        self._rule, self._worker, self._done, self._centered = rule, worker, done, centered
+        self._ahead = ahead
+        self._from_rows = rule.from_rows
+        self._sharded = ShardedRule(rule) if rule.joint else None
+        self._small, self._large = _Rows(), _Rows()  # one for each thread
+
+    def prepare(self, n: int, d: int, then: Callable[[dict[str, Any]], None]) -> None:
+        """Loads what the rule will need for n rows of d numbers, in the worker, so that no round waits for a compiler.
+
+        ``then`` is told how it went, or nothing where there was nothing to do: now or from ``Worker.finish``.
+        """
+        if self._from_rows is not None or kernels.is_prepared(n, d):
+            then({})
+        else:
+            self._worker.submit(lambda: _prepared(n, d), then)
+
+    def reduce(self, work: Aggregate) -> None:
+        """Calls ``done`` with the answer, now or from ``Worker.finish``."""
+        if _is_small(work):
+            self._done(self._run(work, self._small, self._ahead))
+        else:
+            self._worker.submit(lambda: self._run(work, self._large), self._done)
+
+    def _run(self, work: Aggregate, rows: _Rows, ahead: Ahead = None) -> Aggregated:
+        if work.step != "whole":
+            assert self._sharded is not None, f"{self._rule.name} was asked for a step"
+            previous = tensor_of(work.previous.data) if work.previous is not None else None
+            return take_step(self._sharded, work, [row.payload.data for row in work.rows], previous, _described(ahead))
+        if self._from_rows is not None and not work.mix:
+            quick = self._from_rows([row.payload.data for row in work.rows])
+            if quick is not None:
+                n = len(work.rows)
+                return Aggregated(work.ticket, as_payload(quick, ahead), (1.0 / n,) * n, (1.0,) * n)
+        options: dict[str, Any] = {"f": work.f, "round_id": work.round_id}
+        own = work.rows[work.own].payload.data if work.own is not None else None
+        given: Updates
+        if self._rule.by_pointer and not work.mix and not _is_small(work):
+            given = [row.payload.data for row in work.rows]
+        else:  # Small rows, too: one copy costs less than the many short ones of the kernels.
+            given = rows.stack(work, own if work.mix else None)
+        if self._centered and own is not None and "center" in self._rule.needs:
+            # Not a view of the row: a rule may write to neither, and the differences to oneself have their centre at zero.
+            options["center"] = torch.zeros(len(own)) if work.mix else tensor_of(own).clone()
+        if work.previous is not None and "previous" in self._rule.needs:
+            options["previous"] = tensor_of(work.previous.data)
+        try:
+            verdict = self._rule.explain(given, **options)  # nothing in it asks for a gradient, so none is recorded
+        except ConfigError as error:
+            return Aggregated(work.ticket, None, reason=str(error))
+        except Exception as error:  # noqa: BLE001 - a liar may have sent what the rule chokes on: no server may die of it
+            return Aggregated(work.ticket, None, reason=f"{self._rule.name} failed: {type(error).__name__}: {error}"[:200])
+        aggregate = as_vector(verdict.aggregate)
+        if rows.holds(aggregate) or any(np.may_share_memory(aggregate, row.payload.data) for row in work.rows):
+            aggregate = aggregate.copy()  # A row as it is, like Krum's choice: others will be written where it lies.
+        weights, outlyingness = verdict.weights.tolist(), verdict.outlyingness.tolist()
+        return answer(work.ticket, aggregate, tuple(weights), tuple(outlyingness), ahead)
+
+
+def _is_small(work: Aggregate) -> bool:
+    return len(work.rows) * work.rows[0].payload.nbytes <= 4 * INLINE_ELEMENTS
+
+
+def _described(ahead: Ahead) -> Callable[[torch.Tensor], Payload | None]:
+    def describe(aggregate: torch.Tensor) -> Payload | None:
+        vector = as_vector(aggregate)
+        return as_payload(vector, ahead) if is_finite(vector) else None
+
+    return describe
+
+
+def _prepared(n: int, d: int) -> dict[str, Any]:
+    """In a process of its own where there is something to compile: in a thread it would keep the loop from answering probes."""
+    began = time.monotonic()
+    if kernels.compile_apart(n, d, PREPARE_S):
+        kernels.prepare(n, d)
+    else:
+        kernels.do_without()
+    return {"seconds": round(time.monotonic() - began, 3), "backend": kernels.backend()}
+
+
+class _Rows:
+    """The ``(n, d)`` input of a rule that wants one, in memory that is used again as long as the shape stays."""
+
+    def __init__(self) -> None:
+        self._memory = np.empty((0, 0), dtype=np.float32)
+        self._tensor = torch.from_numpy(self._memory)
+
+    def stack(self, work: Aggregate, minus: np.ndarray | None) -> torch.Tensor:
+        shape = (len(work.rows), len(work.rows[0].payload.data))
+        if self._memory.shape != shape:
+            self._memory = np.empty(shape, dtype=np.float32)
+            self._tensor = torch.from_numpy(self._memory)
+        for at, row in enumerate(work.rows):
+            if minus is None:
+                self._memory[at] = row.payload.data
+            else:
+                np.subtract(row.payload.data, minus, out=self._memory[at])
+        return self._tensor
+
+    def holds(self, vector: np.ndarray) -> bool:
+        return bool(np.may_share_memory(self._memory, vector))
+
+
+class Judge:
+    """Puts updates before the trainer's loss: rows go into a memory that both share, the aggregate comes back in the row after.
+
+    One question is open at a time, since there is one memory; the others wait in order.
+    """
+
+    def __init__(
+        self, ask: Callable[[control.Judge, int | None], None], worker: Worker, done: Callable[[Aggregated], None]
+    ) -> None:
+        self._ask, self._worker, self._done = ask, worker, done
+        self._waiting: deque[Aggregate] = deque()
+        self._open: Aggregate | None = None
+        self._memory = np.empty((0, 0), dtype=np.float32)
+        self._fd = -1
+
+    def reduce(self, work: Aggregate) -> None:
+        """Asks the trainer, as soon as it has answered what was asked before."""
+        self._waiting.append(work)
+        if self._open is None:
+            self._next()
+
+    def judged(self, said: control.Judged) -> None:
+        """The trainer's answer. Any other than to the open question is a bug of ours."""
+        work = self._open
+        assert work is not None, f"nobody asked for {said.ticket}"
+        assert work.ticket == said.ticket, f"asked for {work.ticket}, was told {said.ticket}"
+        self._open = None
+        if said.reason:
+            self._done(Aggregated(work.ticket, None, reason=said.reason))
+        else:
+            vector = self._memory[len(work.rows)].copy()
+            self._done(answer(work.ticket, vector, said.weights, said.outlyingness))
+        if self._open is None and self._waiting:
+            self._next()
+
+    def _next(self) -> None:
+        work = self._open = self._waiting.popleft()
+        rows, elements = len(work.rows), len(work.rows[0].payload.data)
+        capacity = 0
+        if rows + 1 > len(self._memory) or elements != self._memory.shape[1]:
+            capacity = rows + 2
+            self._renew(capacity, elements)
+        own = -1 if work.own is None else work.own
+        question = control.Judge(work.ticket, work.round_id, rows, capacity, work.f, own, work.mix)
+        fd = self._fd if capacity else None
+        if rows * elements <= INLINE_ELEMENTS:
+            self._copy(work)
+            self._ask(question, fd)
+        else:
+            self._worker.submit(lambda: self._copy(work), lambda _: self._ask(question, fd))
+
+    def _copy(self, work: Aggregate) -> None:
+        for into, row in zip(self._memory, work.rows, strict=False):
+            np.copyto(into, row.payload.data)
+
+    def _renew(self, capacity: int, elements: int) -> None:
+        self.close()
+        nbytes = 4 * capacity * elements
+        self._fd = os.memfd_create("gossip-judge", os.MFD_CLOEXEC)
+        os.ftruncate(self._fd, nbytes)
+        self._memory = np.frombuffer(mmap.mmap(self._fd, nbytes), dtype=np.float32).reshape(capacity, elements)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1

@@ -1,0 +1,122 @@
+"""What a node is made of: its description, its core and its transport, each of which a test may replace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, TypeAlias
+
+from gossip.config import RunConfig
+from gossip.core.events import Admission, Effect, Event
+from gossip.core.messages import Message, PeerId
+from gossip.core.peer import Peer
+from gossip.core.settings import CoreSettings
+from gossip.run import recorder
+from gossip.run.keyring import Keyring, allow_list, listed_pair
+from gossip.run.rendezvous import SeedFolder
+from gossip.topologies import Topology
+from gossip.transport.base import PayloadLimit, Transport
+from gossip.transport.curve import Keys
+from gossip.transport.memory import Hub, MemoryTransport
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSpec:
+    """Which node this is.
+
+    Attributes:
+        run_dir: Where the run leaves its files, and where its peers find each other; None: nowhere.
+        status_fd: A connected stream socket to the launcher, or None. It is duplicated, not taken over.
+        listen: Address of this machine that the others reach it at; "": the run's ``host``.
+        key_file: Where its own key lies, in a run with keys; "": it makes one.
+        keys: Its own and the others', in a run with keys; the node finds them when it starts.
+    """
+
+    config: RunConfig
+    peer: PeerId
+    incarnation: int = 0
+    run_dir: Path | None = None
+    status_fd: int | None = None
+    listen: str = ""
+    key_file: str = ""
+    keys: Keys | None = None
+
+
+def spec_from(given: Mapping[str, str]) -> NodeSpec:
+    """As the ``GOSSIP_*`` variables of a node process say."""
+    run_dir, status_fd = given.get("GOSSIP_RUN_DIR"), given.get("GOSSIP_STATUS_FD")
+    return NodeSpec(
+        RunConfig.load(given["GOSSIP_CONFIG"]),
+        int(given["GOSSIP_PEER"]),
+        int(given.get("GOSSIP_INCARNATION", "0")),
+        Path(run_dir) if run_dir else None,
+        int(status_fd) if status_fd else None,
+        given.get("GOSSIP_LISTEN", ""),
+        given.get("GOSSIP_KEY", ""),
+    )
+
+
+def keys_of(spec: NodeSpec, folder: SeedFolder) -> Keyring:
+    """Its own key and the others', in a run with keys. Raises: ConfigError."""
+    allowed = allow_list(spec.config.allowed)
+    return Keyring(listed_pair(spec.key_file, spec.peer, allowed), folder, allowed)
+
+
+class Core(Protocol):
+    """What the loop needs of ``gossip.core.peer.Peer``."""
+
+    def handle(self, event: Event, now: float) -> list[Effect]: ...
+
+    def admit(self, sender: PeerId, message: Message) -> Admission: ...
+
+    @property
+    def incarnation(self) -> int: ...
+
+
+CoreMaker: TypeAlias = Callable[[NodeSpec, CoreSettings, Topology, str, str], Core]
+TransportMaker: TypeAlias = Callable[[NodeSpec, Callable[[], int], PayloadLimit], Transport]
+"""Takes the spec, the own incarnation as it is now, and the sizes that payloads must have."""
+
+
+def real_core(seeds: Mapping[PeerId, tuple[str, str]]) -> CoreMaker:
+    """The core of every node but those of tests, which may bring another."""
+
+    def make(spec: NodeSpec, settings: CoreSettings, topology: Topology, control: str, bulk: str) -> Core:
+        core = Peer(spec.peer, spec.incarnation, settings, topology, control=control, bulk=bulk, seeds=seeds)
+        if not spec.config.record or spec.run_dir is None:
+            return core
+        header = recorder.header_of(spec.peer, spec.incarnation, settings, spec.config.weighted_topology, control, bulk, seeds)
+        return recorder.RecordingCore(core, header, recorder.path_of(spec.run_dir, spec.peer, spec.incarnation))
+
+    return make
+
+
+def over_zeromq(spec: NodeSpec, incarnation: Callable[[], int], payload_limit: PayloadLimit) -> Transport:
+    """The transport of a node in a swarm."""
+    # Its threads and 20 ms are for those who use it.
+    from gossip.transport.addresses import is_loopback
+    from gossip.transport.zeromq import ZeroMQTransport
+
+    config, host = spec.config, spec.listen or spec.config.host
+    # Where peers may be on several hosts, payloads go over TCP to all of them.
+    same_host = is_loopback(host.strip("[]"))
+    return ZeroMQTransport(
+        config.run_id,
+        spec.peer,
+        incarnation,
+        payload_limit,
+        host=host,
+        same_host=same_host,
+        insecure=config.insecure,
+        keys=spec.keys,
+    )
+
+
+def in_memory(hub: Hub) -> TransportMaker:
+    """For nodes that are threads of one process, and for a swarm of one."""
+
+    def make(spec: NodeSpec, incarnation: Callable[[], int], payload_limit: PayloadLimit) -> Transport:
+        return MemoryTransport(hub, spec.config.run_id, spec.peer, incarnation, payload_limit)
+
+    return make

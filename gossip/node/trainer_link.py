@@ -1,0 +1,445 @@
+"""The node's side of its trainer: what the core wants of it, in order and within the arena's slots, and what it answers."""
+
+from __future__ import annotations
+
+import math
+import os
+import socket
+import struct
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import astuple, dataclass
+from itertools import accumulate, pairwise
+from typing import assert_never
+
+import numpy as np
+
+from gossip.core import events
+from gossip.core.events import Event, Payload
+from gossip.core.transfer.chunks import described
+from gossip.errors import LocalError
+from gossip.inject.update_attacks import Tongue
+from gossip.ipc import messages as control
+from gossip.ipc.arena import Arena, allocate, map_bytes
+from gossip.ipc.channel import Channel
+from gossip.run.journal import Journal
+from gossip.vectors.count_sketch import sketch
+from gossip.vectors.finite import is_finite
+
+from .worker import Worker
+
+PACKET_MESSAGES = 16
+UNANSWERED_MAX = 32
+"""Rounds that the trainer may have before it and not have applied yet; the others wait here."""
+BACKLOG_ROUNDS = 4096
+BACKLOG_BYTES = 2**29
+INLINE_BYTES = 2**23
+"""States of at most this size are copied and hashed at once in the loop: a few milliseconds."""
+
+
+@dataclass(slots=True)
+class _Outgoing:
+    """A message on its way to the trainer. What comes after one that is not ``ready`` waits: order is part of the contract."""
+
+    what: events.Apply | events.Go | control.FromNode
+    fd: int | None = None
+    close_fd: bool = False  # when it is sent
+    ready: bool = True
+    placed: control.Apply | None = None  # of an Apply whose result is being copied, or is in its slot
+
+
+class TrainerLink:
+    """Speaks to the trainer over the channel and the arena.
+
+    Args:
+        emit: Takes the events for the core, but for ``Prepared``, which
+        prepared: takes.
+        judged: Takes the answers to ``Judge``.
+        in_flight: Whether the transport still reads an array (``Transport.in_flight``).
+        cut: Elements of the flat vector -> sizes of its shards.
+        sketch_seed: The same on all peers.
+    """
+
+    def __init__(
+        self,
+        channel: Channel,
+        worker: Worker,
+        journal: Journal,
+        tongue: Tongue,
+        *,
+        emit: Callable[[Event], None],
+        prepared: Callable[[events.Prepared], None],
+        judged: Callable[[control.Judged], None],
+        in_flight: Callable[[object], bool],
+        cut: Callable[[int], tuple[int, ...]],
+        sketch_seed: int,
+    ) -> None:
+        self._channel, self._worker, self._journal, self._tongue = channel, worker, journal, tongue
+        self._emit, self._prepared, self._judged, self._in_flight = emit, prepared, judged, in_flight
+        self._cut, self._sketch_seed = cut, sketch_seed
+        self._arena: Arena | None = None
+        self._bounds: list[tuple[int, int]] = []  # start and stop of each shard
+        self._outbox: deque[_Outgoing] = deque()
+        self._backlog_rounds = self._backlog_bytes = 0
+        self._unanswered = 0
+        self._free_results: list[int] = []
+        self._update_order: list[int] = []  # slots, the one used last first: it is in the cache
+        self._given: dict[int, int] = {}  # update slot -> round it was given for
+        self._copying: set[int] = set()  # update slots that the worker reads
+        self._offered: dict[int, list[np.ndarray]] = {}  # update slot -> arrays that the transport may be reading
+        self.learning_rate = 0.0
+        self.has_judge = False
+        self.closed = False  # it has said goodbye
+        self.ended_with: dict[str, int | str | None] = {}  # and where its parameters were then
+        self.round_id = -1  # it was told to compute last
+        self.peers = self.alive = 1  # as it is told with the next round
+        self.rank = 0  # likewise
+        self.waits_since = 0.0  # when it came with the update whose round it waits for; 0.0: it has something to do
+
+    def fileno(self) -> int:
+        return self._channel.fileno()
+
+    # --- what the core wants ----------------------------------------------------------------------------------------------
+
+    def apply(self, effect: events.Apply) -> None:
+        """Queues a round. Raises LocalError when the trainer is so far behind that the memory for it is used up."""
+        self._tongue.saw(effect)
+        nbytes = _apply_bytes(effect)
+        if self._backlog_rounds >= BACKLOG_ROUNDS or (self._backlog_rounds > 1 and self._backlog_bytes + nbytes > BACKLOG_BYTES):
+            raise LocalError(
+                f"the trainer has not taken {self._backlog_rounds} committed rounds ({self._backlog_bytes >> 20} MiB):"
+                " no more are kept for it, it must fetch the state when it is back"
+            )
+        self._backlog_rounds += 1
+        self._backlog_bytes += nbytes
+        self._outbox.append(_Outgoing(effect))
+
+    def go(self, effect: events.Go) -> None:
+        self._outbox.append(_Outgoing(effect))
+
+    def take_snapshot(self) -> None:
+        self._outbox.append(_Outgoing(control.TakeSnapshot()))
+
+    def ask(self, question: control.Judge, fd: int | None) -> None:
+        """Does not wait behind rounds that have no slot yet: the answer may be what they wait for."""
+        self._channel.send(question, fds=() if fd is None else (fd,))
+
+    def restore(self, effect: events.Restore) -> None:
+        data = effect.payload.data
+        state = data if isinstance(data, tuple) else (data,)
+        nbytes = effect.payload.nbytes
+        message = control.Restore(effect.round_id, nbytes, effect.settings)
+        if nbytes <= INLINE_BYTES:
+            self._outbox.append(_Outgoing(message, _filled(state), close_fd=True))
+            return
+        outgoing = _Outgoing(message, close_fd=True, ready=False)
+        self._outbox.append(outgoing)
+
+        def copied(fd: int) -> None:
+            outgoing.fd, outgoing.ready = fd, True
+
+        self._worker.submit(lambda: _filled(state), copied)
+
+    def confirmed(self, effect: events.Confirmed) -> None:
+        """Behind the state that it may have to take over first."""
+        self._outbox.append(_Outgoing(control.Confirmed(effect.round_id, effect.agreed)))
+
+    def halted(self, reason: str, exit_code: int) -> None:
+        """The last word, at once: rounds that wait for a slot are not for this trainer any more."""
+        self.flush()
+        self._outbox.clear()
+        self._channel.send(control.Halted(reason, exit_code))
+
+    def flush(self) -> bool:
+        """Sends what can go, several messages in a packet. Returns whether anything went. Raises ChannelClosed."""
+        told = False
+        while self._outbox:
+            batch: list[_Outgoing] = []
+            packet: list[control.FromNode] = []
+            while self._outbox and len(batch) < PACKET_MESSAGES:
+                outgoing = self._outbox[0]
+                message = self._placed(outgoing)
+                if message is None:
+                    break
+                self._outbox.popleft()
+                batch.append(outgoing)
+                packet.append(message)
+                if outgoing.fd is not None:
+                    break  # one descriptor a packet, so that nobody has to count them
+            if not packet:
+                break
+            told = True
+            fds = tuple(outgoing.fd for outgoing in batch if outgoing.fd is not None)
+            self._channel.send(*packet, fds=fds)
+            self.waits_since = 0.0
+            for outgoing in batch:
+                if outgoing.close_fd and outgoing.fd is not None:
+                    os.close(outgoing.fd)
+        return told
+
+    def _placed(self, outgoing: _Outgoing) -> control.FromNode | None:
+        """The message with its slot, or None while there is no slot for it."""
+        what = outgoing.what
+        if isinstance(what, events.Apply):
+            if outgoing.placed is None:
+                self._place_apply(outgoing, what)
+            return outgoing.placed if outgoing.ready else None
+        if isinstance(what, events.Go):
+            return self._place_go(what)
+        return what if outgoing.ready else None
+
+    def _place_apply(self, outgoing: _Outgoing, effect: events.Apply) -> None:
+        """Puts the result into a slot, if there is one. The worker copies a large one: its first touch of that memory alone
+        takes a third of a second for 100 MB."""
+        changes = bool(effect.payloads) or effect.mix is not None
+        if self._unanswered >= UNANSWERED_MAX or (changes and not self._free_results):
+            return
+        nbytes = _apply_bytes(effect)
+        self._unanswered += 1
+        self._backlog_rounds -= 1
+        self._backlog_bytes -= nbytes
+        if not changes:
+            outgoing.placed = control.Apply(effect.round_id, -1, 0.0)
+            return
+        assert self._arena is not None
+        slot = self._free_results.pop()  # freed last: it is in the cache
+        mix_scale = effect.mix_scale if effect.mix is not None else 0.0
+        outgoing.placed = control.Apply(effect.round_id, slot, mix_scale, effect.rates)
+        result, mix = self._arena.results[slot], self._arena.mixes[slot]
+        if nbytes <= INLINE_BYTES:
+            _place(effect, result, mix)
+            return
+        outgoing.ready = False
+
+        def copied(_: None) -> None:
+            outgoing.ready = True
+
+        self._worker.submit(lambda: _place(effect, result, mix), copied)
+
+    def _place_go(self, effect: events.Go) -> control.Go | None:
+        slot = self._slot_for(effect.round_id)
+        if slot is None:
+            return None
+        self._given[slot] = effect.round_id
+        self.round_id = effect.round_id
+        samples = effect.samples
+        return control.Go(
+            effect.round_id,
+            slot,
+            samples is not None,
+            samples.epoch if samples is not None else 0,
+            samples.ranges if samples is not None else (),
+            effect.want_parameters,
+            self.peers,
+            self.alive,
+            self.rank,
+            samples.coming if samples is not None else (),
+            astuple(samples.last) if samples is not None and samples.last is not None else (),
+        )
+
+    def _slot_for(self, round_id: int) -> int | None:
+        for slot, given_for in self._given.items():
+            if given_for == round_id:
+                return slot  # told again, with samples this time
+        for slot in self._update_order:
+            if slot not in self._given and slot not in self._copying and not self._is_read(slot):
+                self._offered.pop(slot, None)
+                self._update_order.remove(slot)
+                self._update_order.insert(0, slot)
+                return slot
+        return None
+
+    def _is_read(self, slot: int) -> bool:
+        return any(self._in_flight(array) for array in self._offered.get(slot, ()))
+
+    # --- what the trainer says --------------------------------------------------------------------------------------------
+
+    def receive(self) -> None:
+        """Takes the next packet, if one has come. Raises ChannelClosed when there is nothing more to come, ever."""
+        messages, fds = self._channel.receive(0)
+        waiting = deque(fds)
+        for message in messages:
+            self._hear(message, waiting)
+        for fd in waiting:
+            os.close(fd)
+
+    def _hear(self, message: control.FromTrainer, fds: deque[int]) -> None:
+        match message:
+            case control.Contribute():
+                self._contribute(message)
+            case control.Applied():
+                self._unanswered -= 1
+                if message.slot >= 0:
+                    self._free_results.append(message.slot)
+                self._emit(events.Applied(message.round_id))
+            case control.Judged():
+                self._judged(message)
+            case control.Log():
+                self._journal.metrics(message.metrics, self.round_id)
+            case control.Prepare():
+                self._prepare(message, fds.popleft())
+            case control.Shard():
+                self._emit(events.Sharded(message.samples_total, message.batch, message.ahead))
+            case control.Snapshot():
+                self._snapshot(message, fds)
+            case control.Restored():
+                self._emit(events.Restored(message.round_id, message.error))
+            case control.Confirm():
+                self._emit(events.Confirm(message.round_id))
+            case control.Close():
+                self.closed = True
+                self.ended_with = {"state_round": message.round_id, "state_digest": message.digest.hex() or None}
+                self._emit(events.Stop(message.reason, completed=message.reason == "finished"))
+            case _ as never:
+                assert_never(never)
+
+    def _prepare(self, said: control.Prepare, fd: int) -> None:
+        if self._arena is not None:
+            self._arena.close()
+        self._arena = Arena.attach(fd, said.elements)
+        sizes = self._cut(said.elements)
+        self._bounds = list(pairwise(accumulate(sizes, initial=0)))
+        self._free_results = list(range(control.RESULT_SLOTS))
+        self._update_order = list(range(control.UPDATE_SLOTS))
+        self._given.clear()
+        self._offered.clear()
+        self.learning_rate, self.has_judge = said.learning_rate, said.has_judge
+        self._prepared(events.Prepared(said.layout, said.state, sizes, said.state_bytes, said.round_id))
+
+    def _contribute(self, said: control.Contribute) -> None:
+        assert self._arena is not None
+        slot, round_id = said.slot, said.round_id
+        self.waits_since = time.monotonic()
+        self._given.pop(slot, None)
+        self.learning_rate = said.learning_rate
+        # A message carries finite numbers only, and a loss that is none tells the others nothing.
+        loss = said.loss if said.loss is not None and math.isfinite(said.loss) else None
+        rates = said.rates if all(math.isfinite(rate) for rate in said.rates) else ()
+        if said.samples == 0 and not said.parameters:
+            self._emit(events.Contributed(round_id, 0, (), loss))
+            return
+        # One slot must stay free for the next round, however slowly the others read.
+        others = sum(1 for other in self._update_order if other != slot and self._is_read(other))
+        copy = others >= control.UPDATE_SLOTS - 2
+
+        def contributed() -> events.Contributed:
+            return self._contributed(said, copy, loss, rates)
+
+        inspected = copy or said.parameters or (said.samples and not said.finite)
+        if self._tongue.lies or not inspected or 4 * self._bounds[-1][1] <= INLINE_BYTES:
+            self._offer(contributed(), slot, copy)
+            return
+        self._copying.add(slot)
+        self._worker.submit(contributed, lambda event: self._offer(event, slot, copy))
+
+    def _offer(self, event: events.Contributed, slot: int, copy: bool) -> None:
+        self._copying.discard(slot)
+        if not copy and not self._tongue.lies:
+            told = event.payloads if event.parameters is None else (*event.payloads, event.parameters)
+            self._offered[slot] = [payload.data for payload in told]
+        self._emit(event)
+
+    def _contributed(
+        self, said: control.Contribute, copy: bool, loss: float | None, rates: tuple[float, ...]
+    ) -> events.Contributed:
+        """What the core hears of an update; ``copy``: of a copy of it."""
+        assert self._arena is not None
+        slot, round_id = said.slot, said.round_id
+        payloads: tuple[Payload, ...] = ()
+        own = own_parameters = parameters = None
+        if said.samples:
+            told, own = self._told(self._arena.updates[slot], round_id, "update", copy)
+            known = said.finite and not self._tongue.lies
+            payloads = tuple([_payload(part, known) for part in self._cut_at_bounds(told)])
+        digest = b""
+        if said.parameters:
+            told, own_parameters = self._told(self._arena.parameters[slot], round_id, "parameters", copy)
+            parameters = _payload(told)
+            digest = sketch(told, self._sketch_seed)
+        return events.Contributed(
+            round_id, said.samples, payloads, loss, parameters, digest, own=own, own_parameters=own_parameters, rates=rates
+        )
+
+    def _cut_at_bounds(self, vector: np.ndarray) -> list[np.ndarray]:
+        return [vector[start:stop] for start, stop in self._bounds]
+
+    def _told(self, truth: np.ndarray, round_id: int, what: str, copy: bool) -> tuple[np.ndarray, Payload | None]:
+        """What is said of a vector, and the truth where that is another."""
+        if not self._tongue.lies:
+            return (truth.copy() if copy else truth), None
+        return self._tongue.twist(truth, round_id, what), _payload(truth)
+
+    def _snapshot(self, said: control.Snapshot, fds: deque[int]) -> None:
+        if said.error or not said.nbytes:
+            self._journal.event("error", message=f"no snapshot before round {said.round_id}: {said.error}")
+            self._emit(events.SnapshotTaken(said.round_id, Payload(np.empty(0, np.uint8), 0)))
+            return
+        fd = fds.popleft()
+        try:
+            state = np.frombuffer(map_bytes(fd, said.nbytes), np.uint8)
+        finally:
+            os.close(fd)
+
+        def describe() -> Payload:
+            return Payload(state, said.nbytes, True, *described(state.data, said.parts))
+
+        def taken(payload: Payload) -> None:
+            self._emit(events.SnapshotTaken(said.round_id, payload, said.parts))
+
+        if said.nbytes <= INLINE_BYTES:
+            taken(describe())
+        else:
+            self._worker.submit(describe, taken)
+
+    def progress(self) -> events.TrainerProgress | None:
+        """How far it is, from shared memory: it need not do anything for that. None before it has a model."""
+        return None if self._arena is None else events.TrainerProgress(*self._arena.progress())
+
+    def close(self) -> None:
+        self._channel.close()
+        for outgoing in self._outbox:
+            if outgoing.close_fd and outgoing.fd is not None:
+                os.close(outgoing.fd)
+        if self._arena is not None:
+            self._arena.close()
+
+
+def _place(effect: events.Apply, result: np.ndarray, mix: np.ndarray) -> None:
+    """Copies what a round decided to where the trainer reads it."""
+    if effect.payloads:
+        at = 0
+        for payload in effect.payloads:
+            result[at : at + len(payload.data)] = payload.data
+            at += len(payload.data)
+        assert at == len(result), f"round {effect.round_id}: {at} elements for an arena of {len(result)}"
+    else:
+        result[:] = 0.0  # nothing but a mix
+    if effect.mix is not None:
+        np.copyto(mix, effect.mix.data)
+
+
+def _payload(vector: np.ndarray, known_finite: bool = False) -> Payload:
+    return Payload(vector, vector.nbytes, known_finite or is_finite(vector))
+
+
+def _apply_bytes(effect: events.Apply) -> int:
+    return sum([payload.nbytes for payload in effect.payloads]) + (effect.mix.nbytes if effect.mix is not None else 0)
+
+
+def _filled(state: Sequence[np.ndarray]) -> int:
+    """A descriptor of shared memory that holds a copy of all, one after the other."""
+    fd = allocate(nbytes := sum([piece.nbytes for piece in state]))
+    room, at = np.frombuffer(map_bytes(fd, nbytes), np.uint8), 0
+    for piece in state:
+        np.copyto(room[at : at + piece.nbytes], piece.view(np.uint8))
+        at += piece.nbytes
+    return fd
+
+
+def pid_behind(channel: Channel) -> int:
+    """The process that made the channel: the trainer's."""
+    with socket.socket(fileno=os.dup(channel.fileno())) as same:
+        credentials = same.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    pid: int = struct.unpack("3i", credentials)[0]
+    return pid

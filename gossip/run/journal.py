@@ -1,0 +1,307 @@
+"""What a node tells the launcher, and leaves behind in ``<run>/peer-<id>/``: events, commits and metrics, a JSON line each."""
+
+from __future__ import annotations
+
+import json
+import math
+import socket
+import sys
+import time
+import traceback
+from collections import deque
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from gossip.core.events import Committed
+from gossip.core.messages import Charge
+
+from .event_rates import Flood
+from .records import Appender, Troubles
+from .telemetry import SCHEMAS
+
+THROTTLE_S = 0.1
+FLUSH_S = 0.1
+UNWRITTEN_S = 5.0
+"""What a node made longer ago is in its file, however busy its machine is."""
+OTHERS_KEPT = 1024  # commits; five seconds of the fastest rounds
+AWAY = ("skip", "dead")
+"""Events after which a peer may have no time to write any more."""
+ABOUT = ("from", "subject", "to")
+"""In which field an event says which peer it is about: one that can bring such events about at will."""
+STATUS_BACKLOG_BYTES = 2**20
+"""A launcher that has stopped reading may owe us this much; lines after that it finds in the file only."""
+
+
+_Dated: TypeAlias = "tuple[float, float, Committed]"
+"""When it was applied, monotonic and by the wall clock."""
+
+
+class Journal:
+    """Writes event lines to the status socket at once and to files within ``FLUSH_S``.
+
+    Args:
+        folder: ``<run>/peer-<id>``, made if it is not there; None: a run that leaves nothing behind.
+        status: A connected stream socket to the launcher, or None. Its blocking mode is left alone: others share it.
+    """
+
+    def __init__(self, peer: int, folder: Path | None, status: socket.socket | None = None) -> None:
+        self._peer, self._status = peer, status
+        self.troubles = Troubles(self._tell_trouble)
+        self._backlog = bytearray()
+        self._unsent_lines = 0
+        self._events: Appender | None = None
+        self._commits: Appender | None = None
+        self._metrics: Appender | None = None
+        if folder is not None:
+            self.troubles.try_to(folder, lambda: folder.mkdir(parents=True, exist_ok=True))
+            self._events, self._commits, self._metrics = [
+                Appender(folder / f"{kind}.jsonl", self.troubles, dump({"schema": SCHEMAS[kind]}), gather=True)
+                for kind in ("events", "commits", "metrics")
+            ]
+        self._to_write: list[_Dated] = []
+        self._others: deque[_Dated] = deque(maxlen=OTHERS_KEPT)  # made by others, who write them down themselves
+        self._away: set[int] = set()  # who may be unable to
+        self._next_flush = 0.0
+        self._throttle: dict[object, float] = {}
+        self._flood = Flood()
+        self._last_round: tuple[object, ...] = ()
+
+    def event(self, name: str, **fields: Any) -> None:
+        """One line. ``round`` lines come at most every ``THROTTLE_S``, unless they tell of more than progress; of what another
+        peer can bring about, no more than ``Flood`` lets through, and a count of the rest."""
+        now = time.monotonic()
+        if name == "round" and not self._worth_telling(fields, now):
+            return
+        whom = next((fields[key] for key in ABOUT if isinstance(fields.get(key), int)), None)
+        if whom is None or self._flood.lets(name, whom, now):
+            self._write_event(name, fields, now)
+        if name in AWAY:
+            self._write_for(fields["subject"], now)
+        elif name in ("unskip", "alive_again"):
+            self._away.discard(fields["subject"])
+
+    def _write_event(self, name: str, fields: dict[str, Any], now: float) -> None:
+        line = dump({"t": now, "wall": time.time(), "peer": self._peer, "event": name, **fields})
+        _append(self._events, line)
+        self._tell(line)
+
+    def _tell_trouble(self, path: str, why: str) -> None:
+        """To the launcher only: the file may be the one that cannot be written."""
+        self._tell(dump({**self._now(), "event": "cannot_write", "path": path, "why": why}))
+
+    def _now(self) -> dict[str, Any]:
+        return {"t": time.monotonic(), "wall": time.time(), "peer": self._peer}
+
+    def _write_held(self, all_of_them: bool = False) -> None:
+        now = time.monotonic()
+        for kind, whom, count in self._flood.held(now, all_of_them):
+            self._write_event("and_more", {"of": kind, "about": whom, "count": count, "message": f"and {count:,} more"}, now)
+
+    def commit(self, committed: Committed) -> None:
+        """A commit that was applied here. Its maker writes it down, when there is time for it; the others only when that one is
+        away: it may have been killed before."""
+        if self._commits is None:
+            return
+        dated = (time.monotonic(), time.time(), committed)
+        if committed.made or committed.commit.server in self._away:
+            self._to_write.append(dated)
+        else:
+            self._others.append(dated)
+
+    def _write_for(self, maker: int, now: float) -> None:
+        self._away.add(maker)
+        self._to_write += [dated for dated in self._others if dated[2].commit.server == maker and now - dated[0] < UNWRITTEN_S]
+
+    def _write_commit(self, t: float, wall: float, committed: Committed) -> None:
+        commit = committed.commit
+        line = {
+            "t": t,
+            "wall": wall,
+            "lineage": commit.lineage.hex(),
+            "round": commit.round_id,
+            "shard": commit.shard,
+            "attempt": commit.attempt,
+            "made_at": commit.made_at,
+            "server": commit.server,
+            "parent": commit.parent.hex(),
+            "digest": commit.digest.hex(),
+            "chain": committed.chain.hex(),
+            "contributors": [
+                {
+                    "peer": c.peer,
+                    "samples": c.samples,
+                    "weight": c.weight,
+                    "outlyingness": c.outlyingness,
+                    "took_us": c.took_us,
+                }
+                for c in commit.contributors
+            ],
+            "rejected": [{"peer": r.peer, "reason": r.reason} for r in commit.rejected],
+            "charges": [_charge(charge) for charge in commit.charges],
+            "roster": commit.roster,
+            "loss": commit.loss,
+            "rates": commit.rates,
+            "reason": commit.reason,
+            "trust": committed.trust,
+            "epoch": committed.epoch,
+            "slices": committed.slices,
+            "samples_total": committed.samples_total,
+        }
+        _append(self._commits, dump(line))
+
+    def metrics(self, text: str, round_id: int) -> None:
+        """What the user's script logged: a JSON object. Every line goes to the file, the launcher gets ten a second of a kind."""
+        try:
+            logged = json.loads(text)
+        except ValueError:
+            logged = None
+        if not isinstance(logged, dict):
+            self.event("error", message=f"the script logged what is not a JSON object: {text[:100]!r}")
+            return
+        now = time.monotonic()
+        logged = {"round": round_id, **logged}
+        line = dump({"t": now, "wall": time.time(), "peer": self._peer, **logged})
+        _append(self._metrics, line)
+        if self._rested(tuple(sorted(logged)), now):
+            line = dump({"t": now, "wall": time.time(), "peer": self._peer, "event": "metrics", **logged})
+            _append(self._events, line)
+            self._tell(line)
+
+    def _worth_telling(self, fields: dict[str, Any], now: float) -> bool:
+        contributors = fields.get("contributors")
+        seen = (fields.get("alive"), tuple(contributors) if isinstance(contributors, (list, tuple)) else contributors)
+        special = bool(fields.get("attempt")) or bool(fields.get("special")) or seen != self._last_round
+        self._last_round = seen
+        return self._rested("round", now) or special
+
+    def _rested(self, kind: object, now: float) -> bool:
+        if now < self._throttle.get(kind, 0.0):
+            return False
+        if len(self._throttle) > 1000:  # A script that logs under ever new names.
+            self._throttle.clear()
+        self._throttle[kind] = now + THROTTLE_S
+        return True
+
+    # --- out -------------------------------------------------------------------------------------------------------------
+
+    def flush_due(self, now: float) -> None:
+        """Writes when the time has come; cheap otherwise."""
+        if now >= self._next_flush:
+            self.flush()
+
+    def flush(self, wait_s: float = 0.0) -> None:
+        """Writes all there is; the launcher's share as far as it takes it within ``wait_s``."""
+        self._next_flush = time.monotonic() + FLUSH_S
+        self._write_held()
+        due, self._to_write = self._to_write, []
+        for t, wall, committed in due:
+            self._write_commit(t, wall, committed)
+        for file in (self._events, self._commits, self._metrics):
+            if file is not None:
+                file.flush()
+        if self._backlog:
+            self._push(wait_s)
+
+    def close(self, wait_s: float = 0.5) -> None:
+        self._write_held(all_of_them=True)
+        self.flush()
+        for file in (self._events, self._commits, self._metrics):
+            if file is not None:
+                file.close()
+        if self.troubles.lacking:
+            self._tell(dump({**self._now(), "event": "record_incomplete", "files": self.troubles.lacking}))
+        self._push(wait_s)
+        if self._status is not None:
+            self._status.close()
+            self._status = None
+
+    def _tell(self, line: bytes) -> None:
+        if self._status is None:
+            return
+        if len(self._backlog) + len(line) > STATUS_BACKLOG_BYTES:
+            self._unsent_lines += 1
+            return
+        if self._unsent_lines:
+            message = f"{self._unsent_lines} status lines were left out because nobody read them; events.jsonl has them"
+            self._unsent_lines = 0
+            self._backlog += dump(
+                {"t": time.monotonic(), "wall": time.time(), "peer": self._peer, "event": "error", "message": message}
+            )
+        self._backlog += line
+        self._push()
+
+    def _push(self, wait_s: float = 0.0) -> None:
+        until = time.monotonic() + wait_s
+        while self._backlog and self._status is not None:
+            try:
+                sent = self._status.send(self._backlog, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+                del self._backlog[:sent]
+            except BlockingIOError:
+                if time.monotonic() >= until:
+                    return
+                time.sleep(0.002)  # The launcher reads when it reads; only a dying node waits for it.
+            except OSError:
+                # The launcher is gone. The trainer watches the same socket and ends both of us; the files go on.
+                self._status, self._backlog = None, bytearray()
+
+
+def _append(file: Appender | None, line: bytes) -> None:
+    if file is not None:
+        file.append(line)
+
+
+def dump(fields: dict[str, Any]) -> bytes:
+    """One JSON line. Bytes become hex, and numbers that JSON does not know become null."""
+    try:
+        text = json.dumps(fields, allow_nan=False, separators=(",", ":"), default=_plain)
+    except ValueError:
+        text = json.dumps(_without_nan(fields), separators=(",", ":"), default=_plain)
+    return text.encode() + b"\n"
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (bytes, bytearray)):
+        return value.hex()
+    if isinstance(value, (set, frozenset)):
+        return sorted(value)
+    if hasattr(value, "item"):
+        return value.item()
+    return str(value)
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _without_nan(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_without_nan(inner) for inner in value]
+    return value
+
+
+def write_error(folder: Path | None, peer: int, incarnation: int, error: BaseException) -> None:
+    """``node_error.json``: what a node died of, for whoever looks for the reason; on stderr, where it cannot be written."""
+    if folder is None:
+        return
+    fields = {
+        "wall": time.time(),
+        "peer": peer,
+        "incarnation": incarnation,
+        "type": type(error).__name__,
+        "message": str(error),
+        "hint": getattr(error, "hint", None),
+        "traceback": traceback.format_exception(error),
+    }
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "node_error.json").write_text(json.dumps(fields, indent=2, default=str))
+    except OSError as failure:
+        print(f"node of peer {peer}: {fields['type']}: {error} (not written down: {failure})", file=sys.stderr, flush=True)
+
+
+def _charge(charge: Charge) -> dict[str, Any]:
+    """Of a refused result, without what is said of others only."""
+    said: dict[str, Any] = {"peer": charge.peer, "round": charge.round_id}
+    if charge.turn:
+        return {**said, "turn": charge.turn.hex(), "content": charge.content.hex()}
+    return {**said, "silent": True} if charge.silent else said

@@ -1,0 +1,276 @@
+"""The flight recorder: every event that a node hands its core, and when, so that its life can be lived again bit for bit.
+
+A recording is a row of msgpack frames. The first names the core's constructor arguments; then come, for each call of the core,
+
+    [now, event]        before the call, so that an event that kills the core is in it
+    [count, digest]     after it: how many effects, and blake2b-8 over them
+
+A dataclass is a map of one entry, its name and the list of its fields. Of a payload only the facts are kept, never the vector:
+the core does not look into it. ``gossip.simulation.campaign.replayer`` reads recordings.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
+
+import msgpack
+
+import gossip.core
+from gossip.core import events, messages, settings
+from gossip.core.events import Admission, Effect, Event, Payload
+from gossip.core.messages import Message, PeerId
+from gossip.core.settings import CoreSettings
+from gossip.errors import ConfigError
+
+FORMAT = 2
+BYTES_MAX = 2**31
+"""Of one recording: about an hour of eight peers at full speed. What comes later is not recorded."""
+DIGEST_BYTES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What the core was made of. ``topology`` is its name, as ``gossip.topologies.load`` takes it."""
+
+    peer: PeerId
+    incarnation: int
+    settings: CoreSettings
+    topology: str
+    control: str
+    bulk: str
+    seeds: tuple[tuple[PeerId, str, str], ...]
+    code: bytes
+    """``code_digest`` of the core that was recorded: another one may well do something else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One call of the core. ``effects`` (count, digest) is None of the last one when the node was killed meanwhile."""
+
+    now: float
+    event: Event
+    effects: tuple[int, bytes] | None
+
+
+# --- plain values ---------------------------------------------------------------------------------------------------------
+
+
+def plain(value: Any) -> Any:
+    """Numbers, text, bytes, lists and maps for msgpack: of events to record them, of effects to take their digest."""
+    kind = type(value)
+    if kind in (int, float, str, bytes, bool) or value is None:
+        return value
+    if kind is Payload:
+        return {"Payload": [value.nbytes, value.finite, value.digest]}
+    if kind in (tuple, list):
+        return [plain(each) for each in value]
+    if kind is dict:
+        return {key: plain(each) for key, each in value.items()}
+    fields_of = _FIELDS.get(kind)
+    if fields_of is None:
+        fields_of = _FIELDS[kind] = _make_fields_of(kind)
+    return {kind.__name__: [plain(each) for each in fields_of(value)]}
+
+
+_FIELDS: dict[type, Callable[[Any], tuple[Any, ...]]] = {}
+
+
+def _make_fields_of(kind: type) -> Callable[[Any], tuple[Any, ...]]:
+    if not dataclasses.is_dataclass(kind):
+        raise TypeError(f"a recording has no form for {kind!r}: the core takes and asks for plain data only")
+    names = [field.name for field in dataclasses.fields(kind)]
+    if not names:
+        return lambda value: ()
+    if len(names) == 1:
+        only = operator.attrgetter(names[0])
+        return lambda value: (only(value),)
+    return operator.attrgetter(*names)
+
+
+def _kinds() -> dict[str, type]:
+    """Every dataclass that a header or an event may hold, by its name."""
+    found = [value for module in (events, messages, settings) for value in vars(module).values() if isinstance(value, type)]
+    return {kind.__name__: kind for kind in (*filter(dataclasses.is_dataclass, found), Header)}
+
+
+_KINDS = _kinds()
+
+
+def restored(value: Any) -> Any:
+    """What ``plain`` took apart. Raises ConfigError when it cannot have been made by this version."""
+    if isinstance(value, tuple | list):
+        return tuple(restored(each) for each in value)
+    if not isinstance(value, dict):
+        return value
+    name, fields = next(iter(value.items()), ("", ()))
+    if name == "Payload" and len(fields) == 3:
+        return Payload(None, *fields)
+    kind = _KINDS.get(name) if isinstance(name, str) else None
+    if kind is None or len(fields) != len(dataclasses.fields(kind)):
+        raise ConfigError(f"the recording holds {name!r} as this version of gossip does not know it", "replay it with its own")
+    return kind(*(restored(each) for each in fields))
+
+
+def digest_of(effects: list[Effect]) -> tuple[int, bytes]:
+    """How many they are, and a digest of all that the core decides about them."""
+    packed = msgpack.packb([plain(effect) for effect in effects])
+    return len(effects), blake2b(packed, digest_size=DIGEST_BYTES).digest()
+
+
+@cache
+def code_digest() -> bytes:
+    """Of the source of the core and of the topologies: what a recording depends on."""
+    state = blake2b(digest_size=DIGEST_BYTES)
+    core = Path(gossip.core.__file__).parent
+    for folder in (core, core.parent / "topologies"):
+        for path in sorted(folder.rglob("*.py")):
+            state.update(path.name.encode() + b"\0" + path.read_bytes())
+    return state.digest()
+
+
+# --- writing --------------------------------------------------------------------------------------------------------------
+
+
+class Recordable(Protocol):
+    """What is recorded: ``gossip.core.peer.Peer``."""
+
+    def handle(self, event: Event, now: float) -> list[Effect]: ...
+
+    def admit(self, sender: PeerId, message: Message) -> Admission: ...
+
+    @property
+    def incarnation(self) -> int: ...
+
+
+class RecordingCore:
+    """A core that writes down what it is told before it does as the real one says.
+
+    Every call is written at once, so the recording of a node that is killed ends with its last call. A full disk ends the
+    recording and not the training: an ``error`` report says so.
+    """
+
+    def __init__(self, core: Recordable, header: Header, path: Path, bytes_max: int = BYTES_MAX) -> None:
+        self.core = core
+        self.path, self.bytes_max = path, bytes_max
+        self.bytes_written = 0
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file: BinaryIO | None = path.open("wb", buffering=0)
+        self._lost = self._write(msgpack.packb([FORMAT, plain(header)]))  # what went wrong, until somebody is told
+
+    @property
+    def incarnation(self) -> int:
+        return self.core.incarnation
+
+    def admit(self, sender: PeerId, message: Message) -> Admission:
+        return self.core.admit(sender, message)
+
+    def handle(self, event: Event, now: float) -> list[Effect]:
+        told, self._lost = self._lost, []
+        if self._file is None:
+            return told + self.core.handle(event, now)
+        told += self._write(msgpack.packb([now, plain(event)]))  # before: it may be the last thing that the core ever hears
+        try:
+            effects = self.core.handle(event, now)
+        except BaseException:
+            self._close()
+            raise
+        if self._file is not None:
+            told += self._write(msgpack.packb(digest_of(effects)))
+        if any(isinstance(effect, events.Halt) for effect in effects):
+            self._close()
+        return told + effects  # in front: nobody carries out what is behind a halt
+
+    def _write(self, frames: bytes) -> list[Effect]:
+        """Gives them to the operating system. Returns the report of what went wrong, if anything did; then it was the last."""
+        assert self._file is not None
+        wrong = ""
+        try:
+            waiting = memoryview(frames)
+            while waiting:
+                waiting = waiting[self._file.write(waiting) :]
+        except OSError as error:
+            wrong = str(error)
+        self.bytes_written += len(frames)
+        if not wrong and self.bytes_written > self.bytes_max:
+            wrong = f"it has reached {self.bytes_written} bytes, {self.bytes_max} are the most"
+        if not wrong:
+            return []
+        self._close()
+        return [events.Report("error", {"message": f"the recording {self.path.name} ends here: {wrong}"})]
+
+    def _close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def header_of(
+    peer: PeerId,
+    incarnation: int,
+    core_settings: CoreSettings,
+    topology: str,
+    control: str,
+    bulk: str,
+    seeds: Mapping[PeerId, tuple[str, str]],
+) -> Header:
+    """The header for a core that is made of these, by the code that is running."""
+    known = tuple((each, *seeds[each]) for each in sorted(seeds))
+    return Header(peer, incarnation, core_settings, topology, control, bulk, known, code_digest())
+
+
+def path_of(run_dir: Path, peer: PeerId, incarnation: int) -> Path:
+    """Where a node of a run records: a file for each life."""
+    return run_dir / f"peer-{peer}" / f"recording-{incarnation}.msgpack"
+
+
+# --- reading --------------------------------------------------------------------------------------------------------------
+
+
+def read(path: Path) -> tuple[Header, Iterator[Step]]:
+    """The header, and the steps as they are read. A recording that was cut off in the middle ends before the cut.
+
+    Raises: ConfigError: The file cannot be read, or is no recording of this version; also while iterating.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"cannot read the recording {path}: {error.strerror or error}") from error
+    frames = _frames(data, path)
+    first = next(frames, None)
+    if not isinstance(first, list) or len(first) != 2 or first[0] != FORMAT:
+        raise ConfigError(f"{path} is no recording of format {FORMAT}", "`gossip run --record` makes one")
+    header = restored(first[1])
+    if not isinstance(header, Header):
+        raise ConfigError(f"{path} does not begin with a header", "`gossip run --record` makes recordings")
+    return header, _steps(frames, path)
+
+
+def _frames(data: bytes, path: Path) -> Iterator[Any]:
+    unpacker = msgpack.Unpacker(max_buffer_size=len(data) or 1, strict_map_key=False)
+    unpacker.feed(data)
+    try:
+        yield from unpacker
+    except (ValueError, msgpack.UnpackException) as error:
+        raise ConfigError(f"the recording {path} is damaged after {unpacker.tell()} bytes: {error}") from error
+
+
+def _steps(frames: Iterable[Any], path: Path) -> Iterator[Step]:
+    waiting: tuple[float, Event] | None = None
+    for number, frame in enumerate(frames):
+        match frame:
+            case [float(now), dict(event)] if waiting is None:
+                waiting = now, restored(event)
+            case [int(count), bytes(digest)] if waiting is not None:
+                yield Step(*waiting, (count, digest))
+                waiting = None
+            case _:
+                raise ConfigError(f"the recording {path} is damaged: frame {number} is {frame!r}"[:300])
+    if waiting is not None:
+        yield Step(*waiting, None)

@@ -1,0 +1,295 @@
+"""How the peers of a run on one file system find each other: each writes its address into a folder, all read it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gossip.errors import ConfigError
+
+from .records import Troubles
+from .untrusted import open_in, parse_json
+
+SEARCH_S = 0.1  # while somebody is missing
+WATCH_S = 2.0  # when all are there: one that was restarted has another address
+AGAIN_S = 1.0  # after an own address that could not be written
+FILE_BYTES_MAX = 4096
+NEWCOMER, OWN = "newcomer", "own"
+"""Who has claimed a life of a peer: one that was given the id of another, or that peer, started again by a scheduler."""
+ANSWER_S = 1.0  # a peer that runs takes a connection at once, or after a moment when its host is far away
+
+
+@dataclass(frozen=True, slots=True)
+class Seed:
+    """Where a peer can be reached."""
+
+    peer: int
+    control: str
+    bulk: str
+    incarnation: int
+    ended: bool = False  # it cannot any more: it has ended, and is not started again
+    key: str = ""  # its public key, where peers have keys
+    coming: bool = False  # it cannot yet: somebody has claimed this life of it, and starts it
+
+
+class SeedFolder:
+    """``<run>/seeds`` with one file ``<id>.addr`` a peer: its address, or that it has ended for good.
+
+    Args:
+        ids: Files of peers from this number on are left alone.
+    """
+
+    def __init__(self, folder: Path, local: int, ids: int) -> None:
+        self.path = self._folder = folder
+        self._local, self._ids = local, ids
+        self._claims: set[tuple[int, int]] = set()  # told of
+        self._read: dict[int, tuple[int, int]] = {}  # peer -> (inode, time) of the file last read
+        self._next_look = 0.0
+        self._untold: list[Seed] = []  # what was read between two looks
+        self.keys: dict[int, str] = {}  # of those who can be reached
+        self.version = 0  # of ``keys``
+
+    def next_incarnation(self, given: int) -> int:
+        """``given``, or more where a former node of this peer had as much: its trainer and its launcher both start new ones."""
+        former = read_seed(self._folder, self._local)
+        return given if former is None else max(given, former.incarnation + 1)
+
+    def announce(self, control: str, bulk: str, incarnation: int, key: str = "") -> None:
+        """Writes the own address, and the public key that others have to let in."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        fields: dict[str, Any] = {"control": control, "bulk": bulk, "incarnation": incarnation, "pid": os.getpid()}
+        _write(self._folder, self._local, {**fields, "key": key} if key else fields)
+
+    def look(self, now: float, all_linked: bool) -> list[Seed]:
+        """What is new in the folder since the last look, when the time for one has come."""
+        if now >= self._next_look:
+            self._next_look = now + (WATCH_S if all_linked else SEARCH_S)
+            self.read()
+        untold, self._untold = self._untold, []
+        return untold
+
+    def read(self) -> None:
+        """Reads what is new in the folder. The next look tells of it. Of a folder that is gone all is kept that was read."""
+        if self._read and not self._folder.is_dir():
+            return
+        others = [peer for peer in peers_in(self._folder) if peer < self._ids and peer != self._local]
+        for peer in [peer for peer in self._read if peer not in others]:
+            del self._read[peer]
+            self._set_key(peer, "")
+        self._untold += [seed for peer in others if (seed := self._look_at(peer)) is not None]
+        self._untold += self._claimed(others)
+
+    def _claimed(self, others: list[int]) -> list[Seed]:
+        """Who is on its way: somebody has claimed its next life, of which nothing else is known."""
+        new = claims_in(self._folder) - self._claims
+        self._claims |= new
+        lives = {peer: seed.incarnation for peer in others if (seed := read_seed(self._folder, peer)) is not None}
+        coming = [(peer, life) for peer, life in sorted(new) if peer < self._ids and peer != self._local]
+        return [Seed(peer, "", "", life, coming=True) for peer, life in coming if lives.get(peer, -1) < life]
+
+    def _set_key(self, peer: int, key: str) -> None:
+        if self.keys.get(peer, "") != key:
+            self.version += 1
+            self.keys[peer] = key
+            if not key:
+                del self.keys[peer]
+
+    def _look_at(self, peer: int) -> Seed | None:
+        path = self._folder / f"{peer}.addr"
+        try:
+            status = path.stat(follow_symlinks=False)
+        except FileNotFoundError:
+            return None  # It was there a moment ago.
+        stamp = (status.st_ino, status.st_mtime_ns)
+        if self._read.get(peer) == stamp or status.st_size > FILE_BYTES_MAX:
+            return None
+        self._read[peer] = stamp
+        seed = read_seed(self._folder, peer)
+        self._set_key(peer, "" if seed is None else seed.key)
+        return seed
+
+
+class Announcement:
+    """Writes the own address down, and tries again as long as that fails: nobody can meet this peer before.
+
+    Args:
+        write: Does so.
+        tell: Writes an event: once that it fails, for each reason, and once that it has come through then.
+        troubles: Training does not go on without it, so they only count it.
+    """
+
+    def __init__(self, folder: Path, write: Callable[[], None], tell: Callable[..., None], troubles: Troubles) -> None:
+        self._folder, self._write, self._tell, self._troubles = folder, write, tell, troubles
+        self._why = self._told = ""
+        self._again_at = 0.0
+        self._done = False
+
+    def attempt(self, now: float) -> None:
+        """Without a word yet."""
+        self._again_at = now + AGAIN_S
+        try:
+            self._write()
+        except OSError as error:
+            self._why = error.strerror or type(error).__name__
+            self._troubles.lacks(self._folder)
+            return
+        self._done, self._why = True, ""
+        self._troubles.recovered(self._folder)
+
+    def tick(self, now: float) -> None:
+        """Time passes; to be called often."""
+        if not self._done and now >= self._again_at:
+            self.attempt(now)
+        if self._why != self._told:
+            self._told = self._why
+            self._tell("unannounced" if self._why else "announced", path=str(self._folder), why=self._why)
+
+
+def announce_end(folder: Path, peer: int, incarnation: int = 0) -> None:
+    """Says in ``folder`` that a peer has ended and will not be started again: for whoever starts them.
+
+    ``incarnation``: of its last life, which may have ended before its node wrote anything.
+    """
+    if folder.is_dir():
+        former = read_seed(folder, peer)
+        _write(folder, peer, {"ended": True, "incarnation": max(incarnation, former.incarnation if former is not None else 0)})
+
+
+def write_seed(folder: Path, seed: Seed) -> None:
+    """Says in ``folder``, which exists, what is known of a peer that runs elsewhere."""
+    where: dict[str, Any] = {"ended": True} if seed.ended else {"control": seed.control, "bulk": seed.bulk}
+    _write(folder, seed.peer, {**where, "incarnation": seed.incarnation, **({"key": seed.key} if seed.key else {})})
+
+
+def peers_in(folder: Path) -> list[int]:
+    """Of whom there is a file in ``folder``, ascending."""
+    try:
+        names = os.listdir(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return []  # nobody has written anything yet
+    return sorted(int(name[:-5]) for name in names if name.endswith(".addr") and name[:-5].isdecimal())
+
+
+def read_seed(folder: Path, peer: int) -> Seed | None:
+    """What the file of a peer says; None: there is none, or it is not an address."""
+    try:
+        with open_in(folder, f"{peer}.addr") as file:
+            return parse_seed(peer, file.read(FILE_BYTES_MAX + 1))
+    except (FileNotFoundError, ConfigError):
+        return None
+
+
+def claim(folder: Path, first: int, ids: int) -> tuple[int, int] | None:
+    """Takes an id for a newcomer: one of ``first`` .. ``ids`` - 1 that nobody has had, or else that of one who has ended.
+
+    Returns: the id and the incarnation that its life begins with; None: all are taken. Whoever makes the file of a claim first
+    has it, so no two newcomers ever take the same.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    known = set(peers_in(folder))  # also of peers elsewhere, whose claims may be files of other folders
+    for peer in range(first, ids):
+        if peer not in known and take_claim(folder, peer, 0):
+            return peer, 0
+    for peer in peers_in(folder):
+        seed = read_seed(folder, peer)
+        if seed is not None and seed.ended and peer < ids and take_claim(folder, peer, seed.incarnation + 1):
+            return peer, seed.incarnation + 1
+    return None
+
+
+def claim_life(folder: Path, peer: int) -> int | None:
+    """Takes the next life of a peer whose id is given: the incarnation that it begins with, which no other life of it has.
+
+    None: it had ended, and a newcomer has its id.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    former = read_seed(folder, peer)
+    incarnation = 0 if former is None else former.incarnation + 1
+    if former is not None and not former.ended and _claimed_by(folder, peer, former.incarnation) == NEWCOMER:
+        return None
+    while not take_claim(folder, peer, incarnation, OWN):
+        if _claimed_by(folder, peer, incarnation) == NEWCOMER:
+            return None
+        incarnation += 1
+    return incarnation
+
+
+def answers(seed: Seed) -> bool:
+    """Whether something listens at a peer's address."""
+    host, _, port = seed.control.removeprefix("tcp://").rpartition(":")
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), ANSWER_S):
+            return True
+    except (OSError, ValueError):
+        return False
+
+
+def is_answered(folder: Path, but: int) -> bool:
+    """Whether one of the peers in ``folder`` answers, other than ``but``; or has yet to come, which nobody can tell apart."""
+    seeds = [seed for peer in peers_in(folder) if peer != but and (seed := read_seed(folder, peer)) is not None]
+    return not seeds or any(answers(seed) for seed in seeds if not seed.ended)
+
+
+def take_claim(folder: Path, peer: int, incarnation: int, who: str = NEWCOMER) -> bool:
+    """Whether this is the first claim to that life of a peer. Two who have seen the same end make the same file."""
+    try:
+        with (folder / f"{peer}.{incarnation}.claim").open("x", encoding="ascii") as file:
+            file.write(who)
+    except FileExistsError:
+        return False
+    return True
+
+
+def _claimed_by(folder: Path, peer: int, incarnation: int) -> str:
+    try:
+        return (folder / f"{peer}.{incarnation}.claim").read_text("ascii") or NEWCOMER  # who is just writing it
+    except FileNotFoundError:
+        return OWN  # its launcher began it without a claim
+
+
+def claims_in(folder: Path) -> set[tuple[int, int]]:
+    """Which lives of which peers have been claimed in ``folder``."""
+    try:
+        names = [name.split(".") for name in os.listdir(folder) if name.endswith(".claim")]
+    except (FileNotFoundError, NotADirectoryError):
+        return set()
+    return {
+        (int(words[0]), int(words[1])) for words in names if len(words) == 3 and words[0].isdecimal() and words[1].isdecimal()
+    }
+
+
+def _write(folder: Path, peer: int, fields: dict[str, Any]) -> None:
+    """In one step: a reader sees the old file or the new one. Nothing is left behind where there is no room."""
+    new = folder / f".{peer}.{os.getpid()}.new"
+    try:
+        new.write_text(json.dumps(fields), "utf-8")
+        new.replace(folder / f"{peer}.addr")
+    except OSError:
+        with contextlib.suppress(OSError):
+            new.unlink()
+        raise
+
+
+def parse_seed(peer: int, data: bytes) -> Seed | None:
+    """None when it is not an address: whoever may write there can also delete it, so there is nobody to accuse."""
+    try:
+        fields = parse_json(data)
+    except ValueError:
+        return None
+    if not isinstance(fields, dict):
+        return None
+    control, bulk, incarnation = fields.get("control"), fields.get("bulk"), fields.get("incarnation", 0)
+    if not isinstance(incarnation, int) or incarnation < 0:
+        return None
+    if fields.get("ended") is True:
+        return Seed(peer, "", "", incarnation, ended=True)
+    if not (isinstance(control, str) and isinstance(bulk, str) and "incarnation" in fields):
+        return None
+    key = fields.get("key", "")
+    return Seed(peer, control, bulk, incarnation, key=key if isinstance(key, str) else "")

@@ -1,0 +1,198 @@
+"""Reading what somebody else may have put there: files of a run's folder, and text on its way to a terminal.
+
+Whoever may write into a folder can put a link, a pipe without an end, a device or a gigabyte of brackets in place of a file.
+Nothing here follows a link inside of a folder, waits for a writer, or reads more than it was asked to.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import stat
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from gossip.errors import ConfigError
+
+RECORD_BYTES_MAX = 2 * 2**20
+"""Of a file that is one JSON object. A summary of 64 peers has 100 kB."""
+TEXT_MAX = 200
+WHOLE_MAX, REAL_MAX = 2**53, 1e300
+_COLOURS = re.compile("\x1b\\[[0-9;:]*m")
+_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_KINDS = {
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFDIR: "a folder",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
+}
+
+
+def open_in(folder: Path, name: str, owners: set[int] | None = None) -> BinaryIO:
+    """Opens ``folder / name`` for reading, ``name`` having one part or several, none of which may be a link.
+
+    Args:
+        owners: Gets the user ids of who owns what was opened on the way: the folder, those in it, and the file.
+    Raises:
+        FileNotFoundError: There is none.
+        ConfigError: It is a link, or no plain file, or may not be read: the message says which.
+    """
+    *folders, last = name.split("/")
+    at = -1
+    try:
+        at = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        known = {owner_of(at)}
+        for part in folders:
+            above, at = at, os.open(part, _FLAGS | os.O_DIRECTORY, dir_fd=at)
+            os.close(above)
+            known.add(owner_of(at))
+        file = _plain_file(os.open(last, _FLAGS, dir_fd=at), folder / name, owner_of(at))
+        if owners is not None:
+            owners |= known | {owner_of(file.fileno())}
+        return file
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise _refused(folder / name, error) from error
+    finally:
+        if at >= 0:
+            os.close(at)
+
+
+def open_file(path: Path | str) -> BinaryIO:
+    """As ``open_in``, of whose path only the last part may be no link."""
+    path = Path(path)
+    return open_in(path.parent, path.name)
+
+
+def _plain_file(fd: int, path: Path, folders_owner: int) -> BinaryIO:
+    found = os.fstat(fd)
+    kind = stat.S_IFMT(found.st_mode)
+    if kind != stat.S_IFREG:
+        os.close(fd)
+        raise ConfigError(f"{shown(path)} is {_KINDS.get(kind, 'no plain file')}, where a file is expected")
+    if found.st_nlink > 1 and found.st_uid != folders_owner:  # whoever may write here has given it a name here
+        os.close(fd)
+        raise ConfigError(f"{shown(path)} is another user's file by a second name: it is not read")
+    return os.fdopen(fd, "rb")
+
+
+def _refused(path: Path, error: OSError) -> ConfigError:
+    why = {
+        errno.ELOOP: "is a link, or lies behind one: links in a run's folder are not followed",
+        errno.ENOTDIR: "is behind a link or a file: links in a run's folder are not followed",
+        errno.ENXIO: "is a socket, where a file is expected",
+    }
+    return ConfigError(f"{shown(path)} {why.get(error.errno or 0) or f'cannot be read: {error.strerror}'}")
+
+
+def owner_of(fd: int) -> int:
+    """The user id of who owns an open file: of this very one, whatever happens to its name."""
+    return os.fstat(fd).st_uid
+
+
+def read_at_most(file: BinaryIO, most: int, path: Path | str) -> bytes:
+    """All of it. Raises: ConfigError: It has more than ``most`` bytes."""
+    data = file.read(most + 1)
+    if len(data) > most:
+        raise ConfigError(f"{shown(path)} has more than {most} bytes")
+    return data
+
+
+def parse_json(data: bytes | str) -> Any:
+    """What it holds. Raises: ValueError: It is no JSON, or brackets in brackets by the thousand."""
+    try:
+        return json.loads(data)
+    except RecursionError as error:
+        raise ValueError("too many brackets in one another") from error
+
+
+def read_object(folder: Path, name: str, most: int = RECORD_BYTES_MAX) -> dict[str, Any] | None:
+    """The JSON object in ``folder / name``; None when there is no such file.
+
+    Raises: ConfigError: It cannot be read, is too large, or is no JSON object.
+    """
+    try:
+        with open_in(folder, name) as file:
+            data = read_at_most(file, most, folder / name)
+    except FileNotFoundError:
+        return None
+    return object_in(data, folder / name)
+
+
+def object_in(data: bytes, path: Path) -> dict[str, Any]:
+    """The JSON object that was read from ``path``. Raises: ConfigError: It is none."""
+    try:
+        found = parse_json(data)
+    except ValueError as error:
+        raise ConfigError(f"{shown(path)} is no JSON: {shown(error)}") from error
+    if not isinstance(found, dict):
+        raise ConfigError(f"{shown(path)} holds no JSON object")
+    return found
+
+
+def last_rows(file: BinaryIO, tail_bytes: int) -> list[dict[str, Any]]:
+    """The JSON objects in the last so many bytes of a file of JSON lines."""
+    size = file.seek(0, os.SEEK_END)
+    file.seek(max(0, size - tail_bytes))
+    rows = []
+    for line in file.read(tail_bytes).splitlines():
+        try:
+            row = parse_json(line)
+        except ValueError:
+            continue  # cut off: the first, or one that somebody is just writing
+        if isinstance(row, dict):
+            rows.append(row)
+    return rows
+
+
+def whole(value: object) -> int | None:
+    """A number that counts something; None: it is none."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < WHOLE_MAX else None
+
+
+def real(value: object) -> float | None:
+    """A finite number; None: it is none."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < REAL_MAX:
+        return None
+    return float(value)
+
+
+def text_of(value: object) -> str | None:
+    """A few words, as they may be shown; None: it is no text."""
+    return shown(value[:TEXT_MAX]) if isinstance(value, str) else None
+
+
+def shown(text: object) -> str:
+    """As it may be written to a terminal: control and format characters, by which it could be taken over, are spelt out."""
+    said = str(text)
+    if said.isprintable():
+        return said
+    said = said.translate(_CONTROL)  # a log may be a megabyte of zeros
+    rest = said.translate(_BLANKS)
+    return said if rest.isprintable() else "".join([each if _is_plain(each) else _spelt(each) for each in said])
+
+
+def shown_lines(text: object) -> str:
+    """The same of several lines."""
+    return "\n".join(map(shown, str(text).split("\n")))
+
+
+def shown_line(text: str) -> str:
+    """The same of what a script has written, without its colours."""
+    return text if text.isprintable() else shown(_COLOURS.sub("", text))
+
+
+def _is_plain(character: str) -> bool:
+    return character.isprintable() or character in "\t\u00a0"
+
+
+def _spelt(character: str) -> str:
+    return character.encode("unicode_escape", "backslashreplace").decode("ascii")
+
+
+_CONTROL = {code: _spelt(chr(code)) for code in range(0xA0) if not _is_plain(chr(code))}
+_BLANKS = {ord("\t"): " ", 0xA0: " "}

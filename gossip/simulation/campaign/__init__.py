@@ -1,0 +1,1 @@
+"""Plays schedules, checks them, makes failing ones small and draws what happened."""

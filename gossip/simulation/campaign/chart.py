@@ -1,0 +1,193 @@
+"""What happened in a run, line by line: who said what to whom, when it arrived or did not, who died, what was committed."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Literal
+
+from gossip.core import events, messages
+from gossip.core.events import Effect, Event
+from gossip.core.messages import Message, PeerId
+from gossip.simulation.world.machine import NS
+from gossip.simulation.world.observer import Observer
+
+if TYPE_CHECKING:
+    from gossip.simulation.world.driver import Swarm
+
+What = (
+    Literal["sent", "arrived", "lied", "lost", "altered"]
+    | Literal["started", "died", "halted", "committed", "aggregates", "reported", "link", "fault"]
+)
+Group = Literal["membership", "rounds", "joining"]
+_GROUPS: dict[type, Group] = {
+    **dict.fromkeys(
+        (messages.Ping, messages.PingRequest, messages.Ack, messages.Nack, messages.PushPull, messages.Gossip), "membership"
+    ),
+    **dict.fromkeys((messages.Hello, messages.StateRequest, messages.Voucher, messages.StateOffer), "joining"),
+}
+RUMOURS_SHOWN = 2
+
+LOST = (
+    *("no_link", "lost", "cut", "reset", "queue_full", "lost_by_reset", "gone"),
+    *("malformed", "foreign_run", "own_name", "unwanted_payload", "withheld"),
+)
+"""Why a message never arrives, as the swarm counts it."""
+ALTERED = ("corrupted", "spoiled", "duplicated", "reordered", "spiked", "queued")
+"""What else may befall one. (That it is delayed is seen.)"""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One thing that happened at one peer, or (-1, a fault) in the network.
+
+    ``sent`` and ``arrived`` carry the message and the other peer, and so do ``lied`` (what is said instead of what was sent),
+    ``lost`` and ``altered``, whose ``text`` begins with what befell it; of the rest ``text`` says what it was.
+    """
+
+    t: float
+    peer: PeerId
+    what: What
+    text: str
+    message: Message | None = None
+    other: PeerId = -1
+
+    @property
+    def group(self) -> Group:
+        """What the line is about."""
+        if self.message is not None:
+            return _GROUPS.get(type(self.message), "rounds")
+        return "membership" if self.what == "link" else "rounds"
+
+    def __str__(self) -> str:
+        there = f"-> {self.other}"
+        arrow = {"sent": there, "arrived": f"<- {self.other}", "lied": there, "lost": f"-x {self.other}", "altered": there}
+        word = "" if self.what in ("sent", "arrived", "lost", "altered") else f"{self.what} "
+        where = f"peer {self.peer}" if self.peer >= 0 else "network"
+        return f"{self.t:11.6f}  {where} {arrow.get(self.what, ''):5} {word}{self.text}"
+
+
+class Chart(Observer):
+    """Keeps the last lines of a run, ``lines_max`` of them (None: all)."""
+
+    def __init__(self, lines_max: int | None = 20_000) -> None:
+        self.lines: deque[Line] = deque(maxlen=lines_max)
+
+    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
+        self._add(swarm, peer, "started", f"incarnation {swarm.hosts[peer].incarnation}")
+
+    def on_crash(self, swarm: Swarm[Any], peer: PeerId) -> None:
+        self._add(swarm, peer, "died", "")
+
+    def on_resume(self, swarm: Swarm[Any], peer: PeerId) -> None:
+        self._add(swarm, peer, "fault", f"goes on after {swarm.now - swarm.hosts[peer].paused_at_ns / NS:.3f} s")
+
+    def on_fault(self, swarm: Swarm[Any], peer: PeerId, text: str) -> None:
+        self._add(swarm, peer, "fault", text)
+
+    def on_mishap(self, swarm: Swarm[Any], peer: PeerId, to: PeerId, what: str, message: Message | None) -> None:
+        words = say(message) if message is not None else "bytes that mean nothing"
+        if what == "lied":
+            self.lines.append(Line(swarm.now, peer, "lied", words, message, to))
+        elif what in LOST:
+            self.lines.append(Line(swarm.now, peer, "lost", f"{what}: {words}", message, to))
+        elif what in ALTERED:
+            self.lines.append(Line(swarm.now, peer, "altered", f"{what}: {words}", message, to))
+
+    def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+        match event:
+            case events.Received(sender, _, message):
+                self.lines.append(Line(swarm.now, peer, "arrived", say(message), message, sender))
+            case events.LinkDown(other, reason):
+                self._add(swarm, peer, "link", f"to {other} is down: {reason}")
+            case events.LinkUp(other):
+                self._add(swarm, peer, "link", f"to {other} is up")
+            case events.ClockJumped(late_s):
+                self._add(swarm, peer, "reported", f"woke up {late_s:.3f} s late")
+            case _:
+                pass
+
+    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+        match effect:
+            case events.Send(to, message):
+                self.lines.append(Line(swarm.now, peer, "sent", say(message), message, to))
+            case events.Committed(commit, chain):
+                self._add(swarm, peer, "committed", f"round {commit.round_id} #{chain.hex()[:6]} by {commit.server}")
+            case events.Aggregate():
+                rows = ",".join(str(row.peer) for row in effect.rows)
+                step = "" if effect.step == "whole" else f"{_shard(effect.shard)} {effect.step}"
+                self._add(swarm, peer, "aggregates", f"round {effect.round_id}{step} of {rows}")
+            case events.Halt(reason, exit_code):
+                self._add(swarm, peer, "halted", f"{reason} (exit {exit_code})")
+            case events.Report(event, fields) if event != "round":
+                about = ", ".join(f"{key}={value}" for key, value in islice(fields.items(), 4))
+                self._add(swarm, peer, "reported", f"{event} {about}".strip())
+            case _:
+                pass
+
+    def _add(self, swarm: Swarm[Any], peer: PeerId, what: Any, text: str) -> None:
+        self.lines.append(Line(swarm.now, peer, what, text))
+
+
+def say(message: Message) -> str:
+    """A message in a few words."""
+    name = type(message).__name__
+    match message:
+        case messages.Update(_, round_id, shard, attempt, _, samples):
+            return f"Update r{round_id}{_shard(shard)}{_attempt(attempt)} {samples} samples"
+        case messages.Commit():
+            made = f" made at {message.made_at}" if message.made_at != message.attempt else ""
+            digest = f" #{message.digest.hex()[:4]}" if message.digest else " empty"
+            return (
+                f"Commit r{message.round_id}{_shard(message.shard)}{_attempt(message.attempt)}{made} by {message.server}{digest}"
+            )
+        case messages.Query(_, round_id, shard, attempt):
+            return f"Query r{round_id}{_shard(shard)}{_attempt(attempt)}"
+        case messages.Partial(_, round_id, shard, attempt, _, contributors):
+            return f"Partial r{round_id}{_shard(shard)}{_attempt(attempt)} of {','.join(map(str, contributors))}"
+        case messages.Overdue():
+            where = f"r{message.round_id}{_shard(message.shard)}{_attempt(message.attempt)}"
+            return f"Overdue {where}{', time is up' if message.time_is_up else ''}"
+        case messages.Receiving():
+            return f"Receiving, {message.received} bytes so far"
+        case messages.NotMe(_, asked, shard, attempt, round_id):
+            return f"NotMe r{asked}{_shard(shard)}{_attempt(attempt)}, I am at r{round_id}"
+        case messages.CommitRequest(_, first, attempt):
+            return f"CommitRequest from r{first}{_attempt(attempt)}"
+        case messages.Push(_, round_id, what):
+            return f"Push {what} r{round_id}"
+        case messages.Hello():
+            return f"Hello r{message.round_id} {message.stage}"
+        case messages.StateRequest(_, _, round_id, what):
+            return f"{name} {what}" + (f" r{round_id}" if round_id else "")
+        case messages.Voucher():
+            return f"Voucher r{message.round_id} {message.digest.hex()[:6] or message.reason}"
+        case messages.StateOffer():
+            return f"StateOffer r{message.round_id}" if message.digest else f"StateOffer none: {message.reason}"
+        case messages.Ping(_, target, rumours) | messages.PingRequest(_, target, rumours):
+            return f"{name} {target}{_rumours(rumours)}"
+        case messages.Ack(_, target, _, rumours):
+            return f"Ack of {target}{_rumours(rumours)}"
+        case messages.Nack(_, target):
+            return f"Nack of {target}"
+        case messages.PushPull(members, reply):
+            return f"PushPull{' reply' if reply else ''}{_rumours(tuple(m for m in members if m.status != 'alive'))}"
+        case messages.Gossip(rumours):
+            return f"Gossip{_rumours(rumours)}"
+
+
+def _rumours(rumours: tuple[messages.Rumour, ...]) -> str:
+    if not rumours:
+        return ""
+    shown = " ".join(f"{r.peer}={r.status}.{r.incarnation}" for r in rumours[:RUMOURS_SHOWN])
+    more = len(rumours) - RUMOURS_SHOWN
+    return f" [{shown}{f' +{more}' if more > 0 else ''}]"
+
+
+def _shard(shard: int) -> str:
+    return f".{shard}" if shard else ""
+
+
+def _attempt(attempt: int) -> str:
+    return f" try {attempt}" if attempt else ""

@@ -1,0 +1,115 @@
+"""Lives a recorded node's life again: the same events at the same times into the very core must lead to the same effects."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeAlias
+
+from gossip import topologies
+from gossip.core import events
+from gossip.core.events import Effect, Event
+from gossip.core.messages import PeerId
+from gossip.core.peer import Peer
+from gossip.run import recorder
+from gossip.run.recorder import Header, Step
+
+Listener: TypeAlias = Callable[[float, Event, list[Effect]], None]
+"""``(now, event, effects)`` of each step, in order."""
+
+
+class Diverged(AssertionError):
+    """The core did something else than when it was recorded: it was changed since, or it depends on more than its events."""
+
+    def __init__(self, path: Path, number: int, step: Step, effects: list[Effect], changed: bool) -> None:
+        super().__init__(path, number, step, effects, changed)  # args mirror the signature: errors cross processes
+        self.path, self.number, self.step, self.effects, self.changed = path, number, step, effects, changed
+
+    def __str__(self) -> str:
+        assert self.step.effects is not None
+        why = "the core's code has changed since it was recorded" if self.changed else "the code is the very same: this is a bug"
+        asked = ", ".join(type(effect).__name__ for effect in self.effects) or "nothing"
+        return (
+            f"{self.path} diverges at step {self.number} (clock {self.step.now!r}): {self.step.event!r} led to "
+            f"{self.step.effects[0]} effects, now to {len(self.effects)} ({asked}) that differ; {why}"
+        )[:2000]
+
+
+@dataclass(slots=True)
+class Replayed:
+    """A life that was lived again as recorded."""
+
+    header: Header
+    steps: int = 0
+    effects: int = 0
+    began_s: float = 0.0  # on the recorded node's clock
+    ended_s: float = 0.0
+    rounds: int = 0  # that it ended
+    commits: list[events.Committed] = field(default_factory=list)
+    halt: events.Halt | None = None
+    cut_off: Event | None = None
+    """The event in whose midst the recording ends: its node was killed, or its core raised."""
+    changed: bool = False
+    """The core's code is not what it was; it did the same all the same."""
+
+    @property
+    def peer(self) -> PeerId:
+        return self.header.peer
+
+    @property
+    def duration_s(self) -> float:
+        return self.ended_s - self.began_s
+
+
+def replay(path: Path, listen: Listener | None = None) -> Replayed:
+    """Replays a recording and compares every effect with what the node's core asked for.
+
+    Args:
+        listen: is told of every step.
+    Raises:
+        Diverged: The core did something else, once.
+        ConfigError: The file is no recording, or of another version.
+    """
+    header, steps = recorder.read(path)
+    core = core_of(header)
+    seen = Replayed(header, changed=header.code != recorder.code_digest())
+    for number, step in enumerate(steps):
+        if number == 0:
+            seen.began_s = step.now
+        seen.ended_s = step.now
+        if step.effects is None:
+            seen.cut_off = step.event  # replaying it may end as it did then
+            break
+        effects = core.handle(step.event, step.now)
+        if recorder.digest_of(effects) != step.effects:
+            raise Diverged(path, number, step, effects, seen.changed)
+        _count(seen, effects)
+        if listen is not None:
+            listen(step.now, step.event, effects)
+    return seen
+
+
+def core_of(header: Header) -> Peer:
+    """A newborn core with the recorded one's arguments."""
+    return Peer(
+        header.peer,
+        header.incarnation,
+        header.settings,
+        topologies.load(header.topology),
+        control=header.control,
+        bulk=header.bulk,
+        seeds={peer: (control, bulk) for peer, control, bulk in header.seeds},
+    )
+
+
+def _count(seen: Replayed, effects: list[Effect]) -> None:
+    seen.steps += 1
+    seen.effects += len(effects)
+    for effect in effects:
+        if isinstance(effect, events.Committed):
+            seen.commits.append(effect)
+        elif isinstance(effect, events.Halt):
+            seen.halt = effect
+        elif isinstance(effect, events.Report) and effect.event == "round":
+            seen.rounds += 1

@@ -1,0 +1,169 @@
+"""Checkers, one an invariant (docs/design_notes.md N19, N20): observers that raise ``Violation`` when it is broken.
+
+    [panel] = checkers = all_checkers(Circumstances.of(liars=(3,)))
+    swarm.hooks.extend(checkers)
+    swarm.run_for(30.0)  # with faults
+    swarm.network.heal(); ...
+    panel.settle(swarm)  # calm: runs on until all that must come about has, or is overdue
+
+S16 (the checkpoint on disk is always loadable) is left out until there are checkpoints; S18 (one seed, one trace) is
+``Swarm.trace_hash``.
+"""
+
+from __future__ import annotations
+
+from gossip.simulation.world.observer import Observer
+
+from .base import Checker, Circumstances, Onlooker, Violation
+from .disturbances import Disturbances
+from .hearing import Hearing
+from .liveness.branches import JoinsTheLarger
+from .liveness.consensus import ReplicasStayClose
+from .liveness.crashes import CrashCostsLittle
+from .liveness.fault_free import NobodyWaitsForATrickle, NothingGoesWrong
+from .liveness.liveness import Converges, EverybodyContributes, NobodyStarves, OneLineage, RoundsGoOn, StopEnds
+from .liveness.newcomers import CountsWhenItKeepsUp, WaitsForThoseWhoCome
+from .liveness.promptness import (
+    AsksForWhatItLacks,
+    NobodyIsStuck,
+    NobodyWaitsForTheSkipped,
+    OverWhenAllIsThere,
+    TakesAStateInstead,
+)
+from .liveness.pushing import EachReadsItsOwn, PushesToAll, WaitsForSomebody
+from .liveness.waiting import KeepsWhoSpeaks, LetsInWhoIsReady, NoRoundStands, WaitsForNobodyInVain
+from .panel import Panel
+from .reach import Reach
+from .safety.answering import RuleAnswers
+from .safety.concluding import EndsAlike
+from .safety.contents import CheckedBeforeUse, Conserved, TakesOverTheDonorsState
+from .safety.evidence import (
+    AnAnswerEndsTheSkip,
+    ClosedIsSkipped,
+    FormerLivesAreNotAnswered,
+    NobodyAsksTheDead,
+    NoUnfoundedAccusation,
+    NoUnfoundedDeath,
+    TheAccusedHear,
+)
+from .safety.exchange import TakesWhatItWasPushed
+from .safety.handing_on import GivesWhatIsAskedFor, HandsOnWhatItHolds, TakesWhatWasCommitted
+from .safety.hygiene import Bounded, NothingRaises, TimersAndSilence
+from .safety.keeping import KeepsWhatWasHeld
+from .safety.membership import (
+    NoDeathByASleeper,
+    NoFalseDeath,
+    NoReturnFromTheDead,
+    NoSuspicionOfTheDead,
+    NotDeadWhileRunning,
+    OneAddressALife,
+    StandingNeverFalls,
+)
+from .safety.results import AppliesWhatTheRuleSaid, CommitsWhatTheRuleSaid
+from .safety.rounds import AppliedOnce, IdenticalReplicas, OneHistory, UsedOnce
+from .safety.together import DecidesTogether
+from .traffic.answers import AnswersOnce, CommitsForAReason, OffersOnce
+from .traffic.rates import FallsSilent, SpeaksInMeasure
+from .traffic.traffic import AsksInMeasure, NewsGrowOld
+from .transfer.fetching import AsksForWhatIsMissing, FetchesInMeasure, GivesInMeasure
+from .transfer.helping import RemindsTheSilent, SaysThatNoRoundComes, StaysForTakers
+from .transfer.vouching import AnswersForTheRoundAsked, NamesARoundToCome, TakesNoFewersWord
+from .trust.silent import SilencesFollowTheCommits
+from .trust.trusting import ChargesByExperience, TrustFollowsExperience, TrustFollowsTheCommits
+
+__all__ = ["Checker", "Circumstances", "Observer", "Onlooker", "Panel", "Violation", "all_checkers", "every_checker"]
+
+
+def every_checker(circumstances: Circumstances | None = None) -> list[Onlooker]:
+    """Each checker by itself, after what they ask: for tests, and for a run that wants some of them."""
+    c = circumstances or Circumstances()
+    disturbances, hearing, reach = Disturbances(), Hearing(), Reach()
+    return [
+        disturbances,
+        hearing,
+        reach,
+        NothingRaises(c),
+        TimersAndSilence(c),
+        StandingNeverFalls(c),
+        NoReturnFromTheDead(c),
+        NotDeadWhileRunning(c),
+        NoSuspicionOfTheDead(c),
+        OneAddressALife(c),
+        NoFalseDeath(disturbances, c),
+        NoDeathByASleeper(disturbances, c),
+        NoUnfoundedDeath(hearing, c),
+        NoUnfoundedAccusation(hearing, reach, c),
+        AnAnswerEndsTheSkip(hearing, c),
+        TheAccusedHear(c),
+        FormerLivesAreNotAnswered(c),
+        NobodyAsksTheDead(c),
+        ClosedIsSkipped(c),
+        CheckedBeforeUse(c),
+        AppliedOnce(c),
+        UsedOnce(c),
+        IdenticalReplicas(c),
+        EndsAlike(c),
+        OneHistory(disturbances, c),
+        HandsOnWhatItHolds(c),
+        TakesWhatWasCommitted(c),
+        GivesWhatIsAskedFor(c),
+        Conserved(c),
+        RuleAnswers(c),
+        CommitsWhatTheRuleSaid(c),
+        DecidesTogether(c),
+        TakesWhatItWasPushed(c),
+        AppliesWhatTheRuleSaid(c),
+        PushesToAll(c),
+        WaitsForSomebody(c),
+        EachReadsItsOwn(c),
+        TrustFollowsTheCommits(c),
+        TrustFollowsExperience(c),
+        ChargesByExperience(c),
+        SilencesFollowTheCommits(c),
+        TakesOverTheDonorsState(c),
+        TakesNoFewersWord(c),
+        AnswersForTheRoundAsked(c),
+        AsksForWhatIsMissing(c),
+        FetchesInMeasure(c),
+        GivesInMeasure(c),
+        NamesARoundToCome(c),
+        Bounded(c),
+        NewsGrowOld(c),
+        AsksInMeasure(c),
+        SpeaksInMeasure(c),
+        FallsSilent(c),
+        AnswersOnce(c),
+        CommitsForAReason(c),
+        OffersOnce(c),
+        Converges(c),
+        RoundsGoOn(c),
+        NobodyIsStuck(disturbances, c),
+        OverWhenAllIsThere(disturbances, c),
+        CrashCostsLittle(disturbances, c),
+        NobodyWaitsForTheSkipped(c),
+        WaitsForNobodyInVain(c),
+        NoRoundStands(disturbances, c),
+        LetsInWhoIsReady(c),
+        KeepsWhoSpeaks(c),
+        RemindsTheSilent(c),
+        SaysThatNoRoundComes(c),
+        StaysForTakers(c),
+        EverybodyContributes(c),
+        OneLineage(c),
+        KeepsWhatWasHeld(c),
+        JoinsTheLarger(c),
+        ReplicasStayClose(c),
+        AsksForWhatItLacks(c),
+        TakesAStateInstead(c),
+        NobodyStarves(disturbances, c),
+        StopEnds(disturbances, c),
+        NothingGoesWrong(c),
+        NobodyWaitsForATrickle(c),
+        CountsWhenItKeepsUp(c),
+        WaitsForThoseWhoCome(c),
+    ]
+
+
+def all_checkers(circumstances: Circumstances | None = None) -> list[Observer]:
+    """Every checker behind one observer, a ``Panel``, which is several times faster than each by itself."""
+    return [Panel(every_checker(circumstances))]

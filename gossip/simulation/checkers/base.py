@@ -1,0 +1,273 @@
+"""What all checkers share: the violation that they raise, and in what circumstances they judge."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from gossip.core.membership.swim import Membership
+from gossip.core.messages import PeerId
+from gossip.core.peer import Peer
+from gossip.core.settings import CoreSettings
+from gossip.faults.world import CLAIM_LIES, STATE_LIES
+from gossip.simulation.world.observer import Observer
+
+if TYPE_CHECKING:
+    from gossip.simulation.world.driver import Swarm
+
+Life = tuple[PeerId, int]
+"""A process: a peer and its incarnation."""
+
+
+class Violation(AssertionError):
+    """An invariant does not hold.
+
+    Attributes:
+        invariant: its number, ``"S1"`` .. ``"S19"``, ``"L1"`` .. ``"L11"``.
+        peer: where it was seen.
+        now_s: virtual time, seconds.
+        text: what is the case and what should be.
+    """
+
+    def __init__(self, invariant: str, peer: PeerId, now_s: float, text: str) -> None:
+        super().__init__(invariant, peer, now_s, text)  # args mirror the signature: violations cross processes
+        self.invariant, self.peer, self.now_s, self.text = invariant, peer, now_s, text
+
+    def __str__(self) -> str:
+        return f"{self.invariant} at {self.now_s:.6f} s, peer {self.peer}: {self.text}"
+
+
+REFUSALS = ("refused_result", "bad_commit")
+"""What a peer reports of a result that it does not take."""
+
+FORKING_LIES = frozenset({"two_results", "forged_departures"})
+"""By which honest peers come to apply two results of one round for a while. A server that tells each another result is found out
+by the next round's hashes only, until results are compared. Who forges others' farewells speaks in their name, which nothing
+prevents before there are keys, and shrinks the roster until half of it is a majority."""
+
+SPLITTING_LIES = frozenset(
+    (
+        *("wrong_results", "scaled_results", "slightly_wrong_results", "broken_results", "nan_results"),
+        *("kept_results", "strange_roster", "wrong_decisions"),
+        *CLAIM_LIES,
+    )
+)
+"""By which the liar holds another result than all others, who refused what it said. Peers that are started again have forgotten
+what they held, too: of five, two that forgot and the liar are as good as a majority. And whoever returns into that round takes
+the liar's result if the liar shows it then as it is."""
+
+INVENTING_LIES = frozenset({"forged_incarnations"})
+"""By which honest peers come to believe in lives that never were: of peers that have not spoken to them, until they do; and in
+refutations that never were, which the peer then outbids."""
+
+DEADLY_LIES = frozenset({"false_deaths"})
+"""By which honest peers come to take for dead one that has never spoken to them: of such a one they have others' word alone, and
+a single word that it died before they came is believed until it speaks."""
+
+QUIET_LIES = frozenset(
+    (
+        *("sign_flip", "nan", "huge", "two_updates"),
+        *("wrong_results", "scaled_results", "slightly_wrong_results", "broken_results", "nan_results"),
+        *("kept_results", "two_results", "strange_roster", "usurper"),
+        *CLAIM_LIES,
+        *STATE_LIES,
+        *("wrong_measures", "broken_measures", "kept_measures", "wrong_decisions"),
+        "strangers",
+    )
+)
+"""By which nobody comes to believe anything of another's health: they are about updates, results and states. All other lies may
+make an honest peer accuse another, or close a connection to it."""
+
+TIMELY_LIES = frozenset(["sign_flip", "nan", "huge", "two_updates", "strangers", *STATE_LIES]) - {"far_states"}
+"""That cost a round no time: an update is taken or left, and a state is asked for beside the rounds."""
+
+FALSE_STATES = frozenset({"wrong_states", "swapped_states", "far_states"})
+"""By which one who takes a liar's word for its state gets a wrong one: where f = 0, or the word of fewer than f + 1 was all that
+there was. Whoever took it over, and who took it over from that one, holds other parameters than the rest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Circumstances:
+    """What a run does to its peers, as far as it decides what may be demanded of them.
+
+    Attributes:
+        liars: peers that lie, about their updates at least.
+        forks: a commit may reach some and not others (loss, cuts, resets, delays of the order of a round timeout), so that two
+            branches come to be for a while. Without that, at most one digest is ever applied for a round.
+        two_faced: peers whose node says other things than it holds: what they hold themselves is compared with nobody's.
+        lies: what they say (the names of ``gossip.inject.message_attacks``): each excuses what the sets above say, and no more.
+        forgetting: some are killed and started again, and know nothing of what they promised; or their trainer hangs, so that
+            they have no update of their own to compare a result with, and are passed over while they hold one.
+        faultless: nothing at all is done to them.
+        trickling: nothing is done but that the payloads of these get through slowly; empty: something else is, too.
+        unborne: the rule bears fewer liars than the run is told of: most may refuse what an honest server has made.
+    """
+
+    liars: frozenset[PeerId] = frozenset()
+    forks: bool = False
+    two_faced: frozenset[PeerId] = frozenset()
+    lies: frozenset[str] = frozenset()
+    forgetting: bool = False
+    unborne: bool = False
+    faultless: bool = False
+    trickling: frozenset[PeerId] = frozenset()
+
+    @staticmethod
+    def of(
+        liars: Collection[PeerId] = (),
+        *,
+        forks: bool = False,
+        two_faced: Collection[PeerId] = (),
+        lies: Collection[str] = (),
+        forgetting: bool = False,
+        unborne: bool = False,
+        faultless: bool = False,
+        trickling: Collection[PeerId] = (),
+    ) -> Circumstances:
+        """Some lies fork the history like a network that loses commits."""
+        found = Circumstances(frozenset(liars), forks, frozenset(two_faced), frozenset(lies), forgetting, unborne, faultless)
+        return replace(found, forks=forks or found.forking_lies, trickling=frozenset(trickling))
+
+    @property
+    def forking_lies(self) -> bool:
+        """A lie may come out long after it was told; what one peer holds and all others refuse, likewise."""
+        if self.unborne:
+            return True
+        return not FORKING_LIES.isdisjoint(self.lies) or (self.forgetting and not SPLITTING_LIES.isdisjoint(self.lies))
+
+    @property
+    def defaming(self) -> bool:
+        """Whether somebody lies so that an honest peer may come to accuse another."""
+        return not QUIET_LIES.issuperset(self.lies)
+
+    @property
+    def delaying(self) -> bool:
+        """Whether somebody lies so that rounds take longer."""
+        return self.unborne or not TIMELY_LIES.issuperset(self.lies)
+
+    @property
+    def invented_lives(self) -> bool:
+        return not INVENTING_LIES.isdisjoint(self.lies)
+
+    @property
+    def unfounded_deaths(self) -> bool:
+        return not DEADLY_LIES.isdisjoint(self.lies)
+
+    @property
+    def false_states(self) -> bool:
+        return not FALSE_STATES.isdisjoint(self.lies)
+
+
+class Onlooker(Observer):
+    """Says what it looks at: ``events``, ``effects`` and ``afters`` are the types that ``on_event``, ``on_effect`` and
+    ``after_event`` are for; none means all. A type of message stands for ``Received`` or ``Send`` with such a one. That saves
+    time only: it passes over what it does not want by itself."""
+
+    events: ClassVar[tuple[type, ...]] = ()
+    effects: ClassVar[tuple[type, ...]] = ()
+    afters: ClassVar[tuple[type, ...]] = ()
+
+
+class Checker(Onlooker):
+    """Raises ``Violation`` as soon as its invariant is broken.
+
+    Attributes:
+        judged: how often there was something to judge, which could have been wrong. A checker that never judged proves nothing.
+    """
+
+    invariant: ClassVar[str]
+
+    def __init__(self, circumstances: Circumstances | None = None) -> None:
+        self.circumstances = circumstances or Circumstances()
+        self.judged = 0
+
+    def begin_calm(self, swarm: Swarm[Any]) -> None:
+        """Every fault is over, and everybody who is to come back was told to start."""
+
+    def settled(self, swarm: Swarm[Any]) -> None:
+        """In the calm, all has come about that must."""
+
+    def finish(self, swarm: Swarm[Any]) -> None:
+        """The run is over."""
+
+    def violated(self, swarm: Swarm[Any], peer: PeerId, text: str) -> Violation:
+        return Violation(self.invariant, peer, swarm.now, text)
+
+    def demand(self, holds: bool, swarm: Swarm[Any], peer: PeerId, text: str) -> None:
+        """For where the text costs nothing to make."""
+        self.judged += 1
+        if not holds:
+            raise self.violated(swarm, peer, text)
+
+
+def life_of(swarm: Swarm[Any], peer: PeerId) -> Life:
+    return peer, swarm.hosts[peer].incarnation
+
+
+def membership_of(core: Any) -> Membership | None:
+    """Of a ``Peer``, or of any core that has one."""
+    membership = getattr(core, "membership", None)
+    return membership if type(membership) is Membership or isinstance(membership, Membership) else None
+
+
+def updates_needed(settings: CoreSettings, roster: Iterable[PeerId], locked: Collection[PeerId]) -> int:
+    """Updates that are enough for the rule. Each liar that is found out is one less for it to tolerate."""
+    return settings.updates_needed(settings.f - sum(1 for peer in roster if peer in locked))
+
+
+def peer_core(swarm: Swarm[Any], peer: PeerId) -> Peer | None:
+    """The core of a peer's present life, when it is a whole peer; a liar's roster may name some who were never there."""
+    host = swarm.hosts.get(peer)
+    return host.core if host is not None and isinstance(host.core, Peer) else None
+
+
+def lose_start(known: dict[tuple[int, bytes], tuple[bytes, PeerId]], swarm: Swarm[Any], peer: PeerId) -> None:
+    """The last who had what the run began with is dying, before any round was over: who is left begins with something else."""
+    others = [other for other in swarm.up if other != peer]
+    if any(core.rounds.round_id > 0 for other in others if (core := peer_core(swarm, other)) is not None):
+        return
+    held = [getattr(swarm.hosts[other].trainer, "digest", None) for other in others]
+    for key in [key for key, (value, _) in known.items() if key[0] == 0 and value not in held]:
+        del known[key]
+
+
+class Misled:
+    """Who holds a liar's state: took it over from the liar, or from one who did, and has taken over no other since.
+
+    Nobody is for whom more than f have vouched, where no more than f are liars or misled.
+    """
+
+    def __init__(self, circumstances: Circumstances) -> None:
+        self.circumstances = circumstances
+        self._peers: dict[PeerId, None] = {}
+
+    def __contains__(self, peer: PeerId) -> bool:
+        return peer in self._peers
+
+    def forget(self, peer: PeerId) -> None:
+        """A new life begins."""
+        self._peers.pop(peer, None)
+
+    @property
+    def lying(self) -> set[PeerId]:
+        """Whose state cannot be relied on."""
+        return {*self.circumstances.two_faced, *self._peers}
+
+    def restores(self, swarm: Swarm[Any], peer: PeerId) -> None:
+        """``peer`` takes over the state of its donor."""
+        core = peer_core(swarm, peer)
+        if core is None or not self.circumstances.false_states:
+            return
+        self._peers.pop(peer, None)
+        lying, need = self.lying, core.recovery.need
+        if core.recovery.donor in lying and (need == 1 or len(lying) >= need or took_the_word_of_few(swarm, peer)):
+            self._peers[peer] = None
+
+
+def took_the_word_of_few(swarm: Swarm[Any], peer: PeerId) -> bool:
+    """Whether it has said so of the state that it is taking over."""
+    for _, report in reversed(swarm.hosts[peer].reports):
+        if report.event in ("recovering", "unvouched_state"):
+            return report.event == "unvouched_state"
+    return False

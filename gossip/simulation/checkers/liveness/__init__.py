@@ -1,0 +1,1 @@
+"""What must come about once the faults are over, and how soon."""

@@ -1,0 +1,70 @@
+"""L5: who finds out that more peers are on another branch of history than on its own does not stay on its own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gossip.core.events import Effect, Event, Received, Report
+from gossip.core.messages import NotMe, PeerId, Update
+from gossip.simulation.checkers.base import Checker, Circumstances, peer_core
+from gossip.simulation.checkers.safety.rounds import rolling_of
+
+if TYPE_CHECKING:
+    from gossip.simulation.world.driver import Swarm
+
+
+AT_ONCE_S = 0.1  # for what follows in the same moment
+
+
+class JoinsTheLarger(Checker):
+    """L5: where only one side of a partition can go on, the smaller side of a fork takes over the larger one's state at once: as
+    soon as those who say that they are on another branch of the present round are more than those on the own one, and more than
+    f, who may lie. It does not wait until the others have gone on, which they may not be able to. Only who has just left its
+    branch so, and is back on it without another state, may stay for the time of a round, to give others that of its own."""
+
+    invariant = "L5"
+    effects = (Report,)
+    afters = (Update, NotMe)
+
+    def __init__(self, circumstances: Circumstances | None = None) -> None:
+        super().__init__(circumstances)
+        self._left: dict[PeerId, bytes] = {}  # which branch last
+        self._back_at: dict[PeerId, float] = {}
+
+    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
+        self._left.pop(peer, None)
+
+    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+        rounds = rolling_of(peer_core(swarm, peer))
+        if rounds is None or not isinstance(effect, Report):
+            return
+        if effect.event == "recovering":
+            self._left[peer] = rounds.chain
+        elif effect.event in ("kept_own_state", "restored"):
+            self._back_at[peer] = swarm.now
+
+    def after_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+        core = peer_core(swarm, peer)
+        rounds = rolling_of(core)
+        if core is None or rounds is None or not isinstance(event, Received) or not isinstance(event.message, Update | NotMe):
+            return
+        if core.phase != "running" or rounds.mode != "active" or rounds.astray.sides.may_differ:
+            return
+        timeout_s = core.settings.rounds.round_timeout_s
+        if self._left.get(peer) == rounds.chain and swarm.now - self._back_at[peer] <= timeout_s + AT_ONCE_S:
+            return
+        message, seen = event.message, rounds.astray._branches
+        asked = message.asked_round if isinstance(message, NotMe) else message.round_id
+        theirs = message.parent if isinstance(message, Update) else message.chain
+        if not message.round_id == asked == rounds.round_id or message.shard >= len(rounds._shards):
+            return
+        # Who is not of the roster is not heard in it.
+        if theirs == rounds.chain or seen.get(event.sender) != theirs or event.sender not in rounds.roster:
+            return
+        there = [other for other, branch in seen.items() if branch == theirs]
+        here = [peer, *[other for other, branch in seen.items() if branch == rounds.chain]]
+        text = f"stays in round {rounds.round_id} with {sorted(here)}, having heard that {sorted(there)} are on another branch"
+        self.demand(len(there) <= max(len(here), core.settings.f), swarm, peer, text)
+
+
+__all__ = ["JoinsTheLarger"]

@@ -1,0 +1,39 @@
+"""L5, of gossip rounds: replicas that nobody makes identical stay close to each other."""
+
+from __future__ import annotations
+
+from math import sqrt
+from typing import TYPE_CHECKING, Any
+
+from gossip.simulation.checkers.safety.exchange import gossip_of
+from gossip.simulation.world.toy_trainer import ToyTrainer
+
+from .liveness import RoundLiveness, Shortcoming
+
+if TYPE_CHECKING:
+    from gossip.simulation.world.driver import Swarm
+
+
+class ReplicasStayClose(RoundLiveness):
+    """L5, of gossip rounds: in the calm the replicas' distance from their mean comes below the bound at which mixing is raised.
+    Not asked where somebody lies: a mean is as far off as a liar likes."""
+
+    invariant = "L5"
+
+    def lacks(self, swarm: Swarm[Any]) -> Shortcoming:
+        if self.circumstances.liars:
+            return None
+        participants = self.participants(swarm)
+        if len(participants) < 2 or gossip_of(participants[0][1]) is None:
+            return None
+        rows: list[list[float]] = []
+        for peer, _ in participants:
+            trainer = swarm.hosts[peer].trainer
+            if isinstance(trainer, ToyTrainer):
+                rows.append(trainer.parameters.tolist())
+        mean = [sum(column) / len(rows) for column in zip(*rows, strict=True)]
+        apart = sqrt(sum((value - center) ** 2 for row in rows for value, center in zip(row, mean, strict=True)) / len(rows))
+        length, bound = sqrt(sum(value * value for value in mean)), participants[0][1].settings.gossip.consensus_bound
+        if not apart <= bound * length:
+            return participants[0][0], f"the replicas are {apart:.3f} away from their mean, which is {length:.3f} long"
+        return None

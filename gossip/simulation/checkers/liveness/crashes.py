@@ -1,0 +1,99 @@
+"""L3: what a crash costs the others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from gossip.core.events import Effect, Report
+from gossip.core.messages import PeerId
+from gossip.core.peer import Peer
+from gossip.simulation.checkers.base import Checker, Circumstances, peer_core, updates_needed
+from gossip.simulation.checkers.disturbances import NEVER, Disturbances
+from gossip.simulation.checkers.safety.rounds import rolling_of
+
+from .liveness import settings_of
+
+if TYPE_CHECKING:
+    from gossip.simulation.world.driver import Swarm
+
+ROUND_S = 1.0  # for the round itself
+LOST_BY_A_LIAR = "what the decision was made on is lost"
+"""So ends a round of which a later shard is served by one that tells wrong measures, or whose result is refused: nobody else can
+have measured them."""
+BEFORE_S = 3.0  # a crash comes by itself when nothing else has happened for so long
+
+
+class CrashCostsLittle(Checker):
+    """L3: a crash, also of the server in the middle of its broadcast, costs one round at most, and no more time than it takes to
+    notice it and a round timeout. Judged where nothing else happens meanwhile."""
+
+    invariant = "L3"
+    effects = (Report,)
+
+    def __init__(self, disturbances: Disturbances, circumstances: Circumstances | None = None) -> None:
+        super().__init__(circumstances)
+        self.disturbances = disturbances
+        self._lost: dict[int, None] = {}  # rounds that changed nothing, though there were enough for the rule
+        self._started_at = NEVER
+
+    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
+        self._started_at = swarm.now
+
+    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+        if isinstance(effect, Report) and effect.event == "lost_round" and not self._is_of_a_liar(effect):
+            core = peer_core(swarm, peer)
+            if core is not None and rolling_of(core) is not None and self._are_enough(swarm, [core]):
+                self._lost[effect.fields["round"]] = None
+
+    def _is_of_a_liar(self, lost: Report) -> bool:
+        about_results = any(lie.endswith(("_results", "_measures")) for lie in self.circumstances.lies)
+        return about_results and str(lost.fields["reason"]).startswith(LOST_BY_A_LIAR)
+
+    def on_crash(self, swarm: Swarm[Any], peer: PeerId) -> None:
+        settings = settings_of(swarm)
+        cores = [core for other in swarm.up if (core := peer_core(swarm, other)) is not None and core.phase == "running"]
+        if settings is None or not cores or rolling_of(cores[0]) is None:
+            return
+        furthest, lost = max(core.rounds.round_id for core in cores), len(self._lost)
+        # A closed connection is noticed at once, and a silent one with the next heartbeats.
+        notice_s = max(swarm.network.closing_s[1], *(swarm.network.heartbeat_s or (0.0,)))
+        within_s = notice_s + settings.rounds.round_timeout_s + ROUND_S
+        hung = tuple([other for other in swarm.up if swarm.hosts[other].trainer_stopped])
+        swarm.at(swarm.now + within_s, partial(self._judge, swarm, peer, swarm.now, furthest, lost, within_s, hung))
+
+    def _judge(
+        self, swarm: Swarm[Any], victim: PeerId, at: float, furthest: int, lost: int, within_s: float, hung: Sequence[PeerId]
+    ) -> None:
+        since_s = at - BEFORE_S
+        if self._started_at > since_s or not self.disturbances.all_undisturbed_since(swarm, since_s, but=victim):
+            return
+        if self.disturbances.uneven_until >= since_s:
+            return  # messages got lost, or were held up for longer than a round
+        cores = [core for other in swarm.up if (core := peer_core(swarm, other)) is not None and core.phase == "running"]
+        if not self._are_enough(swarm, cores, hung):
+            return
+        reached = max(core.rounds.round_id for core in cores)
+        text = f"{within_s:.2f} s after its crash the others are in round {reached}, as they were then ({furthest})"
+        self.demand(reached > furthest, swarm, victim, text)
+        gone = len(self._lost) - lost
+        self.demand(gone <= 1, swarm, victim, f"its crash cost {gone} rounds: {list(self._lost)[lost:]}")
+
+    def _are_enough(self, swarm: Swarm[Any], cores: Sequence[Peer], hung: Sequence[PeerId] = ()) -> bool:
+        """Whether rounds go on, and do not come to nothing for want of updates. A liar may have said that others have left.
+
+        Args:
+            hung: Whose trainer had no update to give: it is there, and passed over.
+        """
+        roster = max((core.rounds.roster.peers for core in cores), key=len, default=())
+        quorum = max((core.rounds.quorum() for core in cores), default=1)
+        locked = max((rolling.agreed.trust.quarantined() for core in cores if (rolling := rolling_of(core))), key=len)
+        # A liar may be on a branch of its own after a result that nobody else took, and make up no quorum with the others.
+        astray = self.circumstances.liars if self.circumstances.delaying else frozenset[PeerId]()
+        here = [peer for peer in roster if peer in swarm.up and peer not in astray and peer not in hung]
+        useful = sum(1 for peer in here if peer not in locked and peer not in self.circumstances.liars)
+        return len(here) >= quorum and useful >= updates_needed(cores[0].settings, roster, locked)
+
+
+__all__ = ["CrashCostsLittle"]

@@ -1,0 +1,75 @@
+"""L8, L11: where nothing is wrong, nothing goes wrong, however large payloads are and however slow links and processors; and
+where only payloads of some trickle, nobody waits for these for long."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gossip.core.events import Apply, Committed, Contributed, Effect, Event, Report
+from gossip.core.messages import PeerId
+from gossip.simulation.checkers.base import Checker, Circumstances, peer_core
+from gossip.simulation.checkers.safety.rounds import rolling_of
+
+if TYPE_CHECKING:
+    from gossip.simulation.world.driver import Swarm
+
+WRONG = ("attempt", "late", "suspect", "dead", "recovering", "fork", "paused")
+"""What a peer reports of others, or of its rounds, that comes of faults only."""
+
+
+ROUND_TIMEOUTS = 3.0
+"""A server that trickles is given up after one; the next may have to wait for updates, and be given up, too."""
+
+
+class NothingGoesWrong(Checker):
+    """L8: without a fault every commit has the updates of all who had samples, nothing is handed on, nobody is suspected,
+    late, or in need of the state of another."""
+
+    invariant = "L8"
+    events = (Contributed,)
+    effects = (Committed, Report)
+
+    def __init__(self, circumstances: Circumstances | None = None) -> None:
+        super().__init__(circumstances)
+        self._idle: set[tuple[int, PeerId]] = set()  # who had no samples in which round
+
+    def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+        if isinstance(event, Contributed) and not event.samples:
+            self._idle.add((event.round_id, peer))
+
+    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+        if not self.circumstances.faultless:
+            return
+        if isinstance(effect, Report):
+            text = f"reports {effect.event} {effect.fields}, and nothing is wrong"
+            refused = effect.event == "attempt" and "is refused" in effect.fields["reason"]  # near the optimum, now and then
+            self.demand(effect.event not in WRONG or refused, swarm, peer, text)
+        elif isinstance(effect, Committed):
+            commit = effect.commit
+            there = {contribution.peer for contribution in commit.contributors}
+            lacking = [p for p in commit.roster if p not in there and (commit.round_id, p) not in self._idle]
+            text = f"commits round {commit.round_id}, shard {commit.shard} without {lacking}, and nothing is wrong"
+            self.demand(not lacking, swarm, peer, text)
+
+
+class NobodyWaitsForATrickle(Checker):
+    """L11: where nothing is wrong but that payloads of some trickle, rounds go on at all others: each ends within three round
+    timeouts, however slowly something moves."""
+
+    invariant = "L11"
+    effects = (Apply,)
+
+    def __init__(self, circumstances: Circumstances | None = None) -> None:
+        super().__init__(circumstances)
+        self._applied_at: dict[PeerId, float] = {}
+
+    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+        core = peer_core(swarm, peer)
+        rounds = rolling_of(core)
+        trickling = self.circumstances.trickling
+        if not trickling or peer in trickling or rounds is None or not isinstance(effect, Apply):
+            return
+        took_s, self._applied_at[peer] = swarm.now - self._applied_at.get(peer, swarm.now), swarm.now
+        most_s = ROUND_TIMEOUTS * rounds.deadline.cap_s + swarm.travel_s
+        text = f"has been in round {effect.round_id} for {took_s:.2f} s, where only payloads of {sorted(trickling)} trickle; "
+        self.demand(took_s <= most_s, swarm, peer, f"{text}at most {most_s:.2f} s")

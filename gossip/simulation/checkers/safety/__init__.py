@@ -1,0 +1,1 @@
+"""What may never happen."""

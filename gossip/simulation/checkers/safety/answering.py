@@ -1,0 +1,55 @@
+"""S11, of rules: given the finite updates that it needs, a rule makes a finite aggregate. Else no round teaches anything."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gossip.core.events import Aggregate, Aggregated, Effect, Event
+from gossip.core.messages import PeerId
+from gossip.simulation.checkers.base import Checker, Circumstances, peer_core
+
+if TYPE_CHECKING:
+    from gossip.simulation.world.driver import Swarm
+
+
+class RuleAnswers(Checker):
+    """S11: a rule that is given as many finite updates as it needs for f liars makes a finite aggregate of them.
+
+    Not asked of differences of parameters: those of liars may be too far apart for float32.
+    """
+
+    invariant = "S11"
+    events = (Aggregated,)
+    effects = (Aggregate,)
+
+    def __init__(self, circumstances: Circumstances | None = None) -> None:
+        super().__init__(circumstances)
+        self._asked: dict[PeerId, dict[int, Aggregate]] = {}
+
+    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
+        self._asked[peer] = {}
+
+    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+        core = peer_core(swarm, peer)
+        if core is None or not isinstance(effect, Aggregate) or effect.mix:
+            return
+        if effect.step in ("decide", "combine") and self.circumstances.two_faced:
+            return  # on the word of others
+        count = len(effect.peers if effect.step == "decide" else effect.rows)
+        if count >= core.settings.updates_min and any(row.samples for row in effect.rows):
+            self._asked[peer][effect.ticket] = effect
+
+    def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+        ask = self._asked[peer].pop(event.ticket, None) if isinstance(event, Aggregated) else None
+        if ask is None or not all(row.payload.finite for row in ask.rows):
+            return
+        assert isinstance(event, Aggregated)
+        self.judged += 1
+        if event.payload is None and event.reason:
+            core = peer_core(swarm, peer)
+            needed = core.settings.updates_min if core is not None else 0
+            text = f"round {ask.round_id}: of {len(ask.rows)} finite updates, where it needs {needed}, the rule makes nothing"
+            raise self.violated(swarm, peer, f"{text}: {event.reason}")
+
+
+__all__ = ["RuleAnswers"]

@@ -1,0 +1,397 @@
+"""S11-S13: what goes into a commit, what a joiner takes over, and that nothing unchecked is used."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gossip.core.digests import digest_of as hash_of
+from gossip.core.events import (
+    Aggregate,
+    Apply,
+    Committed,
+    Contributed,
+    Effect,
+    Event,
+    Go,
+    Payload,
+    Received,
+    Report,
+    Restore,
+    Restored,
+    Row,
+    Send,
+    SnapshotTaken,
+)
+from gossip.core.ledger.data_cursor import Ranges
+from gossip.core.messages import Commit, PeerId, Query, StateOffer, Update
+from gossip.core.peer import Peer
+from gossip.core.rounds.rolling import RollingRounds
+from gossip.core.transfer.chunks import described, outline_of
+from gossip.core.transfer.donor import parts_of
+from gossip.simulation.checkers.base import Checker, Circumstances, Misled, peer_core
+from gossip.simulation.world.toy_trainer import OWN_BYTES, bytes_of_state, digest_of
+
+from .rounds import rolling_of
+
+if TYPE_CHECKING:
+    from gossip.simulation.world.driver import Swarm
+
+
+@dataclass(frozen=True, slots=True)
+class _Branch:
+    """What a history has come to: the roster of its next round, and the samples used in its epoch (None: not known)."""
+
+    roster: tuple[PeerId, ...]
+    epoch: int
+    used: Ranges | None
+
+
+class Conserved(Checker):
+    """S11: a commit averages exactly what its header names: once each, what they sent, who were in the roster; and along a
+    history no sample is used twice in an epoch, nor is one lost."""
+
+    invariant = "S11"
+    events = (Contributed, Restored)
+    effects = (Aggregate, Committed, Apply, Go)
+
+    def __init__(self, circumstances: Circumstances | None = None) -> None:
+        super().__init__(circumstances)
+        self._rows: dict[PeerId, dict[tuple[int, int], tuple[Row, ...] | None]] = {}
+        self._pending: dict[PeerId, list[Committed]] = {}
+        self._previous: dict[PeerId, tuple[Payload, ...]] = {}  # what each has applied last, since it took over a state
+        self._sent: dict[tuple[PeerId, int], list[int]] = {}
+        self._read: dict[tuple[PeerId, int, bytes], Ranges] = {}
+        self._branches: dict[bytes, _Branch] = {}
+
+    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
+        self._rows[peer], self._pending[peer], self._previous[peer] = {}, [], ()
+
+    def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+        if isinstance(event, Contributed):
+            self._sent.setdefault((peer, event.round_id), []).append(event.samples)
+        elif isinstance(event, Restored) and not event.error:
+            self._previous[peer] = ()
+
+    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+        match effect:
+            case Aggregate():
+                self._on_aggregate(swarm, peer, effect)
+            case Go():
+                rounds = rolling_of(peer_core(swarm, peer))
+                if rounds is not None and effect.samples is not None and rounds.round_id == effect.round_id:
+                    self._read[peer, effect.round_id, rounds.chain] = effect.samples.ranges
+            case Committed():
+                self._pending[peer].append(effect)
+                if effect.made:
+                    self._on_made(swarm, peer, effect.commit)
+            case Apply():
+                done, self._pending[peer] = self._pending[peer], []
+                self._previous[peer] = effect.payloads or self._previous[peer]
+                if done and done[0].chain not in self._branches:
+                    self._branches[done[0].chain] = self._follow(swarm, peer, done)
+            case _:
+                return
+
+    def _on_aggregate(self, swarm: Swarm[Any], peer: PeerId, ask: Aggregate) -> None:
+        peers = [row.peer for row in ask.rows]
+        what = f"round {ask.round_id}, shard {ask.shard}"
+        self.judged += 1
+        if peers != sorted(set(peers)):
+            text = f"{what}: the rows are of peers {peers}; each once and ascending, or sums differ"
+            raise self.violated(swarm, peer, text)
+        own = peers.index(peer) if peer in peers else None
+        if ask.own != own:
+            raise self.violated(swarm, peer, f"{what}: the own row is {ask.own} and should be {own}")
+        if min([row.samples for row in ask.rows], default=1) < 1:
+            raise self.violated(swarm, peer, f"{what}: a row without samples: {[(row.peer, row.samples) for row in ask.rows]}")
+        last = self._previous[peer]
+        if ask.previous is not (last[ask.shard] if last and not ask.mix else None):
+            raise self.violated(swarm, peer, f"{what}: the rule is not given the aggregate that was applied last")
+        rows = self._rows[peer]
+        if len(rows) > 64:
+            del rows[next(iter(rows))]
+        # Who combines tells of what was decided elsewhere: ``DecidesTogether``.
+        counted = tuple([row for row in ask.rows if row.peer in ask.peers]) if ask.step == "decide" else ask.rows
+        rows[ask.round_id, ask.shard] = counted if ask.step != "combine" else None
+
+    def _on_made(self, swarm: Swarm[Any], peer: PeerId, commit: Commit) -> None:
+        rows = self._rows[peer].get((commit.round_id, commit.shard), ())
+        if rows is None:
+            return
+        averaged = tuple((row.peer, row.samples) for row in rows) if commit.digest else ()
+        named = tuple((c.peer, c.samples) for c in commit.contributors)
+        self.judged += 1
+        if named != averaged:
+            raise self.violated(swarm, peer, f"round {commit.round_id} names {named} and averaged {averaged}")
+
+    def _follow(self, swarm: Swarm[Any], peer: PeerId, done: list[Committed]) -> _Branch:
+        """Judges a round that nobody has applied before, by what its history has come to."""
+        commits = [committed.commit for committed in done]
+        core, before = peer_core(swarm, peer), self._branches.get(commits[0].parent)
+        assert core is not None, "only a whole peer commits"
+        roster = before.roster if before is not None else core.settings.peers
+        for commit in commits:
+            self._judge_header(swarm, peer, commit, roster)
+        whole = all(commit.digest for commit in commits)
+        used_by = set.intersection(*({c.peer for c in commit.contributors} for commit in commits)) if whole else set()
+        slices, epoch = done[0].slices, done[0].epoch
+        if slices is None or (before is None and commits[0].round_id > 0):
+            return _Branch(commits[0].roster, epoch, None)
+        used = before.used if before is not None else ()
+        if before is not None and before.epoch != epoch:
+            self._judge_epoch(swarm, peer, before, done[0], core)
+            used = ()
+        self._judge_slices(swarm, peer, commits[0], slices)
+        if used is None:
+            return _Branch(commits[0].roster, epoch, None)
+        fresh = [pair for contributor in sorted(used_by) for pair in slices.get(contributor, ())]
+        merged = _disjoint([*used, *fresh])
+        self.judged += 1
+        if merged is None:
+            raise self.violated(swarm, peer, f"round {commits[0].round_id} uses samples of epoch {epoch} again: {fresh}")
+        return _Branch(commits[0].roster, epoch, merged)
+
+    def _judge_header(self, swarm: Swarm[Any], peer: PeerId, commit: Commit, roster: tuple[PeerId, ...]) -> None:
+        names = [c.peer for c in commit.contributors]
+        where = f"round {commit.round_id}, shard {commit.shard}"
+        if names != sorted(set(names)) or not set(names) <= set(roster):
+            raise self.violated(swarm, peer, f"{where} names {names} as contributors, its roster is {roster}")
+        if bool(names) and not commit.digest:
+            raise self.violated(swarm, peer, f"{where} has contributors {names} and no aggregate")
+        if both := set(names) & {rejection.peer for rejection in commit.rejected}:
+            raise self.violated(swarm, peer, f"{where} both uses and rejects {sorted(both)}")
+        for c in commit.contributors:
+            sent = self._sent.get((c.peer, commit.round_id), [])
+            self.judged += 1
+            if c.samples not in sent:
+                raise self.violated(swarm, peer, f"{where} counts {c.samples} samples of peer {c.peer}, which sent {sent}")
+
+    def _judge_slices(self, swarm: Swarm[Any], peer: PeerId, commit: Commit, slices: dict[PeerId, Any]) -> None:
+        if _disjoint([pair for ranges in slices.values() for pair in ranges]) is None:
+            raise self.violated(swarm, peer, f"round {commit.round_id} gives samples to two peers: {slices}")
+        for c in commit.contributors:
+            read = self._read.get((c.peer, commit.round_id, commit.parent))
+            if read is not None and read != tuple(slices.get(c.peer, ())):
+                text = f"round {commit.round_id}: peer {c.peer} has read {read}, the others count {slices.get(c.peer)}"
+                raise self.violated(swarm, peer, text)
+
+    def _judge_epoch(self, swarm: Swarm[Any], peer: PeerId, before: _Branch, first: Committed, core: Peer) -> None:
+        if before.used is None:
+            return
+        used = sum(stop - start for start, stop in before.used)
+        # With so few left over no robust rule has enough updates; they are given up (DataCursor.at_least).
+        may_lack = max(1, core.settings.updates_min) - 1
+        text = f"epoch {before.epoch} ends with {used} of {first.samples_total} samples used, {may_lack} may be missing"
+        self.demand(first.samples_total - may_lack <= used <= first.samples_total, swarm, peer, text)
+
+
+def _disjoint(pairs: list[tuple[int, int]]) -> Ranges | None:
+    """The union in ascending order, adjacent ranges joined; None when two of them overlap."""
+    joined: list[tuple[int, int]] = []
+    for start, stop in sorted(pairs):
+        if joined and start < joined[-1][1]:
+            return None
+        if joined and start == joined[-1][1]:
+            joined[-1] = (joined[-1][0], stop)
+        else:
+            joined.append((start, stop))
+    return tuple(joined)
+
+
+class TakesOverTheDonorsState(Checker):
+    """S12: what a joiner restores is what a donor held before that round, with a history that somebody has; and it offers
+    no update for a round before."""
+
+    invariant = "S12"
+    events = (SnapshotTaken,)
+    effects = (Restore, Committed, Update, Report)
+    afters = (Restored,)
+
+    def __init__(self, circumstances: Circumstances | None = None) -> None:
+        super().__init__(circumstances)
+        self._misled = Misled(self.circumstances)
+        self._taken: dict[int, list[bytes]] = {}
+        self._heads: dict[int, dict[bytes, None]] = {}  # of the round before
+        self._first: dict[PeerId, int] = {}
+
+    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
+        self._first.pop(peer, None)
+        self._misled.forget(peer)
+
+    def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+        if isinstance(event, SnapshotTaken):
+            self._taken.setdefault(event.round_id, []).append(_state_digest(event.payload))
+
+    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+        match effect:
+            case Committed():
+                self._heads.setdefault(effect.commit.round_id + 1, {})[effect.chain] = None
+            case Report("ready"):
+                if (rounds := rolling_of(peer_core(swarm, peer))) is not None:
+                    self._heads.setdefault(0, {})[rounds.chain] = None
+            case Restore():
+                self._on_restore(swarm, peer, effect)
+            case Send(_, Update() as update):
+                first = self._first.get(peer, 0)
+                if update.round_id < first:
+                    text = f"offers an update of round {update.round_id}, although its state is of round {first}"
+                    raise self.violated(swarm, peer, text)
+            case _:
+                return
+
+    def _on_restore(self, swarm: Swarm[Any], peer: PeerId, restore: Restore) -> None:
+        content, said = _state_digest(restore.payload), parts_of(restore.payload)[0]
+        if _name_of(restore.payload) != said:
+            raise self.violated(swarm, peer, f"restores bytes with the digest {content.hex()} as {said.hex()}")
+        self._misled.restores(swarm, peer)
+        if peer not in self._misled:
+            known = content in self._taken.get(restore.round_id, [])
+            self.demand(known, swarm, peer, f"restores a state of round {restore.round_id} that no donor has packed")
+
+    def after_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+        core = peer_core(swarm, peer)
+        if not isinstance(event, Restored) or event.error or core is None or core.recovery.stage != "idle":
+            return
+        self._first[peer] = event.round_id
+        rounds = rolling_of(core)
+        if rounds is None or peer in self._misled:
+            return
+        head = rounds.agreed.lineage.at(event.round_id - 1)
+        known = head in self._heads.get(event.round_id, {})
+        self.demand(known, swarm, peer, f"restores round {event.round_id} upon a history that nobody has: {(head or b'').hex()}")
+
+
+def content_digest(payload: Payload) -> bytes:
+    """Of the bytes themselves, whatever the payload says of them."""
+    return digest_of(np.asarray(payload.data))
+
+
+def _state_digest(payload: Payload) -> bytes:
+    """Of the parameters in a packed state of a toy trainer, whatever the payload says of them."""
+    return hash_of(bytes_of_state(payload)[:-OWN_BYTES])
+
+
+def _name_of(payload: Payload) -> bytes:
+    """What must stand for these parameters in the payload."""
+    content, outline = bytes_of_state(payload), outline_of(payload)
+    sizes = (len(content) - OWN_BYTES, OWN_BYTES)
+    return described(content, sizes, outline.piece_bytes if outline else len(content))[1][0]
+
+
+class CheckedBeforeUse(Checker):
+    """S13: what is applied was checked: a message of a stranger, of a former life, of another lineage, round or branch, or
+    with a payload that is not what it says, changes nothing; what goes into a rule or a model is finite and of the right size."""
+
+    invariant = "S13"
+    events = (Update, Query, Commit, StateOffer)
+    effects = (Aggregate, Apply, Committed)
+    afters = (Update, Query, Commit, StateOffer)
+
+    def __init__(self, circumstances: Circumstances | None = None) -> None:
+        super().__init__(circumstances)
+        self._refusable: dict[PeerId, tuple[str, tuple[Any, ...]]] = {}
+        self._commits: dict[PeerId, list[Commit]] = {}
+
+    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
+        self._commits[peer] = []
+        self._refusable.pop(peer, None)
+
+    def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+        if not isinstance(event, Received) or not isinstance(event.message, Update | Query | Commit | StateOffer):
+            return
+        core = peer_core(swarm, peer)
+        if core is None or not isinstance(core.rounds, RollingRounds):
+            return
+        # Two things come before any event, whatever it says: a server holds the commit that it has
+        # spread, and one that stood still hands on what it serves.
+        still_s = swarm.hosts[peer].machine.clock_s(swarm.now_ns) - core._handled_at
+        if core.rounds._made is not None or still_s > core._tolerance_s:
+            return
+        if reason := self._why_refused(core, core.rounds, event):
+            self._refusable[peer] = (reason, _state_of(core, core.rounds))
+
+    def _why_refused(self, core: Peer, rounds: RollingRounds, event: Received) -> str:
+        message, member = event.message, core.membership.members.get(event.sender)
+        if not core.settings.may_be(event.sender):
+            return "a stranger"
+        # Who was never heard in its later life, and goes on speaking in this one, was lied about.
+        invented = member is not None and self.circumstances.invented_lives and not member.spoken
+        if member is not None and event.incarnation < member.incarnation and not invented:
+            return f"a former life, {event.incarnation}"
+        if isinstance(message, StateOffer):
+            taker = core.recovery
+            asked = message.nonce == taker._nonce and event.sender in taker.waits_for
+            asked = asked and (taker.pieces is None or (event.sender, message.piece) in taker.pieces.asked)
+            return "" if asked else "nobody asked for it"
+        assert isinstance(message, Update | Query | Commit)
+        if message.lineage != core.settings.lineage:
+            return "another lineage"
+        if message.round_id < rounds.round_id:
+            return f"an old round, {message.round_id}"
+        if message.round_id == rounds.round_id and message.parent != rounds.chain:
+            return "another branch"
+        if isinstance(message, Update) and event.sender not in rounds.roster and message.round_id == rounds.round_id:
+            return "not in the roster"
+        return ""
+
+    def after_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+        if not isinstance(event, Received):
+            return
+        reason, before = self._refusable.pop(peer, ("", ()))
+        core = peer_core(swarm, peer)
+        if not reason or core is None or not isinstance(core.rounds, RollingRounds) or core.phase == "recovering":
+            return
+        after = _state_of(core, core.rounds)
+        self.judged += 1
+        if before != after:
+            what = f"a {type(event.message).__name__} of peer {event.sender} which is not to be used ({reason})"
+            raise self.violated(swarm, peer, f"uses {what}: {before} -> {after}")
+
+    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+        core = peer_core(swarm, peer)
+        if core is None:
+            return
+        match effect:
+            case Aggregate():
+                want = 4 * core.rounds.sizes[effect.shard]
+                for row in effect.rows:
+                    if not core.settings.may_be(row.peer):
+                        raise self.violated(swarm, peer, f"round {effect.round_id}: a row of a stranger, {row.peer}")
+                    if row.payload.nbytes != want or not row.payload.finite:
+                        self._judge_payload(swarm, peer, row.payload, want, f"peer {row.peer}'s row in round {effect.round_id}")
+                self.judged += len(effect.rows)
+            case Committed():
+                self._commits[peer].append(effect.commit)
+            case Apply():
+                self._on_apply(swarm, peer, core, effect)
+            case _:
+                return
+
+    def _on_apply(self, swarm: Swarm[Any], peer: PeerId, core: Peer, apply: Apply) -> None:
+        commits, self._commits[peer] = self._commits[peer], []
+        sizes = core.rounds.sizes
+        for shard, payload in enumerate(apply.payloads):
+            self._judge_payload(swarm, peer, payload, 4 * sizes[shard], f"shard {shard} of round {apply.round_id}")
+            if commits and content_digest(payload) != commits[shard].digest:
+                text = f"applies to shard {shard} in round {apply.round_id} what its commit does not say"
+                raise self.violated(swarm, peer, text)
+        for commit in commits:
+            roster, known = set(commit.roster), core.settings.everybody
+            if list(commit.roster) != sorted(roster) or not roster or not roster.issubset(known):
+                raise self.violated(swarm, peer, f"round {commit.round_id} names {commit.roster}, which is no roster")
+
+    def _judge_payload(self, swarm: Swarm[Any], peer: PeerId, payload: Payload, nbytes: int, what: str) -> None:
+        self.judged += 1
+        if payload.nbytes != nbytes:
+            raise self.violated(swarm, peer, f"{what} has {payload.nbytes} bytes, not {nbytes}")
+        if not payload.finite:
+            raise self.violated(swarm, peer, f"{what} is not finite")
+
+
+def _state_of(core: Peer, rounds: RollingRounds) -> tuple[Any, ...]:
+    """What a message may change that is used: how far the rounds and a recovery are."""
+    shards = tuple((shard.commit is None, len(shard.answers)) for shard in rounds._shards)
+    return rounds.round_id, rounds.chain, core.recovery.stage, len(core.recovery._kept), shards

@@ -1,0 +1,45 @@
+"""S19: what somebody has learnt is not thrown away without a word."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gossip.core.events import Effect, Report
+from gossip.core.messages import PeerId
+from gossip.simulation.checkers.base import Checker, Circumstances
+
+if TYPE_CHECKING:
+    from gossip.simulation.world.driver import Swarm
+
+
+class KeepsWhatWasHeld(Checker):
+    """S19: a state that somebody held is never replaced by a fresh one: who is started when the run has had a round does not
+    begin it with weights of its own, unless it may (``begin_anew``), and says what is lost."""
+
+    invariant = "S19"
+    effects = (Report,)
+
+    def __init__(self, circumstances: Circumstances | None = None) -> None:
+        super().__init__(circumstances)
+        self._held: tuple[int, PeerId] = (0, -1)
+        self._before: dict[PeerId, tuple[int, PeerId]] = {}  # what had been held when its life began
+        self._told: dict[PeerId, int] = {}  # the round that it says is lost
+
+    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
+        self._before[peer] = self._held
+        self._told.pop(peer, None)
+
+    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+        if not isinstance(effect, Report):
+            return
+        if effect.event == "round":
+            self._held = max(self._held, (effect.fields["round"], peer))
+        elif effect.event == "begun_anew":
+            self._told[peer] = effect.fields["lost"]
+        elif effect.event == "ready":
+            round_id, holder = self._before.get(peer, (0, -1))
+            text = f"it begins with fresh weights: the run had had round {round_id}, by peer {holder}, when its life began"
+            self.demand(round_id == 0 or self._told.get(peer, 0) > 0, swarm, peer, text)
+
+
+__all__ = ["KeepsWhatWasHeld"]

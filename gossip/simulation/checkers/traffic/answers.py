@@ -1,0 +1,194 @@
+"""S15: what is said because of something is said once for it: an answer for each question, a commit for each reason to."""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from gossip.core.events import Aggregate, Effect, Event, Received, Report, Restored, Send
+from gossip.core.messages import (
+    Ack,
+    Commit,
+    CommitRequest,
+    Nack,
+    NotMe,
+    Overdue,
+    PeerId,
+    Ping,
+    PingRequest,
+    PushPull,
+    Query,
+    StateOffer,
+    StateRequest,
+    Update,
+    Voucher,
+)
+from gossip.core.rounds.rolling import RollingRounds
+from gossip.simulation.checkers.base import Checker, Circumstances, peer_core
+from gossip.simulation.checkers.safety.rounds import rolling_of
+
+if TYPE_CHECKING:
+    from gossip.simulation.world.driver import Swarm
+
+_ANSWERED_BY: dict[type, str] = {
+    Ping: "acks",
+    PingRequest: "acks",
+    PushPull: "tables",
+    Update: "refusals",
+    Query: "refusals",
+    CommitRequest: "refusals",
+    StateRequest: "states",
+}
+"""What a question calls for, once; a request to probe somebody ends in an ack or a nack."""
+
+_ANSWERS: dict[type, str] = {
+    Ack: "acks",
+    Nack: "acks",
+    PushPull: "tables",
+    NotMe: "refusals",
+    StateOffer: "states",
+    Voucher: "states",
+}
+
+
+class AnswersOnce(Checker):
+    """S15: nobody answers a peer more often than that has asked."""
+
+    invariant = "S15"
+    events = tuple(_ANSWERED_BY)
+    effects = tuple(_ANSWERS)
+
+    def __init__(self, circumstances: Circumstances | None = None) -> None:
+        super().__init__(circumstances)
+        self._owed: dict[PeerId, Counter[tuple[PeerId, str]]] = {}
+
+    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
+        self._owed[peer] = Counter()
+
+    def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+        if type(event) is not Received or (what := _ANSWERED_BY.get(type(event.message))) is None:
+            return
+        if type(event.message) is not PushPull or not event.message.reply:
+            self._owed[peer][event.sender, what] += 1
+
+    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+        if type(effect) is not Send or (what := _ANSWERS.get(type(effect.message))) is None:
+            return
+        if type(effect.message) is PushPull and not effect.message.reply:
+            return
+        owed = self._owed[peer]
+        self.judged += 1
+        owed[effect.peer, what] -= 1
+        if owed[effect.peer, what] < 0:
+            answer = type(effect.message).__name__
+            raise self.violated(swarm, peer, f"sends peer {effect.peer} an answer, {answer}, that it has not asked for")
+
+
+class CommitsForAReason(Checker):
+    """S15: a peer is sent a commit of a shard when it has been made, when one who serves hears of it, and for each update, query
+    or request that comes when it is held; never more often than that."""
+
+    invariant = "S15"
+    events = (Commit, Update, Query, CommitRequest)
+    effects = (Aggregate, Commit)
+
+    def __init__(self, circumstances: Circumstances | None = None) -> None:
+        super().__init__(circumstances)
+        self._spread: dict[PeerId, Counter[tuple[int, int]]] = {}
+        self._asked: dict[PeerId, Counter[tuple[PeerId, int, int]]] = {}
+        self._wanted: dict[PeerId, dict[PeerId, list[int]]] = {}  # who has asked for all from which rounds on, ascending
+        self._sent: dict[PeerId, Counter[tuple[PeerId, int, int]]] = {}
+
+    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
+        self._spread[peer], self._asked[peer], self._wanted[peer], self._sent[peer] = Counter(), Counter(), {}, Counter()
+
+    def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+        if type(event) is not Received:
+            return
+        message = event.message
+        if isinstance(message, CommitRequest):
+            insort(self._wanted[peer].setdefault(event.sender, []), message.first)
+            return
+        rounds = rolling_of(peer_core(swarm, peer))
+        if rounds is None or not isinstance(message, Commit | Update | Query) or not _calls_for_a_commit(rounds, message):
+            return
+        if isinstance(message, Commit):
+            self._spread[peer][message.round_id, message.shard] += 1
+        else:
+            self._asked[peer][event.sender, message.round_id, message.shard] += 1
+
+    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+        if type(effect) is Aggregate:
+            if effect.step == "measure":
+                return
+            self._spread[peer][effect.round_id, effect.shard] += 1
+            return
+        if type(effect) is not Send or type(effect.message) is not Commit:
+            return
+        to, round_id, shard = effect.peer, effect.message.round_id, effect.message.shard
+        self._sent[peer][to, round_id, shard] += 1
+        reasons = self._spread[peer][round_id, shard] + self._asked[peer][to, round_id, shard]
+        reasons += bisect_right(self._wanted[peer].get(to, ()), round_id)
+        self.judged += 1
+        if self._sent[peer][to, round_id, shard] > reasons:
+            text = f"sends peer {to} the commit of round {round_id}, shard {shard} {reasons + 1} times"
+            raise self.violated(swarm, peer, f"{text}, and has had reason for {reasons}")
+
+
+def _calls_for_a_commit(rounds: RollingRounds, message: Commit | Update | Query) -> bool:
+    """Whether a message is a reason to send the commit of its shard to somebody."""
+    if message.round_id != rounds.round_id or message.shard >= len(rounds._shards):
+        return True  # it may be, when its round has come
+    shard = rounds._shards[message.shard]
+    held = shard.commit is not None or rounds._made is not None
+    if not isinstance(message, Commit):
+        return held  # else it is waited for
+    return not held and (shard.server(shard.attempt) == rounds.local or message.attempt < shard.attempt)
+
+
+class OffersOnce(Checker):
+    """S15: an update is offered to the server of an attempt once, again when that asks for it, and by one that has taken over a
+    state or gone back to its own; the server of an attempt asks each of the others once, and again when it is told that others
+    wait for what it is to measure."""
+
+    invariant = "S15"
+    events = (Query, Restored, Overdue)
+    effects = (Update, Query, Report)
+
+    def __init__(self, circumstances: Circumstances | None = None) -> None:
+        super().__init__(circumstances)
+        self._said: dict[PeerId, Counter[tuple[PeerId, type, int, int, int, bytes]]] = {}
+        self._resumed: Counter[PeerId] = Counter()
+        self._overdue: dict[PeerId, Counter[tuple[int, int]]] = {}  # how often it was told that of a round and shard
+
+    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
+        self._said[peer], self._resumed[peer], self._overdue[peer] = Counter(), 0, Counter()
+
+    def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+        if type(event) is Restored:
+            self._resumed[peer] += 1
+        elif type(event) is Received and type(event.message) is Query:
+            asked = event.message
+            self._said[peer][event.sender, Update, asked.round_id, asked.shard, asked.attempt, asked.parent] -= 1
+        elif type(event) is Received and type(event.message) is Overdue:
+            self._overdue[peer][event.message.round_id, event.message.shard] += 1
+
+    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+        if type(effect) is Report:
+            self._resumed[peer] += effect.event == "kept_own_state"
+            return
+        if type(effect) is not Send or not isinstance(effect.message, Update | Query):
+            return
+        message = effect.message
+        key = effect.peer, type(message), message.round_id, message.shard, message.attempt, message.parent
+        said = self._said[peer]
+        said[key] += 1
+        self.judged += 1
+        again = self._overdue[peer][message.round_id, message.shard] if type(message) is Query else 0
+        if said[key] > 1 + self._resumed[peer] + again:
+            what = f"{type(message).__name__} of round {message.round_id}, shard {message.shard}, attempt {message.attempt}"
+            raise self.violated(swarm, peer, f"sends peer {effect.peer} its {what} {said[key]} times")
+
+
+__all__ = ["AnswersOnce", "CommitsForAReason", "OffersOnce"]

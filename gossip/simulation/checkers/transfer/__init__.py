@@ -1,0 +1,1 @@
+"""Who takes over whose state."""

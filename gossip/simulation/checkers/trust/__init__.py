@@ -1,0 +1,1 @@
+"""Who is suspected, and by what evidence."""

@@ -1,0 +1,242 @@
+"""S14, S11: whom the rules find standing out is locked up, nobody else is; who is locked up is neither aggregated nor serves; and
+each rule is told how many liars it has to bear. Nobody charges another with what it has not seen itself."""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any
+
+from gossip.core.events import Aggregate, Aggregated, Apply, Committed, Effect, Event, Received, Report
+from gossip.core.ledger.chain import header_bytes
+from gossip.core.messages import DIGEST_BYTES, Commit, PeerId, Push
+from gossip.core.peer import Peer
+from gossip.simulation.checkers.base import REFUSALS, Checker, Circumstances, peer_core
+from gossip.simulation.checkers.safety.exchange import gossip_of, members_of
+from gossip.simulation.checkers.safety.rounds import rolling_of
+
+from .ledger import Ledger
+
+if TYPE_CHECKING:
+    from gossip.simulation.world.driver import Swarm
+
+HISTORIES_KEPT = 512
+TOLD = ("quarantined", "parole")
+
+
+class TrustFollowsTheCommits(Checker):
+    """S14, of rolling rounds: along a history a peer is in quarantine for standing out, for as long as it should be, and whoever
+    stands out for long is, while more liars can be borne; and who is in quarantine contributes to no commit and makes none."""
+
+    invariant = "S14"
+    effects = (Committed, Apply, Report, Aggregate)
+
+    def __init__(self, circumstances: Circumstances | None = None) -> None:
+        super().__init__(circumstances)
+        self._ledgers: dict[bytes, Ledger] = {}  # by the hash of the last round
+        self._changes: dict[PeerId, list[tuple[PeerId, str]]] = {}
+        self._pending: dict[PeerId, list[Committed]] = {}
+
+    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
+        self._changes[peer], self._pending[peer] = [], []
+
+    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+        if isinstance(effect, Report):
+            if effect.event in TOLD:
+                self._changes[peer].append((effect.fields["subject"], effect.event))
+            elif effect.event == "ready" and (core := peer_core(swarm, peer)) is not None and (rounds := rolling_of(core)):
+                self._ledgers.setdefault(rounds.chain, Ledger(core.settings.trust, core.settings.f))
+        elif isinstance(effect, Committed):
+            self._pending[peer].append(effect)
+        elif isinstance(effect, Aggregate):
+            self._on_aggregate(swarm, peer, effect)
+        elif isinstance(effect, Apply):
+            done, self._pending[peer] = self._pending[peer], []
+            changes, self._changes[peer] = self._changes[peer], []
+            core = peer_core(swarm, peer)
+            if done and core is not None and core.settings.f and done[0].chain not in self._ledgers:
+                self._follow(swarm, peer, core, done, changes)
+
+    def _follow(
+        self, swarm: Swarm[Any], peer: PeerId, core: Peer, done: list[Committed], changes: list[tuple[PeerId, str]]
+    ) -> None:
+        commits = [committed.commit for committed in done]
+        before = self._ledgers.get(commits[0].parent)
+        if before is None:
+            return  # it took over a state of which nobody has seen the history
+        for commit in commits:
+            self._judge_commit(swarm, peer, core, before, commit)
+        told = [(commit.server, charge) for commit in commits for charge in commit.charges if not charge.silent]
+        charged = [(by, charge.peer, charge.round_id) for by, charge in told if not charge.turn]
+        stated = [(by, c.peer, c.round_id, c.turn, c.content) for by, c in told if c.turn and by != c.peer]
+        judged = _judged(commits, core.settings.trust.outlying)
+        ledger = before.after(commits[0].round_id, judged, changes, commits[0].roster, charged, stated)
+        self.judged += 1
+        if ledger.wrong is not None:
+            raise self.violated(swarm, peer, f"peer {ledger.wrong[0]} {ledger.wrong[1]}")
+        self._ledgers[done[0].chain] = ledger
+        if len(self._ledgers) > HISTORIES_KEPT:
+            del self._ledgers[next(iter(self._ledgers))]
+
+    def _judge_commit(self, swarm: Swarm[Any], peer: PeerId, core: Peer, before: Ledger, commit: Commit) -> None:
+        if commit.server in self.circumstances.two_faced:
+            return
+        where = f"round {commit.round_id}, shard {commit.shard}"
+        if used := [c.peer for c in commit.contributors if c.peer in before.locked()]:
+            raise self.violated(swarm, peer, f"{where} uses updates of peers {used}, which are in quarantine")
+        barred = before.barred()
+        if commit.server in barred and any(other not in barred for other in core.rounds.roster):
+            raise self.violated(swarm, peer, f"{where} was made by peer {commit.server}, which may not serve")
+
+    def _on_aggregate(self, swarm: Swarm[Any], peer: PeerId, ask: Aggregate) -> None:
+        core = peer_core(swarm, peer)
+        rounds = rolling_of(core)
+        if core is None or rounds is None or not core.settings.f or rounds.round_id != ask.round_id:
+            return
+        ledger = self._ledgers.get(rounds.chain)
+        shard = rounds._shards[ask.shard] if ask.shard < len(rounds._shards) else None
+        if ledger is None or shard is None or shard.ticket != ask.ticket or shard.commit is not None:
+            return
+        self.judged += 1
+        if used := [row.peer for row in ask.rows if row.peer in ledger.locked()]:
+            raise self.violated(
+                swarm, peer, f"round {ask.round_id}: its rule is given updates of {used}, which are in quarantine"
+            )
+        proven = {p for p, (_, payload) in shard.answers.items() if payload is not None and not payload.finite}
+        proven.update(locked for locked in ledger.locked() if locked in rounds.roster)
+        most = max(0, core.settings.f - len(proven))
+        if ask.f != most:
+            text = (
+                f"round {ask.round_id}: its rule is to bear {ask.f} liars, of {core.settings.f} with {sorted(proven)} found out"
+            )
+            raise self.violated(swarm, peer, text)
+
+
+def _judged(commits: list[Commit], outlying: float) -> list[tuple[PeerId, bool]]:
+    """Whom a round has judged, and who stood out in one of its shards."""
+    found: dict[PeerId, bool] = {}
+    for commit in commits:
+        for each in commit.contributors:
+            found[each.peer] = found.get(each.peer, False) or each.outlyingness > outlying
+        for rejection in commit.rejected:
+            found[rejection.peer] = True
+    return sorted(found.items())
+
+
+class TrustFollowsExperience(Checker):
+    """S14, of gossip rounds: a peer locks up whom its own rule has found standing out, and who has sent it what is not finite,
+    and tells its rule how many liars are left to bear."""
+
+    invariant = "S14"
+    events = (Aggregated, Push)
+    effects = (Aggregate, Apply, Report)
+
+    def __init__(self, circumstances: Circumstances | None = None) -> None:
+        super().__init__(circumstances)
+        self._ledgers: dict[PeerId, Ledger] = {}
+        self._changes: dict[PeerId, list[tuple[PeerId, str]]] = {}
+        self._asked: dict[PeerId, dict[int, Aggregate]] = {}
+        self._judged: dict[PeerId, dict[PeerId, bool]] = {}
+
+    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
+        core = peer_core(swarm, peer)
+        self._ledgers.pop(peer, None)
+        if core is not None and gossip_of(core) is not None and core.settings.f:
+            self._ledgers[peer] = Ledger(core.settings.trust, core.settings.f)
+            self._changes[peer], self._asked[peer], self._judged[peer] = [], {}, {}
+
+    def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+        core = peer_core(swarm, peer)
+        if peer not in self._ledgers or core is None:
+            return
+        if isinstance(event, Received):
+            if isinstance(event.message, Push) and event.payload is not None and not event.payload.finite:
+                self._judged[peer][event.sender] = True
+        elif isinstance(event, Aggregated):
+            ask = self._asked[peer].pop(event.ticket, None)
+            if ask is not None and event.payload is not None:
+                for row, far in zip(ask.rows, event.outlyingness, strict=True):
+                    if row.peer != peer:
+                        stood_out = far > core.settings.trust.outlying
+                        self._judged[peer][row.peer] = self._judged[peer].get(row.peer, False) or stood_out
+
+    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+        core = peer_core(swarm, peer)
+        rounds = gossip_of(core)
+        ledger = self._ledgers.get(peer)
+        if core is None or rounds is None or ledger is None:
+            return
+        if isinstance(effect, Report):
+            if effect.event in TOLD:
+                self._changes[peer].append((effect.fields["subject"], effect.event))
+        elif isinstance(effect, Aggregate):
+            self._on_aggregate(swarm, peer, core, ledger, effect)
+        elif isinstance(effect, Apply):
+            judged, self._judged[peer] = self._judged[peer], {}
+            changes, self._changes[peer] = self._changes[peer], []
+            after = ledger.after(effect.round_id, sorted(judged.items()), changes, members_of(core))
+            self.judged += 1
+            if after.wrong is not None:
+                raise self.violated(swarm, peer, f"peer {after.wrong[0]} {after.wrong[1]}")
+            self._ledgers[peer] = after
+
+    def _on_aggregate(self, swarm: Swarm[Any], peer: PeerId, core: Peer, ledger: Ledger, ask: Aggregate) -> None:
+        if not ask.mix:
+            self._asked[peer] = {ask.ticket: ask}
+        if used := [row.peer for row in ask.rows if row.peer in ledger.locked()]:
+            raise self.violated(
+                swarm, peer, f"round {ask.round_id}: its rule is given updates of {used}, which are in quarantine"
+            )
+        settings = core.settings
+        # Each liar more takes two updates more, and one needs what one needs without any.
+        without_any = max(1, settings.updates_min - 2 * settings.f)
+        most = max(0, min(settings.f - len(ledger.locked()), (len(ask.rows) - without_any) // 2))
+        self.judged += 1
+        if ask.f != most:
+            text = f"round {ask.round_id}: its rule is to bear {ask.f} liars among {len(ask.rows)}, and {most} may be"
+            raise self.violated(swarm, peer, text)
+
+
+class ChargesByExperience(Checker):
+    """S14, of rolling rounds: a commit charges others with nothing but results of their own making, which they have themselves
+    handed to the peer that made the commit, and which that has refused; or for which that has waited in vain; or it states what
+    that was handed. What others say that they have made is hearsay."""
+
+    invariant = "S14"
+    events = (Commit,)
+    effects = (Report, Committed)
+
+    def __init__(self, circumstances: Circumstances | None = None) -> None:
+        super().__init__(circumstances)
+        self._handed: dict[PeerId, dict[tuple[PeerId, int], set[bytes]]] = {}  # whose results of which rounds, as hashes
+        self._refused: dict[PeerId, set[tuple[PeerId, int]]] = {}  # whose results of which rounds
+        self._waited: dict[PeerId, set[tuple[PeerId, int]]] = {}  # likewise, in vain
+
+    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
+        self._refused[peer], self._waited[peer], self._handed[peer] = set(), set(), {}
+
+    def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+        if isinstance(event, Received) and isinstance(event.message, Commit) and event.sender == event.message.server:
+            content = blake2b(header_bytes(event.message), digest_size=DIGEST_BYTES).digest()
+            self._handed[peer].setdefault((event.sender, event.message.round_id), set()).add(content)
+
+    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+        if isinstance(effect, Report):
+            if effect.event == "attempt" and effect.fields["reason"].endswith("in time"):
+                silent = int(effect.fields["reason"].split()[3])  # no commit from PEER in time
+                self._waited[peer].add((silent, effect.fields["round"]))
+            elif effect.event in REFUSALS and effect.fields["from"] == effect.fields["server"]:
+                self._refused[peer].add((effect.fields["from"], effect.fields["round"]))
+        elif isinstance(effect, Committed) and effect.made:
+            for charge in effect.commit.charges:
+                whose = charge.peer, charge.round_id
+                if charge.turn:
+                    text = f"states what peer {charge.peer} has handed it in round {charge.round_id}, and was not handed that"
+                    self.demand(charge.content in self._handed[peer].get(whose, ()), swarm, peer, text)
+                    continue
+                what = "waited for none" if charge.silent else "refused none by it"
+                text = f"charges peer {charge.peer} with a result of round {charge.round_id}, of which it has {what}"
+                known = self._waited if charge.silent else self._refused
+                self.demand(whose in known[peer], swarm, peer, text)
+
+
+__all__ = ["ChargesByExperience", "TrustFollowsExperience", "TrustFollowsTheCommits"]

@@ -1,0 +1,414 @@
+"""Draws a fault schedule from a seed.
+
+Every kind of fault has a generator of its own and draws everything it could need, whether it is used or not: leaving a kind or
+a peer out leaves the rest of the schedule as it was. Peers are chosen by lots that every possible peer draws.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from random import Random
+
+from gossip import topologies
+from gossip.core.settings import BatchPolicy
+from gossip.faults.kinds import Crash, Hang, Liar, Restart, Slow
+from gossip.faults.tables import Fault
+from gossip.faults.world import (
+    CLAIM_LIES,
+    NODE_LIES,
+    PIECE_LIES,
+    SHARD_LIES,
+    STATE_LIES,
+    Corrupt,
+    CrashBroadcast,
+    CrashMidway,
+    Delay,
+    Drift,
+    Duplicate,
+    Flap,
+    HangServer,
+    HangTrainer,
+    KillTrainer,
+    LateTimers,
+    Leave,
+    Loss,
+    Narrow,
+    NodeLie,
+    Partition,
+    Reorder,
+    Reset,
+    Ring,
+    ServerFault,
+    SlowNode,
+    Spike,
+)
+from gossip.topologies.weights import write_weights
+
+from .bearable import bearable_of
+from .late_starts import begun_late, disturbed
+from .lots import Lots
+from .schedule import KINDS_MIN, PEERS_MAX, Schedule
+from .situations import situated, standing
+from .state_pieces import draw_liar_of_pieces, draw_pieces
+from .strains import strained
+
+PEERS = {4: 8, 5: 6, 6: 4, 7: 2, 8: 1, 9: 1}
+"""How often a swarm has so many: messages grow with the square of it, and most of what breaks among nine breaks among five."""
+KINDS_A_SCHEDULE = (4, 6)
+TOPOLOGIES = ("rolling", "rolling", "rolling", "random-k", "random-k", "ring", "full")
+SHARDS = ((8,), (8,), (5, 3), (4, 4, 4))
+RULES_S = (0.0001, 0.0001, 0.01, 0.1)
+"""Eight numbers are aggregated at once, a real model is not: much can happen to a server meanwhile."""
+PROBE_INTERVALS_S = (0.2, 0.5, 0.5, 0.5, 1.0, 1.0, 1.0, 1.0)  # what nodes do by default is the first, and costs most
+COMPUTE_S = (0.46, 0.58)
+ROUNDS_MIN = 50  # which takes 28 s without faults
+FAST = 1 / 16  # of those with rolling rounds, and not too many peers: in their calm everybody must have had its turn
+FAST_COMPUTE_S = (0.08, 0.1)
+FAST_PEERS = 6
+COMMIT_LOGS = (8, 64, 64)  # rounds: three seconds, or more than a schedule lasts
+PREPARES_S = (0.001, 0.001, 0.2, 1.0)
+STABLE = 0.2  # of the schedules: a peer that is started again has its old addresses
+FIXED_GLOBAL = 0.25  # of those with rolling rounds: they share out the same samples however many they are
+WEIGHTED = 0.2  # of those with rolling rounds
+WEIGHTS = (1, 1, 1, 2, 4, 10)
+RULES = {"mean": 1, "median": 3, "trimmed_mean": 3, "multi_krum": 5}
+"""One of them where somebody lies about updates, and in a part of the others; and the updates that it needs against one liar."""
+JOINT = {"krum": 5, "multi_krum": 5, "geometric_median": 3, "centered_clipping": 3, "suspicion": 3}
+"""Likewise, rules that the servers of shards run together: one of them in some schedules that have servers and peers for it."""
+TOGETHER, PEERS_TOGETHER = 0.4, 6
+SHARD_LIE = 0.5  # of the node lies where shards decide together: about that
+CLAIM_LIE = 0.5  # of the lies of servers where a rule bears a liar: about what a result says beside its numbers
+ROBUST = 0.45  # of the schedules in which nobody does: the rule is drawn all the same, of which a mean is one
+SERVER_LIES = (
+    *("wrong_results", "scaled_results", "slightly_wrong_results", "broken_results", "nan_results", "two_results"),
+    "kept_results",
+    *("strange_roster", "usurper"),
+    *CLAIM_LIES,
+)
+"""About results of rounds that somebody serves: elsewhere nobody can tell them."""
+LIES = (("sign_flip", 1.0), ("nan", 1.0), ("zero", 1.0), ("stale", 3.0), ("scale", 20.0), ("bit_flip", 1.0))
+
+
+def generate(
+    seed: int,
+    *,
+    peers: int | None = None,
+    topology: str | None = None,
+    aggregator: str | None = None,
+    world: Schedule | None = None,
+) -> Schedule:
+    """The schedule of a seed. What is given replaces what would be drawn; everything else stays as it was.
+
+    Args:
+        world: Times and settings beside those drawn; its faults are not looked at.
+    """
+    draw = Random(f"schedule/{seed}")
+    drawn_peers, drawn_topology = draw.choices(tuple(PEERS), tuple(PEERS.values()))[0], draw.choice(TOPOLOGIES)
+    shards, chosen = draw.choice(SHARDS), draw.randint(*KINDS_A_SCHEDULE)
+    stable = draw.random() < STABLE
+    lots, drawn_rule = [draw.random() for _ in KINDS], draw.choice(tuple(RULES))
+    probe_interval_s = Random(f"schedule/{seed}/probe interval").choice(PROBE_INTERVALS_S)
+    rule_s = Random(f"schedule/{seed}/rule").choice(RULES_S)
+    commit_log = Random(f"schedule/{seed}/commit log").choice(COMMIT_LOGS)
+    prepare_s = Random(f"schedule/{seed}/prepare").choice(PREPARES_S)
+    n, chosen_topology = peers or drawn_peers, topology or drawn_topology
+    rolling = topologies.load(chosen_topology).rolling
+    if not rolling:
+        shards = (sum(shards),)  # gossip rounds exchange whole vectors
+    batch_policy: BatchPolicy = "fixed_local"
+    if rolling and Random(f"schedule/{seed}/batch policy").random() < FIXED_GLOBAL:
+        batch_policy = "fixed_global"
+    fast = Random(f"schedule/{seed}/fast").random() < FAST and rolling and n <= FAST_PEERS
+    base = replace(
+        world or Schedule(seed, compute_s=FAST_COMPUTE_S if fast else COMPUTE_S, rounds_min=ROUNDS_MIN),
+        seed=seed,
+        peers=n,
+        topology=chosen_topology,
+        aggregator=aggregator or (world.aggregator if world else "mean"),
+        shards=shards,
+        stable_addresses=stable,
+        batch_policy=batch_policy,
+        probe_interval_s=probe_interval_s,
+        rule_s=min(rule_s, RULES_S[0]) if fast else rule_s,  # quicker than what it is of
+        commit_log=commit_log,
+        prepare_s=prepare_s,
+        faults=(),
+    )
+    # By weight without replacement (Efraimidis and Spirakis): the largest of u ** (1 / weight).
+    order = sorted(range(len(KINDS)), key=lambda i: -(lots[i] ** (1.0 / KINDS[i].weight)))
+    made = [kind.draw(Lots(Random(f"schedule/{seed}/{kind.name}"), n, base.active_s)) for kind in KINDS]
+    if not topologies.load(chosen_topology).rolling:
+        made = [[fault for fault in faults if not needs_a_server(fault)] for faults in made]  # nobody serves there
+    pieces = draw_pieces(seed)
+    doubts = draw_liar_of_pieces(seed, n, base.active_s) if rolling and pieces is not None and world is None else []
+    bearable: tuple[Fault, ...] = ()
+    # Some that were drawn cannot be borne together with others: then more kinds make up for them.
+    while len({type(fault) for fault in bearable}) < KINDS_MIN and chosen <= len(KINDS):
+        picked = [fault for number in sorted(order[:chosen]) for fault in made[number]]
+        bearable = bearable_of([fault for fault in picked if not (doubts and isinstance(fault, NodeLie))] + doubts, n)
+        chosen += 1
+    # With one to spare, or a single crash would cost every round from then on; and with as many as are gone for good.
+    spare = max(1, sum(isinstance(fault, Crash | Leave) for fault in bearable))
+    robust = Random(f"schedule/{seed}/robust").random() < ROBUST or any(_is_of_a_liar(fault) for fault in bearable)
+    if aggregator is None and world is None and RULES[drawn_rule] < n and robust:
+        rule = drawn_rule if RULES[drawn_rule] + spare <= n else "median"
+        base = replace(base, aggregator="median" if doubts and rule == "mean" else rule)
+    lot = Random(f"schedule/{seed}/together")
+    if aggregator is None and world is None and rolling and n >= PEERS_TOGETHER and lot.random() < TOGETHER:
+        able = [rule for rule, need in JOINT.items() if need + spare <= n]
+        base = replace(base, aggregator=lot.choice(able), shards=shards if len(shards) > 1 else lot.choice(SHARDS[2:]))
+    if base.aggregator in JOINT and len(base.shards) > 1 and lot.random() < SHARD_LIE and not doubts:
+        told = lot.choice(SHARD_LIES)
+        bearable = tuple([replace(fault, lie=told) if isinstance(fault, NodeLie) else fault for fault in bearable])
+    lot = Random(f"schedule/{seed}/claims")
+    if base.aggregator != "mean" and lot.random() < CLAIM_LIE:
+        told, lies = lot.choice(CLAIM_LIES), SERVER_LIES
+        bearable = tuple([replace(f, lie=told) if isinstance(f, NodeLie) and f.lie in lies else f for f in bearable])
+    if world is None and pieces is not None:
+        base = replace(base, piece_bytes=pieces)
+    made_up = replace(base, faults=bearable)
+    chosen_by_all = (peers, topology, aggregator, world) != (None, None, None, None)
+    if chosen_by_all:
+        return made_up
+    need = (RULES | JOINT)[base.aggregator]
+    for make in (situated, lambda drawn: begun_late(drawn, need), standing, strained, lambda drawn: disturbed(drawn, need)):
+        if (other := make(made_up)) is not made_up:
+            return _weighted(other)
+    return _weighted(made_up)
+
+
+def _weighted(drawn: Schedule) -> Schedule:
+    """The same with some peers serving more often than others, in some of those where somebody serves."""
+    lot = Random(f"schedule/{drawn.seed}/weights")
+    weights = [lot.choice(WEIGHTS) for _ in range(PEERS_MAX)][: drawn.peers]
+    if lot.random() >= WEIGHTED or not topologies.load(drawn.topology).rolling:
+        return drawn
+    return replace(drawn, server_weights=write_weights(dict(enumerate(weights))))
+
+
+def _is_of_a_liar(fault: Fault) -> bool:
+    """Whether it is a lie that the run's f counts."""
+    return isinstance(fault, Liar) or (isinstance(fault, NodeLie) and fault.lie in STATE_LIES)
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """How often a kind of fault is chosen, and how it is drawn. Draws the same number of lots whatever comes out."""
+
+    name: str
+    weight: float
+    draw: Callable[[Lots], list[Fault]]
+
+
+def _crash(lots: Lots) -> list[Fault]:
+    server, at_s = lots.random.random() < 0.5, lots.when()
+    victim = lots.peers()[0]
+    return [Crash("server" if server else victim, at_s=at_s)]
+
+
+def _restart(lots: Lots) -> list[Fault]:
+    count, order = lots.few(3), lots.peers()
+    drawn = [(lots.when(), lots.long(0.01, 4.0)) for _ in range(3)]
+    return [Restart(peer, None, after_s, at_s) for peer, (at_s, after_s) in zip(order[:count], drawn, strict=False)]
+
+
+def _restart_loop(lots: Lots) -> list[Fault]:
+    """The same peer again and again, sooner than anybody has noticed."""
+    victim, began, every_s, after_s = lots.peers()[0], lots.ms(1.0, 6.0), lots.long(0.2, 1.5), lots.long(0.01, 0.2)
+    return [Restart(victim, None, after_s, round(began + i * every_s, 3)) for i in range(4)]
+
+
+def _massacre(lots: Lots) -> list[Fault]:
+    """All but one within a fifth of a second, back within two."""
+    order, at_s = lots.peers(), lots.ms(3.0, lots.active_s - 4.0)
+    drawn = [(lots.ms(0.0, 0.2), lots.long(0.05, 2.0)) for _ in range(PEERS_MAX)]
+    return [Restart(peer, None, drawn[peer][1], round(at_s + drawn[peer][0], 3)) for peer in order[1:]]
+
+
+def _crash_midway(lots: Lots) -> list[Fault]:
+    order, count = lots.peers(), lots.few(2)
+    drawn = [(lots.when(), lots.random.randint(0, 40), lots.long(0.02, 3.0)) for _ in range(2)]
+    return [CrashMidway(peer, *each) for peer, each in zip(order[:count], drawn, strict=False)]
+
+
+def _crash_broadcast(lots: Lots) -> list[Fault]:
+    return [CrashBroadcast(lots.when(), int(lots.random.random() * (lots.n - 1)), lots.long(0.02, 8.0))]
+
+
+def _hang_server(lots: Lots) -> list[Fault]:
+    return [HangServer(lots.when(), lots.long(0.2, 8.0))]
+
+
+def _hang(lots: Lots) -> list[Fault]:
+    count, order = lots.few(2), lots.peers()
+    drawn = [(lots.when(), lots.long(0.05, 8.0)) for _ in range(2)]
+    return [Hang(peer, None, for_s, at_s) for peer, (at_s, for_s) in zip(order[:count], drawn, strict=False)]
+
+
+def _slow(lots: Lots) -> list[Fault]:
+    return [Slow(lots.peers()[0], lots.random.choice((1.5, 2.0, 3.0)))]
+
+
+def _liar(lots: Lots) -> list[Fault]:
+    attack, strength = lots.random.choice(LIES)
+    return [Liar(attack, (lots.peers()[0],), strength)]
+
+
+def _node_lie(lots: Lots) -> list[Fault]:
+    """Who lies about states needs somebody who asks for one: others are started again."""
+    elsewhere = (*SHARD_LIES, *PIECE_LIES, *CLAIM_LIES, "hollow_states")  # the last one for starts without a seed
+    lie, (liar, *others) = lots.random.choice([lie for lie in NODE_LIES if lie not in elsewhere]), lots.peers()
+    drawn = [(lots.when(), lots.long(0.01, 1.0)) for _ in range(3)]
+    asking = [Restart(peer, None, after_s, at_s) for peer, (at_s, after_s) in zip(others, drawn, strict=False)]
+    return [NodeLie(lie, (liar,)), *(asking if lie in STATE_LIES else ())]
+
+
+def _partition(lots: Lots) -> list[Fault]:
+    """One alone, a minority, halves, three parts, or halves with a bridge; one way now and then."""
+    made: list[Fault] = []
+    count, order = lots.few(2), lots.peers()
+    for number in range(2):
+        shape, cut, one_way = lots.random.randrange(5), lots.random.random(), lots.random.random() < 0.25
+        at_s, for_s = lots.when(), lots.long(0.1, 6.0)
+        n, middle = len(order), len(order) // 2
+        turned = order[number:] + order[:number]
+        edge = 1 + int(cut * (n - 1))
+        sides = {
+            0: (turned[:1], turned[1:]),
+            1: (turned[: max(1, (n - 1) // 2)], turned[max(1, (n - 1) // 2) :]),
+            2: (turned[:edge], turned[edge:]),
+            3: (turned[:middle], turned[middle : n - 1], turned[n - 1 :]),
+            4: (turned[:middle], turned[middle : n - 1]),  # the last is a bridge
+        }[shape]
+        named = tuple(tuple(sorted(side)) for side in sides if side)
+        if number < count and len(named) > 1:
+            made.append(Partition(named, at_s, for_s, one_way))
+    return made
+
+
+def _flap(lots: Lots) -> list[Fault]:
+    count, order = lots.few(2), lots.peers()
+    drawn = [(lots.when(), lots.long(0.5, 5.0), lots.long(0.05, 2.0)) for _ in range(2)]
+    pairs = [tuple(sorted(order[:2])), tuple(sorted(order[1:3]))]
+    return [Flap(pair, *each) for pair, each in zip(pairs[:count], drawn, strict=False) if len(pair) == 2]
+
+
+def _near(lots: Lots) -> tuple[int, ...]:
+    """Whom it concerns: in two of three cases everybody."""
+    order, everybody, count = lots.peers(), lots.random.random() < 2 / 3, lots.few(2)
+    return () if everybody else tuple(sorted(order[:count]))
+
+
+def _loss(lots: Lots) -> list[Fault]:
+    return [Loss(round(lots.random.uniform(0.02, 0.4), 3), lots.when(0.2), lots.long(0.5, 10.0), _near(lots))]
+
+
+def _duplicate(lots: Lots) -> list[Fault]:
+    return [Duplicate(round(lots.random.uniform(0.05, 0.5), 3), lots.when(0.2), lots.long(0.5, 12.0), _near(lots))]
+
+
+def _corrupt(lots: Lots) -> list[Fault]:
+    return [Corrupt(round(lots.random.uniform(0.005, 0.1), 4), lots.when(0.2), lots.long(0.5, 8.0), _near(lots))]
+
+
+def _delay(lots: Lots) -> list[Fault]:
+    return [Delay(lots.long(0.005, 0.5), lots.when(0.2), lots.long(0.5, 8.0), _near(lots))]
+
+
+def _reorder(lots: Lots) -> list[Fault]:
+    share, held_s = round(lots.random.uniform(0.05, 0.5), 3), lots.long(0.002, 0.2)
+    return [Reorder(share, held_s, lots.when(0.2), lots.long(0.5, 10.0), _near(lots))]
+
+
+def _spike(lots: Lots) -> list[Fault]:
+    share, spike_s = round(lots.random.uniform(0.002, 0.05), 4), lots.long(0.05, 2.0)
+    return [Spike(share, spike_s, lots.when(0.2), lots.long(0.5, 8.0), _near(lots))]
+
+
+def _reset(lots: Lots) -> list[Fault]:
+    return [Reset(round(lots.random.uniform(0.001, 0.05), 4), lots.when(0.2), lots.long(0.5, 8.0), _near(lots))]
+
+
+def _narrow(lots: Lots) -> list[Fault]:
+    speed, queue_bytes = lots.long(100.0, 10_000.0), float(lots.random.choice((64, 256, 4096)))
+    return [Narrow(speed, queue_bytes, lots.when(0.2), lots.long(0.5, 8.0), _near(lots))]
+
+
+def _full_queue(lots: Lots) -> list[Fault]:
+    """So slow that an update is still on its way when the next one comes, for which there is no room."""
+    speed, queue_bytes = lots.long(10.0, 200.0), float(lots.random.choice((0, 16, 32)))
+    return [Narrow(speed, queue_bytes, lots.when(0.2), lots.long(1.0, 8.0), _near(lots))]
+
+
+def _ring(lots: Lots) -> list[Fault]:
+    return [Ring(tuple(lots.peers()), lots.when(), lots.long(0.2, 5.0))]
+
+
+def _drift(lots: Lots) -> list[Fault]:
+    rate = round(1.0 + lots.random.uniform(-0.1, 0.1), 4)
+    return [Drift(lots.peers()[0], rate, lots.when(0.2), lots.long(1.0, 10.0))]
+
+
+def _late_timers(lots: Lots) -> list[Fault]:
+    return [LateTimers(lots.peers()[0], lots.long(0.005, 0.5), lots.when(), lots.long(0.5, 6.0))]
+
+
+def _slow_node(lots: Lots) -> list[Fault]:
+    """Hardly noticed, or with more to do than it has time for."""
+    return [SlowNode(lots.peers()[0], lots.long(0.0005, 0.03), lots.when(0.2), lots.long(0.5, 6.0))]
+
+
+def _hang_trainer(lots: Lots) -> list[Fault]:
+    return [HangTrainer(lots.peers()[0], lots.when(), lots.long(0.2, 6.0))]
+
+
+def _kill_trainer(lots: Lots) -> list[Fault]:
+    """Once, or again and again soon after each start: then its peer announces its end while others still spread that it came."""
+    victim, at_s, after_s = lots.peers()[0], lots.when(), lots.long(0.02, 3.0)
+    looping, every_s, soon_s = lots.random.random() < 0.5, lots.long(0.1, 1.0), lots.long(0.01, 0.2)
+    if not looping:
+        return [KillTrainer(victim, at_s, after_s)]
+    return [KillTrainer(victim, round(at_s + i * every_s, 3), soon_s) for i in range(4)]
+
+
+def _leave(lots: Lots) -> list[Fault]:
+    return [Leave(lots.peers()[0], lots.when())]
+
+
+KINDS: tuple[Kind, ...] = (
+    Kind("crash", 1.0, _crash),
+    Kind("restart", 2.0, _restart),
+    Kind("restart_loop", 0.5, _restart_loop),
+    Kind("massacre", 0.4, _massacre),
+    Kind("crash_midway", 2.0, _crash_midway),
+    Kind("hang", 2.0, _hang),
+    Kind("slow", 0.7, _slow),
+    Kind("liar", 0.6, _liar),
+    Kind("lie", 2.0, _node_lie),
+    Kind("partition", 2.0, _partition),
+    Kind("flap", 1.0, _flap),
+    Kind("loss", 1.5, _loss),
+    Kind("duplicate", 1.5, _duplicate),
+    Kind("corrupt", 0.7, _corrupt),
+    Kind("delay", 1.0, _delay),
+    Kind("reorder", 1.0, _reorder),
+    Kind("spike", 0.8, _spike),
+    Kind("reset", 1.0, _reset),
+    Kind("narrow", 0.5, _narrow),
+    Kind("queue_full", 0.6, _full_queue),
+    Kind("ring", 0.6, _ring),
+    Kind("drift", 0.5, _drift),
+    Kind("late_timers", 0.7, _late_timers),
+    Kind("slow_node", 0.8, _slow_node),
+    Kind("hang_trainer", 0.8, _hang_trainer),
+    Kind("kill_trainer", 0.8, _kill_trainer),
+    Kind("leave", 0.5, _leave),
+    Kind("crash_broadcast", 1.5, _crash_broadcast),
+    Kind("hang_server", 1.2, _hang_server),
+)
+
+
+def needs_a_server(fault: Fault) -> bool:
+    """Whether it means nothing in gossip rounds."""
+    return isinstance(fault, ServerFault) or (isinstance(fault, NodeLie) and fault.lie in SERVER_LIES)

@@ -1,0 +1,125 @@
+"""Starts at which not everybody is there, or does not stay there.
+
+A machine boots late or never, a job waits in its queue, a trainer reads its data for longer than the others do: these begin with
+``--min-peers``. Or just the peer with whose weights all are to begin dies, hangs or is cut off before anybody has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+
+from gossip.faults.kinds import Crash, Hang, Liar, Restart
+from gossip.faults.start import LateStart, LateTrainer, NeverStarts, StartFault
+from gossip.faults.tables import Fault
+from gossip.faults.world import STATE_LIES, KillTrainer, Leave, NodeLie, Partition
+
+from .bearable import bearable_of
+from .lots import Lots
+from .schedule import KINDS_MIN, Schedule
+
+SHARE = 0.2
+"""Of the random schedules that are of no situation."""
+TWO = 0.3  # of those, where there are enough peers: two are late
+APART = 0.5  # likewise: scripts without a seed, whose weights differ until they begin
+ROBUST, MEDIAN_OF = 0.5, 3  # of those with a mean: a median, where it has updates enough against one liar
+WAYS = ("boots late", "prepares long", "prepares long", "never")
+PATIENCE_S = (0.2, 1.5)
+LATE_S = (1.0, 15.0)
+FIRST_SHARE = 0.06
+"""Of those in which nobody is late: something happens in the first moments."""
+FIRST_S = (0.03, 0.4)  # all have been heard of, and one is about to give its weights to the others
+LOWEST = 0.6  # the share of them in which it happens to peer 0, whose weights they are
+AWAY_S = (0.3, 4.0)
+BEGUN_S = 3.0
+"""After the patience: whoever is there has begun by then, and who is gone before is one too many to be missing."""
+
+
+def begun_late(drawn: Schedule, need: int) -> Schedule:
+    """The schedule with one peer late, or two; or just as it was drawn.
+
+    Args:
+        need: Updates that the rule needs against the liars there are.
+    """
+    n, made, lots = drawn.peers, drawn, Lots(Random(f"schedule/{drawn.seed}/late start"), drawn.peers, drawn.active_s)
+    lot, two, apart, order = lots.random.random(), lots.random.random(), lots.random.random(), lots.peers()
+    if lot >= SHARE:
+        return drawn
+    ways = [lots.random.choice(WAYS) for _ in range(2)]
+    times, patience_s = [lots.ms(*LATE_S) for _ in range(2)], lots.long(*PATIENCE_S)
+    if lots.random.random() < ROBUST and drawn.aggregator == "mean" and n > MEDIAN_OF + 1:
+        made, need = replace(drawn, aggregator="median"), MEDIAN_OF
+    count = 2 if two < TWO else 1
+    while count > 1 and n - count < max(n // 2 + 1, need + 1):
+        count -= 1
+    if n - count < max(n // 2 + 1, need):
+        return drawn
+    late = [_start(way, peer, at_s) for way, peer, at_s in zip(ways, order[:count], times, strict=False)]
+    never = {fault.peer for fault in late if isinstance(fault, NeverStarts)}
+    early_s = patience_s + BEGUN_S
+    kept = [fault for fault in drawn.faults if not _is_of(never, fault) and not (never and _goes_before(early_s, fault))]
+    faults = bearable_of([*late, *kept], n)
+    gone = sum(isinstance(fault, Crash | Leave | NeverStarts) for fault in faults)
+    told = any(_is_told(fault) for fault in faults)
+    if need + gone > n or len({type(fault) for fault in faults}) < KINDS_MIN:
+        return drawn
+    return replace(made, min_peers=n - count, patience_s=patience_s, apart=apart < APART and not told, faults=faults)
+
+
+def disturbed(drawn: Schedule, need: int) -> Schedule:
+    """The schedule with weights of its own for each peer, and one peer that dies, hangs or is cut off while they begin; or just
+    as it was drawn.
+
+    Args:
+        need: Updates that the rule needs against the liars there are.
+    """
+    lots = Lots(Random(f"schedule/{drawn.seed}/first moments"), drawn.peers, drawn.active_s)
+    lot, lowest, order = lots.random.random(), lots.random.random() < LOWEST, lots.peers()
+    at_s, for_s, way = lots.ms(*FIRST_S), lots.long(*AWAY_S), lots.random.choice(FIRST)
+    if lot >= FIRST_SHARE or any(_is_told(fault) for fault in drawn.faults):
+        return drawn
+    peer = 0 if lowest else order[0]
+    first = way(peer, tuple(other for other in range(drawn.peers) if other != peer), at_s, for_s)
+    faults = bearable_of([first, *drawn.faults], drawn.peers)
+    gone = sum(isinstance(fault, Crash | Leave) for fault in faults)
+    if (
+        type(first) in map(type, drawn.faults)
+        or first not in faults
+        or need + gone > drawn.peers
+        or len({type(fault) for fault in faults}) < KINDS_MIN
+    ):
+        return drawn
+    return replace(drawn, apart=True, faults=faults)
+
+
+FIRST: tuple[Callable[[int, tuple[int, ...], float, float], Fault], ...] = (
+    lambda peer, others, at_s, for_s: Crash(peer, at_s=at_s),
+    lambda peer, others, at_s, for_s: Restart(peer, None, for_s, at_s),
+    lambda peer, others, at_s, for_s: KillTrainer(peer, at_s, for_s),
+    lambda peer, others, at_s, for_s: Hang(peer, None, for_s, at_s),
+    lambda peer, others, at_s, for_s: Partition(((peer,), others), at_s, for_s),
+)
+
+
+def _is_told(fault: Fault) -> bool:
+    """Whether it is a lie that there need to be two honest peers against, who say the same."""
+    return isinstance(fault, Liar) or (isinstance(fault, NodeLie) and fault.lie in STATE_LIES)
+
+
+def _start(way: str, peer: int, at_s: float) -> StartFault:
+    if way == "never":
+        return NeverStarts(peer)
+    return LateStart(peer, at_s) if way == "boots late" else LateTrainer(peer, at_s)
+
+
+def _is_of(peers: set[int], fault: Fault) -> bool:
+    """Whether it is what one of them does, or what befalls it alone."""
+    if isinstance(fault, Liar | NodeLie):
+        return not peers.isdisjoint(fault.peers)
+    return getattr(fault, "peer", None) in peers
+
+
+def _goes_before(at_s: float, fault: Fault) -> bool:
+    """For good."""
+    return isinstance(fault, Crash | Leave) and fault.at_s is not None and fault.at_s < at_s

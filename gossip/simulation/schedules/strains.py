@@ -1,0 +1,131 @@
+"""Schedules in which hardly anything goes wrong, and what there is is strained: payloads that take time, peers that stand still.
+
+A swarm of one; all peers stopped at once; links and processors for which updates and states are large, without a fault beside; a
+newcomer whose link carries less than the rounds need; payloads that trickle; the last holder of the state, to whom newcomers
+come. A share of the random schedules is of one of these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from random import Random
+
+from gossip.faults.kinds import Crash, Hang
+from gossip.faults.tables import Fault
+from gossip.faults.world import HangTrainer, Narrow, SlowNode, Trickle
+
+from .lots import Lots
+from .schedule import Schedule
+
+SHARE = 0.3
+"""Of the random schedules that are of no situation, and begin with everybody."""
+COMPUTE_S = (0.1, 0.2)
+QUEUE_S = 0.6
+"""A queue of 0.1 s, and a segment that is sent again after 0.2 s or after 0.4 s more."""
+QUEUED_BELOW = 5.0
+"""Payloads a second: those that are there sooner fill no queue for so long."""
+ROUND_TIMEOUT_S = 10.0
+"""Large payloads want a longer one: so do those who train large models."""
+
+
+def strained(drawn: Schedule) -> Schedule:
+    """A strain in place of what was drawn for the seed; or just that."""
+    lot = Random(f"schedule/{drawn.seed}/strain")
+    if lot.random() >= SHARE:
+        return drawn
+    chosen = lot.choices(STRAINS, [strain.weight for strain in STRAINS])[0]
+    n = min(max(drawn.peers, chosen.least), chosen.most)
+    plain = replace(drawn, peers=n, topology="rolling", aggregator="mean", batch_policy="fixed_local", faults=())
+    lots = Lots(Random(f"schedule/{drawn.seed}/{chosen.name}"), n, drawn.active_s)
+    return chosen.arrange(lots, replace(plain, rule_s=0.0001, prepare_s=0.001))
+
+
+@dataclass(frozen=True, slots=True)
+class Strain:
+    """``least``, ``most``: peers that it takes, and may have."""
+
+    name: str
+    weight: float
+    least: int
+    most: int
+    arrange: Callable[[Lots, Schedule], Schedule]
+
+
+def _alone(lots: Lots, drawn: Schedule) -> Schedule:
+    """One peer, from the start or because the other is gone, which is stopped, or slow, and maybe gets company."""
+    begins_alone, for_s, at_s, joins = lots.random.random() < 0.6, lots.long(0.3, 4.0), lots.ms(3.0, 8.0), lots.random.random()
+    trainer_s, slow_s, late_s = lots.long(0.3, 4.0), lots.long(0.002, 0.03), lots.ms(9.0, 12.0)
+    faults: list[Fault] = [Hang(0, None, for_s, at_s), HangTrainer(0, late_s, trainer_s), SlowNode(0, slow_s, 2.0, 6.0)]
+    if not begins_alone:
+        faults.append(Crash(1, None, 1.0))
+    return replace(
+        drawn,
+        peers=1 if begins_alone else 2,
+        rule_s=lots.random.choice((0.0, 0.0001)),
+        compute_s=COMPUTE_S,
+        rounds_min=0,
+        faults=tuple(faults),
+        joins_s=(round(at_s + for_s / 2, 3),) if joins < 0.4 else (),
+    )
+
+
+def _all_stop(lots: Lots, drawn: Schedule) -> Schedule:
+    """A laptop's lid, a host of virtual machines that stands still: all peers at nearly the same moment."""
+    at_s, for_s, apart_s = lots.ms(2.0, 8.0), lots.long(0.3, 8.0), lots.random.choice((0.0, 0.02, 0.2))
+    hangs = [Hang(peer, None, for_s, round(at_s + apart_s * number, 3)) for number, peer in enumerate(lots.peers())]
+    return replace(drawn, compute_s=COMPUTE_S, faults=tuple(hangs))
+
+
+def _large(lots: Lots, drawn: Schedule) -> Schedule:
+    """Nothing is wrong: links, or nodes, need seconds for the payloads of a round."""
+    nbytes = 4.0 * max(drawn.shards)
+    link, copies = lots.long(0.2, 40.0), lots.long(0.5, 60.0)  # payloads a second
+    which = lots.random.choice(("link", "copies", "both"))
+    queue_s = lots.random.choice((0.0, QUEUE_S))
+    return replace(
+        drawn,
+        compute_s=lots.random.choice((COMPUTE_S, drawn.compute_s)),
+        rounds_min=0,
+        round_timeout_s=ROUND_TIMEOUT_S,
+        start_timeout_s=60.0,
+        bytes_per_s=0.0 if which == "copies" else round(link * nbytes, 1),
+        queue_s=queue_s if which != "copies" and link < QUEUED_BELOW else 0.0,
+        copies_per_s=0.0 if which == "link" else round(copies * drawn.peers * nbytes, 1),
+    )
+
+
+def _slow_newcomers(lots: Lots, drawn: Schedule) -> Schedule:
+    """One or two come, over a link that may carry less than state and rounds need; once all is over it carries them."""
+    count, at_s, apart_s = lots.few(2), lots.ms(2.0, 6.0), lots.long(0.05, 2.0)
+    rate = lots.long(20.0, 2000.0)
+    joins_s = tuple(round(at_s + apart_s * number, 3) for number in range(count))
+    newcomers = tuple(range(drawn.peers, drawn.peers + count))
+    narrow = Narrow(rate, 1e9, 1.0, drawn.active_s - 1.0, newcomers)
+    return replace(drawn, compute_s=drawn.compute_s, round_timeout_s=ROUND_TIMEOUT_S, faults=(narrow,), joins_s=joins_s)
+
+
+def _trickle(lots: Lots, drawn: Schedule) -> Schedule:
+    """Payloads of one trickle for a while, all else that it says gets through."""
+    peer, rate, at_s, for_s = lots.peers()[0], lots.long(1.0, 40.0), lots.ms(3.0, 6.0), lots.long(4.0, 10.0)
+    return replace(drawn, compute_s=COMPUTE_S, faults=(Trickle((peer,), rate, at_s, for_s),))
+
+
+def _last_holder(lots: Lots, drawn: Schedule) -> Schedule:
+    """All but one end for good in one moment, and their launchers say so; as many newcomers as there were are being started, or
+    too few, now and then."""
+    at_s, later_s, (_, *gone) = lots.ms(3.0, 6.0), lots.long(0.1, 2.5), lots.peers()
+    crashes = tuple(Crash(peer, None, round(at_s + 0.01 * number, 3)) for number, peer in enumerate(gone))
+    come = drawn.peers - 1 if lots.random.random() < 0.7 or drawn.peers < 4 else 1
+    joins_s = tuple(round(at_s + later_s + 0.3 * number, 3) for number in range(come))
+    return replace(drawn, compute_s=COMPUTE_S, faults=crashes, joins_s=joins_s, told=True)
+
+
+STRAINS: tuple[Strain, ...] = (
+    Strain("alone", 2.0, 1, 2, _alone),
+    Strain("all stop", 1.5, 2, 6, _all_stop),
+    Strain("large", 2.0, 2, 6, _large),
+    Strain("slow newcomers", 1.5, 2, 5, _slow_newcomers),
+    Strain("trickle", 1.5, 3, 6, _trickle),
+    Strain("last holder", 1.0, 3, 5, _last_holder),
+)

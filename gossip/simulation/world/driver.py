@@ -1,0 +1,468 @@
+"""Runs sans-IO cores over a simulated network on a virtual clock: what the node does for one real peer, for a whole swarm.
+
+The same seed gives the same run, to the last bit: ``Swarm.trace_hash`` says so. Messages travel as the codec's bytes.
+
+    swarm = Swarm(lambda peer, incarnation: Peer(...), n=8, seed=1, make_trainer=lambda peer, inc: ToyTrainer(peer, 1))
+    swarm.run_until(lambda: swarm.cores[0].round_id >= 10, limit_s=5)
+    swarm.crash(3)
+    swarm.run_for(2.0)
+
+Time inside is whole nanoseconds, so that no sum of delays depends on the order in which it was made. Cores are told seconds,
+by the clock of their machine. ``hooks`` look on (``observer``), ``outgoing`` lies (``liars``).
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, Generic
+
+from gossip.core import events
+from gossip.core.events import Effect, Event, Received, Send, TimerFired, Token
+from gossip.core.messages import Commit, PeerId
+from gossip.vectors.likeness import compared
+
+from .host import C, Host
+from .links import Links
+from .machine import NS, Machine, to_ns
+from .network import Network
+from .observer import MANY, Hooks
+from .slow_nodes import SlowNodes
+from .timeline import Stuck, Timeline
+from .toy_trainer import TRAINER_EFFECTS, Trainer
+from .trace import Trace
+from .wire import Outgoing, Wire
+
+__all__ = ["Stuck", "Swarm", "address", "node_rng"]
+
+DELIVERIES_MAX = 50_000_000  # in one run: a core that answers itself for ever is a bug, not a long test
+CRASHED: str = "crashed"
+OVERSLEPT_S = 0.2  # a node that stood still for less does not notice: ``Oversleep`` in the node
+
+
+def address(peer: PeerId, incarnation: int = 0) -> tuple[str, str]:
+    """Control and bulk address of a simulated peer. A restarted one has new ports, as real ones do."""
+    return f"tcp://10.0.0.{peer}:{10_000 + 2 * incarnation}", f"tcp://10.0.0.{peer}:{10_001 + 2 * incarnation}"
+
+
+def _too_many(swarm: Swarm[Any]) -> Exception:
+    return Stuck(f"{swarm.deliveries_max} events in one run: some core answers itself for ever\n{swarm.summary()}")
+
+
+def node_rng(seed: int, peer: PeerId, incarnation: int) -> random.Random:
+    """The one source of randomness of a node's life."""
+    return random.Random(f"node/{seed}/{peer}/{incarnation}")
+
+
+class Swarm(Timeline, Generic[C]):
+    """n peers, a network and a clock.
+
+    Args:
+        make_core: makes the core of a peer's life, ``(peer, incarnation) -> core``; incarnations start at 0.
+        n: peers 0..n-1. They start within ``start_spread_s`` of each other, but for those ``absent``, whom ``join`` starts.
+        seed: of everything random in here.
+        network: links and their faults; may be changed while the swarm runs.
+        make_trainer: of what answers Go, Aggregate, Apply, TakeSnapshot, Restore, ``(peer, incarnation) -> trainer``. Without
+            it such an effect is an error.
+        run: the run's id in every envelope.
+        encoded: whether messages travel as bytes. Turning it off makes long runs several times faster.
+        progress_s: how often the core is told of its trainer's progress.
+        stable_addresses: a restarted peer gets its old address again.
+
+    Attributes:
+        now_ns: virtual time; ``now`` is the same in seconds.
+        counts: what became of messages (sent, delivered, lost, cut, no_link, gone, malformed, duplicated, corrupted, ...) and how
+            often a process was crashed, restarted, paused.
+        machines: of each peer, through all its lives.
+        hooks: observers.
+        deliveries: events that cores were given; beyond ``deliveries_max`` of them what ``too_many`` makes is raised.
+        handling, handler, asked: the last of them, whose it was, and what the core asked for because of it.
+        outgoing: what Byzantine peers make of what their cores want to say; None: all are honest.
+    """
+
+    def __init__(
+        self,
+        make_core: Callable[[PeerId, int], C],
+        n: int,
+        seed: int,
+        network: Network | None = None,
+        *,
+        make_trainer: Callable[[PeerId, int], Trainer] | None = None,
+        run: bytes = b"\0" * 8,
+        encoded: bool = True,
+        start_spread_s: float = 0.05,
+        progress_s: float = 0.2,
+        stable_addresses: bool = False,
+        absent: Sequence[PeerId] = (),
+    ) -> None:
+        self.network = network or Network()
+        super().__init__(self.network)
+        self.make_core, self.make_trainer = make_core, make_trainer
+        self.seed, self.run, self.encoded = seed, run, encoded
+        self.progress_s, self.stable_addresses = progress_s, stable_addresses
+        self.rng = random.Random(f"swarm/{seed}")
+        self.counts: Counter[str] = Counter()
+        self.machines: dict[PeerId, Machine] = {}
+        self.hooks = Hooks()
+        self.outgoing: Outgoing | None = None
+        self._dice: dict[PeerId, random.Random] = {}  # of a peer in all its lives
+        self.copies_per_s = 0.0  # bytes of payloads that a node copies in a second; 0.0: that takes no time
+        self.travel_s = 0.0  # that the payloads of a round need on links and in nodes
+        self.deliveries = 0
+        self.deliveries_max, self.too_many = DELIVERIES_MAX, _too_many
+        self.handling: Event | None = None
+        self.asked: Sequence[Effect] = ()
+        self.handler: PeerId = -1
+        self._trace = Trace()
+        self._delivered = self._trace.delivered
+        self._links: Links[C] = Links(self)
+        self._wire = Wire(self, self._links)
+        self._slow_nodes: SlowNodes[C] = SlowNodes(self)
+        self._carry_out: dict[type, Callable[[Host[C], Any], None]] = {
+            Send: self._wire.send,
+            events.SetTimer: self._set_timer,
+            events.CancelTimer: self._cancel_timer,
+            events.Connect: self._connect,
+            events.Disconnect: self._disconnect,
+            events.Report: self._report,
+            events.Committed: self._committed,
+            events.Halt: self._halt,
+            **dict.fromkeys(TRAINER_EFFECTS, self._ask_trainer),
+        }
+        self.hosts: dict[PeerId, Host[C]] = {}
+        self.past: list[Host[C]] = []  # former lives
+        for peer in range(n):
+            after_s = self.rng.uniform(0.0, start_spread_s)
+            if peer not in absent:
+                self._add(peer, 0, after_s)
+
+    # --- what tests look at -----------------------------------------------------------------------------------------------
+
+    @property
+    def cores(self) -> dict[PeerId, C]:
+        return {peer: host.core for peer, host in self.hosts.items()}
+
+    @property
+    def up(self) -> tuple[PeerId, ...]:
+        """Peers whose process runs (a paused one counts)."""
+        return tuple(peer for peer, host in self.hosts.items() if host.running)
+
+    @property
+    def trace_hash(self) -> str:
+        """Of everything that was delivered so far, and when."""
+        return self._trace.hexdigest()
+
+    def trainer(self, peer: PeerId) -> Trainer:
+        trainer = self.hosts[peer].trainer
+        assert trainer is not None, f"peer {peer} has no trainer"
+        return trainer
+
+    def reports(self, peer: PeerId, event: str | None = None) -> list[events.Report]:
+        """What a peer reported in its present life, in order."""
+        return [report for _, report in self.hosts[peer].reports if event is None or report.event == event]
+
+    def commits(self, peer: PeerId) -> list[events.Committed]:
+        return [committed for _, committed in self.hosts[peer].commits]
+
+    def address_of(self, peer: PeerId, incarnation: int) -> tuple[str, str]:
+        return address(peer, 0 if self.stable_addresses else incarnation)
+
+    def _tend(self) -> None:
+        self._links.heartbeats()
+
+    def summary(self) -> str:
+        """One line a peer: its state, its core, what it said last."""
+        lines = [f"seed {self.seed}, network: {dict(sorted(self.counts.items()))}, cut: {list(self.network.cuts)}"]
+        for peer, host in self.hosts.items():
+            last = "; ".join(f"{at:.3f} {report.event} {report.fields}" for at, report in host.reports[-3:])
+            up = [other for other, lane in host.lanes.items() if lane.up]
+            lines.append(
+                f"peer {peer}.{host.incarnation} {host.state}, {len(host.commits)} commits, {len(host.timers)} timers, "
+                f"links {up}, core {host.core!r}" + (f", halted: {host.halt}" if host.halt else "") + f"\n    {last}"
+            )
+        return "\n".join(lines)
+
+    # --- faults -----------------------------------------------------------------------------------------------------------
+
+    def crash(self, peer: PeerId) -> None:
+        """SIGKILL: core and trainer are gone; the others see their connections close a moment later."""
+        host = self.hosts[peer]
+        assert host.running, f"peer {peer} is {host.state}"
+        host.state = "crashed"
+        self.counts["crashed"] += 1
+        for see in self.hooks.crash:
+            see(self, peer)
+        self._close_process(host)
+
+    def crash_at_effect(self, peer: PeerId, index: int) -> None:
+        """Crashes the peer instead of its effect number ``index`` from now on, 0 being the next one."""
+        host = self.hosts[peer]
+        assert host.running, f"peer {peer} is {host.state}"
+        host.effects_left = index
+
+    def restart(self, peer: PeerId, after_s: float = 0.0) -> None:
+        """Starts the peer again, with the next incarnation; crashes it first when it runs. One that is being started is not
+        started twice: a launcher has one process of each peer."""
+        if self.hosts[peer].state == "starting":
+            return
+        if self.hosts[peer].running:
+            self.crash(peer)
+        self.counts["restarted"] += 1
+        self.past.append(self.hosts[peer])
+        self._add(peer, self.hosts[peer].incarnation + 1, after_s)
+
+    def join(self, peer: PeerId) -> None:
+        """Starts a peer that was never there."""
+        assert peer not in self.hosts, f"peer {peer} is {self.hosts[peer].state}"
+        self.counts["joined"] += 1
+        self._add(peer, 0, 0.0)
+
+    def pause(self, peer: PeerId) -> None:
+        """SIGSTOP for core and trainer: what comes is queued; heartbeats over its links fail."""
+        host = self.hosts[peer]
+        assert host.state == "up", f"peer {peer} is {host.state}"
+        host.state, host.paused_at_ns = "paused", self.now_ns
+        self.counts["paused"] += 1
+        self._links.heartbeats()
+
+    def resume(self, peer: PeerId) -> None:
+        """SIGCONT: first what was queued, then ``ClockJumped``, then the timers that are late. Short stops go unnoticed."""
+        host = self.hosts[peer]
+        assert host.state == "paused", f"peer {peer} is {host.state}"
+        host.state = "up"
+        for see in self.hooks.resume:
+            see(self, peer)
+        host.inbox.extendleft(reversed(host.waiting))  # what it had no time for before
+        host.waiting.clear()
+        while host.inbox and host.state == "up":
+            self._slow_nodes.handle(host, *host.inbox.popleft())
+        still_s = host.machine.clock_s(self.now_ns) - host.machine.clock_s(host.paused_at_ns)
+        if still_s > OVERSLEPT_S:
+            self._handle(host, events.ClockJumped(still_s))
+        late, host.late_timers = sorted(host.late_timers), []
+        for due_ns, token in late:
+            self._fire(host, token, due_ns)
+
+    def pause_for(self, peer: PeerId, duration_s: float) -> None:
+        self.pause(peer)
+        host = self.hosts[peer]
+        self.at_ns(self.now_ns + to_ns(duration_s), lambda: self.resume(peer) if host.state == "paused" else None)
+
+    def stop_trainer(self, peer: PeerId) -> None:
+        """The trainer hangs, its node does not."""
+        self.hosts[peer].trainer_stopped = True
+
+    def resume_trainer(self, peer: PeerId) -> None:
+        host = self.hosts[peer]
+        host.trainer_stopped = False
+        waiting, host.trainer_inbox = host.trainer_inbox, []
+        for event in waiting:
+            self._say(host, event)
+        asked, host.asked = host.asked, []
+        for effect in asked:
+            self._ask_trainer(host, effect)
+
+    def lose_trainer(self, peer: PeerId) -> None:
+        """The trainer's process dies, its node does not."""
+        host = self.hosts[peer]
+        host.trainer = None
+        self.deliver(host, events.TrainerLost("killed"))
+
+    def stop(self, peer: PeerId, reason: str = "asked to") -> None:
+        """SIGTERM: the peer may leave politely."""
+        self.deliver(self.hosts[peer], events.Stop(reason))
+
+    def inject(self, peer: PeerId, event: Event) -> None:
+        """Hands a core any event at once, a forged message say."""
+        self.deliver(self.hosts[peer], event)
+
+    def let_go(self, sender: PeerId, to: PeerId) -> None:
+        """What a fault has slowed down on this link gets through."""
+        self._wire.let_go(sender, to)
+
+    def slow_down(self, peer: PeerId, factor: float, handling_s: float = 0.0) -> None:
+        """A slow machine: all that the trainer does takes ``factor`` times as long, and the node ``handling_s`` for an event."""
+        machine, host = self.machines[peer], self.hosts[peer]
+        machine.slowness, machine.handling_ns = factor, to_ns(handling_s)
+        if not handling_s:
+            self._slow_nodes.catch_up(host)
+
+    def drift(self, peer: PeerId, rate: float = 1.0, jump_s: float = 0.0) -> None:
+        """From now on the peer's clock runs ``rate`` times as fast as the world's. ``jump_s``: see ``Machine.set_clock``."""
+        host = self.hosts[peer]
+        host.machine.set_clock(self.now_ns, rate, jump_s)
+        for token, (_, at_s) in tuple(host.timers.items()):  # those that were set before follow the new rate
+            self._set_alarm(host, token, at_s)
+
+    def make_timers_late(self, peer: PeerId, late_s: float) -> None:
+        """Every timer that the peer sets from now on fires ``late_s`` after its time: an overloaded machine."""
+        self.machines[peer].late_ns = to_ns(late_s)
+
+    def reset_link(self, a: PeerId, b: PeerId) -> None:
+        """The connections between two peers break: what is on its way is lost. They are opened again at once."""
+        for here, there in ((a, b), (b, a)):
+            lane = self.hosts[here].lanes.get(there)
+            if lane is not None and lane.up:
+                self.counts["reset"] += 1
+                self._links.reset(self.hosts[here], there, lane)
+
+    # --- lives ------------------------------------------------------------------------------------------------------------
+
+    def _add(self, peer: PeerId, incarnation: int, after_s: float) -> None:
+        if incarnation == 0:
+            self.machines[peer], self._dice[peer] = Machine(), random.Random(f"network/{self.seed}/{peer}")
+        trainer = self.make_trainer(peer, incarnation) if self.make_trainer else None
+        host = Host(peer, incarnation, self.make_core(peer, incarnation), trainer, self.machines[peer], self._dice[peer])
+        self.hosts[peer] = host
+        self.at_ns(self.now_ns + to_ns(after_s), self._start, host)
+
+    def _start(self, host: Host[C]) -> None:
+        host.state = "up"
+        host.machine.free_at_ns = self.now_ns
+        for see in self.hooks.start:
+            see(self, host.peer)
+        self._handle(host, events.Started())
+        if host.trainer is not None:
+            self._answer(host, host.trainer.on_start(host.machine.clock_s(self.now_ns)))
+            self._watch_progress(host)
+
+    def _watch_progress(self, host: Host[C]) -> None:
+        if host.trainer is None or host.state in ("crashed", "halted"):
+            return
+        if host.state == "up":  # read from shared memory by the node, so a hung trainer has some too
+            self.deliver(host, host.trainer.progress(host.machine.clock_s(self.now_ns)))
+        self.at_ns(self.now_ns + to_ns(self.progress_s), self._watch_progress, host)
+
+    def _close_process(self, host: Host[C]) -> None:
+        host.timers.clear()
+        host.inbox.clear()
+        host.waiting.clear()
+        self._links.close_process(host)
+
+    # --- events and effects -----------------------------------------------------------------------------------------------
+
+    def deliver(self, host: Host[C], event: Event, said: bytes | None = None) -> None:
+        """Hands an event to a core; to one that is paused, when it goes on. ``said``: the bytes that it came as."""
+        if host.state == "up":
+            if not self._slow_nodes.puts_off(host, event, said):
+                self._handle(host, event, said)
+        elif host.state == "paused":
+            host.inbox.append((event, said))
+
+    def _handle(self, host: Host[C], event: Event, said: bytes | None = None) -> None:
+        self._handle_one(host, event, said)
+        while host.settling and host.state == "up":
+            self._handle_one(host, host.settling.popleft())
+
+    def _handle_one(self, host: Host[C], event: Event, said: bytes | None = None) -> None:
+        if host.state != "up":
+            return
+        self.handling, self.handler, peer = event, host.peer, host.peer
+        self.deliveries += 1
+        if self.deliveries > self.deliveries_max:
+            raise self.too_many(self)
+        hooks, carry_out, machine = self.hooks, self._carry_out, host.machine
+        self._delivered(self.now_ns, peer, event, said)
+        kind: type = type(event)
+        if kind is Received:
+            kind = type(event.message)  # type: ignore[union-attr]
+            if kind is Commit and host.admit is not None:
+                event = compared(event, host.admit)  # type: ignore[arg-type]
+        for see in hooks.event[kind]:
+            see(self, peer, event)
+        if host.state == CRASHED:
+            return
+        self.asked = effects = host.core.handle(event, self.now_ns / NS if machine.true else machine.clock_s(self.now_ns))
+        if len(effects) > MANY:
+            for see in hooks.flood:
+                see(self, peer, event)
+        for effect in effects:
+            asked: type = type(effect)
+            for see in hooks.effect[type(effect.message) if asked is Send else asked]:  # type: ignore[union-attr]
+                see(self, peer, effect)
+            if host.effects_left is not None:
+                host.effects_left -= 1
+                if host.effects_left < 0 and not host.killed:
+                    self.counts["crashed_midway"] += 1
+                    self.crash(peer)
+            if host.state != "up":
+                assert host.halt is None, f"peer {peer} asks for {effect} after it halted"
+                if host.state == CRASHED:
+                    return  # killed by the one who watches: what was not carried out is lost
+            carry_out[asked](host, effect)
+        for see in hooks.after[kind]:
+            see(self, peer, event)
+
+    def _set_timer(self, host: Host[C], effect: events.SetTimer) -> None:
+        # A token that names two timers in one life is how stale timers kill the healthy (docs/design_notes.md N7).
+        assert effect.token not in host.used_tokens, f"peer {host.peer} used timer token {effect.token} twice"
+        host.used_tokens.add(effect.token)
+        self._set_alarm(host, effect.token, effect.at)
+
+    def _set_alarm(self, host: Host[C], token: Token, at_s: float) -> None:
+        due_ns = max(self.now_ns, host.machine.due_ns(at_s))
+        host.timers[token] = (due_ns, at_s)
+        self.at_ns(due_ns, self._fire, host, token, due_ns)
+
+    def _cancel_timer(self, host: Host[C], effect: events.CancelTimer) -> None:
+        host.timers.pop(effect.token, None)
+
+    def _fire(self, host: Host[C], token: Token, due_ns: int) -> None:
+        pending = host.timers.get(token)
+        if pending is None or pending[0] != due_ns:
+            return  # cancelled, or the clock was changed since
+        if host.state == "paused":
+            host.late_timers.append((due_ns, token))
+            return
+        event = TimerFired(token)
+        if not self._slow_nodes.puts_off(host, event):
+            del host.timers[token]
+            self._handle(host, event)
+
+    def _connect(self, host: Host[C], effect: events.Connect) -> None:
+        self._links.connect(host, effect.peer, effect.control)
+
+    def _disconnect(self, host: Host[C], effect: events.Disconnect) -> None:
+        self._links.disconnect(host, effect.peer)
+
+    def _report(self, host: Host[C], effect: events.Report) -> None:
+        host.reports.append((self.now, effect))
+
+    def _committed(self, host: Host[C], effect: events.Committed) -> None:
+        host.commits.append((self.now, effect))
+
+    def _halt(self, host: Host[C], effect: events.Halt) -> None:
+        host.halt, host.state = effect, "halted"
+        self._close_process(host)
+
+    # --- the trainer --------------------------------------------------------------------------------------------------------
+
+    def _ask_trainer(self, host: Host[C], effect: Effect) -> None:
+        assert host.trainer is not None, f"peer {host.peer} asks a trainer that is not there for {type(effect).__name__}"
+        if host.trainer_stopped and not isinstance(effect, events.Aggregate):  # the node itself aggregates
+            host.asked.append(effect)
+        else:
+            self._answer(host, host.trainer.on_effect(effect, host.machine.clock_s(self.now_ns)))
+
+    def _answer(self, host: Host[C], answers: list[tuple[float, Event]]) -> None:
+        """Answers that take no time are settled before the node looks at its timers, as ``Node._settle`` does."""
+        for delay_s, event in answers:
+            if not delay_s and isinstance(event, events.Aggregated):
+                host.settling.append(event)
+                continue
+            self.at_ns(self.now_ns + to_ns(delay_s * host.machine.slowness), self._from_trainer, host, event)
+
+    def _from_trainer(self, host: Host[C], event: Event) -> None:
+        if host.trainer is None or not host.trainer.still_says(event):
+            return
+        if host.trainer_stopped and not isinstance(event, events.Aggregated):
+            host.trainer_inbox.append(event)
+        else:
+            self._say(host, event)
+
+    def _say(self, host: Host[C], event: Event) -> None:
+        self.deliver(host, event)
+        if host.trainer is not None:
+            for effect in host.trainer.put_off(event):
+                self._ask_trainer(host, effect)

@@ -1,0 +1,51 @@
+"""Byzantine peers of a simulation: what their nodes say instead of what their honest cores want to.
+
+swarm.outgoing = Liars(swarm, {3: ("false_deaths", "wrong_results")})
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from gossip.core.events import Payload
+from gossip.core.messages import Envelope, PeerId
+from gossip.inject.byzantine import Letter, Liar
+from gossip.inject.message_attacks import LIES
+
+from .toy_trainer import digest_of
+
+if TYPE_CHECKING:
+    from .driver import Swarm
+
+
+class Liars:
+    """What ``Swarm.outgoing`` is set to: some peers tell some lies, each by its name in ``LIES``. All of it can be stopped.
+
+    Raises: KeyError: There is no such lie.
+    """
+
+    def __init__(self, swarm: Swarm[Any], lies: Mapping[PeerId, Iterable[str]]) -> None:
+        self.liars = {peer: _liar(swarm, peer, tuple(names)) for peer, names in lies.items()}
+        self.active = True
+
+    def told(self) -> Counter[str]:
+        """How often each lie was told, by anybody."""
+        total: Counter[str] = Counter()
+        for liar in self.liars.values():
+            total.update(liar.told)
+        return total
+
+    def __call__(self, sender: PeerId, to: PeerId, envelope: Envelope, payload: Payload | None) -> Iterable[Letter]:
+        if not self.active or sender not in self.liars:
+            return [(to, envelope, payload)]
+        return self.liars[sender].says(to, envelope, payload)
+
+
+def _liar(swarm: Swarm[Any], peer: PeerId, names: tuple[str, ...]) -> Liar:
+    for name in names:
+        LIES[name]
+    rng = random.Random(f"liar/{swarm.seed}/{peer}")
+    return Liar(peer, tuple(swarm.hosts), lambda: swarm.hosts[peer].core, rng, names, digest_of)

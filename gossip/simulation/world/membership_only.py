@@ -1,0 +1,125 @@
+"""A swarm of cores that are a membership and nothing else: large swarms and long runs, where rounds would only cost time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from gossip.core import events
+from gossip.core.events import Effect, Event
+from gossip.core.membership.swim import TIMERS, Membership
+from gossip.core.membership.table import Change
+from gossip.core.messages import PeerId
+from gossip.core.settings import MembershipSettings
+from gossip.core.timers import Timers
+
+from .driver import Swarm, address, node_rng
+from .network import Network
+
+Listener = Callable[[float, PeerId, Change], None]
+"""``(when, by whom noticed, change)``."""
+
+
+class MemberCore:
+    """Knows everybody's first address from the start, as from a folder of seeds.
+
+    Args:
+        listen: is told of every change; without it they are kept in ``changes``.
+    """
+
+    def __init__(
+        self, peer: PeerId, incarnation: int, n: int, seed: int, timers: Timers[Any], listen: Listener | None = None
+    ) -> None:
+        self.peer, self.n, self.timers, self.listen = peer, n, timers, listen
+        self.membership = Membership(
+            peer,
+            incarnation,
+            MembershipSettings(),
+            timers,
+            node_rng(seed, peer, incarnation),
+            frozenset(range(n)),
+            *address(peer, incarnation),
+        )
+        self.changes: list[tuple[float, Change]] = []
+
+    def __repr__(self) -> str:
+        members = self.membership.members.values()
+        return f"<{', '.join(f'{m.peer}: {m.status} {m.standing} {m.skip}' for m in members)}>"
+
+    def handle(self, event: Event, now: float) -> list[Effect]:
+        effects = self._dispatch(event, now)
+        for change in self.membership.drain():
+            if self.listen is None:
+                self.changes.append((now, change))
+            else:
+                self.listen(now, self.peer, change)
+        return effects + self.membership.speak(now)
+
+    def _dispatch(self, event: Event, now: float) -> list[Effect]:
+        match event:
+            case events.Started():
+                effects = self.membership.start(now)
+                for peer in range(self.n):
+                    effects += self.membership.learn(peer, *address(peer), 0, now)
+                return effects
+            case events.Received(sender, incarnation, message):
+                if not self.membership.heard(sender, incarnation, now):
+                    return []
+                return self.membership.on_message(sender, incarnation, message, now)  # type: ignore[arg-type]
+            case events.LinkUp(peer):
+                return self.membership.on_link(peer, True, "", now)
+            case events.LinkDown(peer, reason):
+                return self.membership.on_link(peer, False, reason, now)
+            case events.TimerFired(token):
+                what = self.timers.fire(token)
+                assert what is None or isinstance(what, TIMERS)
+                return [] if what is None else self.membership.on_timer(what, now)
+            case events.ClockJumped(late_s):
+                return self.membership.on_clock_jump(late_s, now)
+            case events.Stop():
+                return [*self.membership.leave(now), events.Halt("stopped")]
+            case events.TrainerLost(reason):
+                return [*self.membership.announce_own_death(reason, now), events.Halt(reason, 1)]
+        raise AssertionError(event)
+
+
+def member_swarm(
+    n: int,
+    seed: int,
+    network: Network | None = None,
+    *,
+    encoded: bool = True,
+    timers: Callable[[], Timers[Any]] = Timers,
+    listen: Listener | None = None,
+    make: type[MemberCore] = MemberCore,
+) -> Swarm[MemberCore]:
+    return Swarm(lambda peer, life: make(peer, life, n, seed, timers(), listen), n, seed, network, encoded=encoded)
+
+
+class Oblivious(MemberCore):
+    """Its driver never notices that it stood still; its own late timers have to tell."""
+
+    def handle(self, event: Event, now: float) -> list[Effect]:
+        return [] if isinstance(event, events.ClockJumped) else super().handle(event, now)
+
+
+def told(
+    swarm: Swarm[MemberCore], what: str, since: float = 0.0, about: PeerId | None = None
+) -> list[tuple[float, PeerId, Change]]:
+    """(when, by whom noticed, change), of all present lives."""
+    return [
+        (at, peer, change)
+        for peer, core in swarm.cores.items()
+        for at, change in core.changes
+        if change.what == what and at >= since and about in (None, change.peer)
+    ]
+
+
+def all_fine(swarm: Swarm[MemberCore]) -> bool:
+    """Nobody is still to start, and everybody who runs sees everybody who runs alive and usable, and nobody else."""
+    up = set(swarm.up)
+    return not any(host.state == "starting" for host in swarm.hosts.values()) and all(
+        set(swarm.cores[peer].membership.alive()) == up
+        and not any(swarm.cores[peer].membership.skip_reason(other) for other in up)
+        for peer in up
+    )

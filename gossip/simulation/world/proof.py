@@ -1,0 +1,67 @@
+"""Which faults of the network really took place: a message on one of a fault's own links was lost, cut, late or kept waiting."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from gossip.core.messages import Message, PeerId
+from gossip.faults.tables import Fault
+from gossip.faults.world import Corrupt, Delay, Duplicate, Flap, Loss, Narrow, Partition, Reorder, Reset, Ring, Spike, Trickle
+
+from .network import Link
+from .observer import Observer
+
+if TYPE_CHECKING:
+    from .driver import Swarm
+
+_PROOF: dict[type, str] = {
+    Loss: "lost",
+    Duplicate: "duplicated",
+    Corrupt: "corrupted",
+    Reset: "reset",
+    Reorder: "reordered",
+    Spike: "spiked",
+    Delay: "delayed",
+    Narrow: "queued",
+    Trickle: "slowed",
+    Partition: "cut",
+    Ring: "cut",
+    Flap: "cut",
+}
+"""What must have befallen a message."""
+
+SHORT_QUEUE_BYTES = 64.0
+"""A queue that holds fewer is one to be filled: then a message must have been dropped."""
+
+
+def drops(fault: Fault) -> bool:
+    """Whether it is a narrow link whose queue is short enough to be full."""
+    return isinstance(fault, Narrow) and fault.queue_bytes < SHORT_QUEUE_BYTES
+
+
+class Proofs(Observer):
+    """``proven``: the numbers of the faults that took place. Those that are on are watched, each on its own links."""
+
+    def __init__(self) -> None:
+        self.proven: dict[int, bool] = {}
+        self._watched: dict[int, tuple[str, dict[Link, bool]]] = {}
+
+    def watch(self, number: int, fault: Fault, links: Iterable[Link]) -> None:
+        """The fault is on from now on, on these links."""
+        if number not in self.proven:
+            what = "queue_full" if drops(fault) else _PROOF[type(fault)]
+            self._watched[number] = what, dict.fromkeys(links, True)
+
+    def rest(self, number: int) -> None:
+        """The fault is off."""
+        self._watched.pop(number, None)
+
+    def on_mishap(self, swarm: Swarm[Any], peer: PeerId, to: PeerId, what: str, message: Message | None) -> None:
+        for number, (wanted, links) in tuple(self._watched.items()):
+            if what == wanted and (peer, to) in links:
+                self.proven[number] = True
+                del self._watched[number]
+
+
+__all__ = ["Proofs", "drops"]

@@ -1,0 +1,142 @@
+"""What a liar of the fault plan says in the simulator instead of its update: the attacks of real runs, on toy vectors.
+
+What real liars can only guess, simulated ones know: they share the seed from which every peer draws its noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gossip.aggregators.attacks import KINDS, Attack, Crew, make
+from gossip.core.events import Payload
+from gossip.core.messages import Envelope, PeerId, Push
+from gossip.faults.kinds import ATTACKS
+from gossip.faults.plan import FaultPlan, Liar
+from gossip.inject.byzantine import Letter
+
+from .toy_trainer import NOISE, STEP_SIZE, Vector, noise_of, payload_of
+from .wire import Outgoing
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from gossip.simulation.schedules.schedule import Schedule
+
+Lie = Callable[[Vector, int], Vector]
+
+
+class ToyLie:
+    """``lie(update, round_id) -> what is said``, and how often it was told."""
+
+    def __init__(self, liar: Liar, peer: PeerId, schedule: Schedule) -> None:
+        self.liar, self.peer, self.seed = liar, peer, schedule.seed
+        self.told = 0
+        self._old: list[Vector] = []
+        liars = FaultPlan(schedule.faults).attackers
+        self._honest = [other for other in range(schedule.peers) if other not in liars]
+        self._alike = sorted(other for other, lie in liars.items() if lie.attack == liar.attack)
+        self._aggregator, self._liars = schedule.aggregator, len(liars)
+        self._attack: Attack | None = None
+        self._rule: Callable[[Tensor], Tensor] | None = None
+
+    @property
+    def tells_each(self) -> bool:
+        """Whether it tells each neighbour something else (``Apart``), and the trainer the truth."""
+        return self.liar.attack in KINDS and KINDS[self.liar.attack].shape == "apart"
+
+    def __call__(self, update: Vector, round_id: int) -> Vector:
+        if self.tells_each:
+            return update
+        self.told += 1
+        strength = self.liar.strength
+        match self.liar.attack:
+            case "sign_flip":
+                return -update * np.float32(strength)
+            case "label_flip":
+                return -update  # who learns from wrong labels steps away from the target
+            case "bit_flip":
+                return (update.view(np.uint32) ^ np.uint32(1 << 30)).view(np.float32)
+            case "gaussian":
+                noise = np.random.default_rng([self.seed, 4, self.peer, round_id]).standard_normal(len(update))
+                return (noise * strength).astype(np.float32)
+            case "scale":
+                return update * np.float32(strength)
+            case "nan":
+                return np.full_like(update, np.nan)
+            case "inf":
+                return np.copysign(np.float32(np.inf), update)
+            case "zero":
+                return np.zeros_like(update)
+            case "stale":
+                self._old = [*self._old[-int(strength) :], update.copy()]
+                return self._old[0]
+            case _:
+                return self._of_crew(update, round_id)
+
+    def tell(self, update: Vector, receiver: PeerId, theirs: Vector | None, others: Iterable[Vector]) -> Vector:
+        """What one neighbour is told."""
+        import torch
+
+        self.told += 1
+        known = None if theirs is None else torch.tensor(theirs)
+        lie = self._ready().tell(torch.tensor(update), receiver, known, [torch.tensor(other) for other in others])
+        said: Vector = lie.numpy()
+        return said
+
+    def _of_crew(self, update: Vector, round_id: int) -> Vector:
+        """Attacks of the library. The update of who stands where we do follows from our own: the noise is known."""
+        import torch
+
+        attack = self._ready()
+        if KINDS[attack.name].shape == "alone":
+            return attack(torch.tensor(update), round_id).numpy()
+        own = np.array(noise_of(f"{self.seed}/{self.peer}/{round_id}", len(update)))
+
+        def updates_of(peers: Iterable[PeerId]) -> Tensor:
+            noises = np.array([noise_of(f"{self.seed}/{peer}/{round_id}", len(update)) for peer in peers])
+            return torch.tensor((update + STEP_SIZE * NOISE * (noises - own)).astype(np.float32))
+
+        honest = updates_of(self._honest or self._alike)
+        lies = attack.collude(honest, len(self._alike), rule=self._rule, own=updates_of(self._alike), round_id=round_id)
+        said: Vector = lies[self._alike.index(self.peer)].numpy()
+        return said
+
+    def _ready(self) -> Attack:
+        if self._attack is None:
+            import torch
+
+            from gossip.aggregators import load
+
+            torch.set_num_threads(1)
+            strength = self.liar.strength if ATTACKS[self.liar.attack].unit else None
+            crew = Crew(max(1, len(self._honest)), max(1, len(self._alike)), seed=self.seed)
+            self._attack = make(self.liar.attack, strength, self.seed, crew)
+            bound, liars = load(self._aggregator), self._liars
+
+            def tried(updates: Tensor) -> Tensor:
+                return bound(updates, f=liars)
+
+            self._rule = tried
+        return self._attack
+
+
+class Apart:
+    """What ``Swarm.outgoing`` is set to when liars tell each neighbour something else. They know what everybody said last."""
+
+    def __init__(self, lies: Mapping[PeerId, ToyLie], then: Outgoing | None) -> None:
+        self._lies, self._then = lies, then
+        self._said: dict[tuple[str, PeerId], Any] = {}
+
+    def __call__(self, sender: PeerId, to: PeerId, envelope: Envelope, payload: Payload | None) -> Iterable[Letter]:
+        message = envelope.message
+        if isinstance(message, Push) and payload is not None:
+            if sender in self._lies:
+                others = [vector for (what, peer), vector in sorted(self._said.items()) if what == message.what and peer != to]
+                lie = self._lies[sender].tell(payload.data, to, self._said.get((message.what, to)), others)
+                payload = payload_of(lie)
+            else:
+                self._said[message.what, sender] = payload.data
+        return [(to, envelope, payload)] if self._then is None else self._then(sender, to, envelope, payload)

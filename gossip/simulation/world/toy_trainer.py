@@ -1,0 +1,377 @@
+"""What stands in for the user's training in a simulated peer: a short vector that descends towards a target."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import random
+import struct
+from array import array
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from math import isfinite, sqrt
+from typing import Any, NamedTuple, Protocol, assert_never
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gossip.core import events
+from gossip.core.events import Effect, Event, Payload
+from gossip.core.messages import DIGEST_BYTES, PeerId
+from gossip.core.transfer.chunks import PIECE_BYTES, described
+
+Vector = NDArray[np.float32]
+STEP_SIZE = 0.1
+NOISE = 0.05
+PREPARE_S = 0.001
+SNAPSHOT_S = 0.0005  # to copy the state, or to take one over
+OWN_BYTES = 8  # of a packed state, behind the parameters
+
+Values = Sequence[float]
+"""A vector to reckon with. For eight numbers Python is several times as fast as numpy."""
+
+
+class Judged(NamedTuple):
+    """An aggregate ``(d,)``, and what its rule says of each row: how much it counts, how far out it lies (1: typical)."""
+
+    aggregate: Values
+    weights: tuple[float, ...]
+    outlyingness: tuple[float, ...]
+
+
+class Refused(NamedTuple):
+    """A rule made nothing of the updates, in its own words."""
+
+    reason: str
+
+
+Reducer = Callable[[Sequence[Values], Sequence[int], int, Values | None, int], Values | Judged | Refused]
+"""``(rows of (d,), samples of each, f, previous, round_id) -> (d,)``; a bare vector blames nobody. f is what the core says each
+time: it falls as liars are found out. previous is the last aggregate, if there is one."""
+
+Step = Callable[[events.Aggregate], events.Aggregated]
+"""Answers what is asked of a rule whose shards decide together: ``measure``, ``decide`` and ``combine``."""
+
+TRAINER_EFFECTS = (events.Aggregate, events.Apply, events.Go, events.TakeSnapshot, events.Restore, events.Confirmed)
+
+
+class Trainer(Protocol):
+    """Answers the effects that a driver does not carry out itself."""
+
+    def on_start(self, now: float) -> list[tuple[float, Event]]:
+        """Events for the core and the seconds after which each happens."""
+        ...
+
+    def on_effect(self, effect: Effect, now: float) -> list[tuple[float, Event]]:
+        """Likewise, for an effect of ``TRAINER_EFFECTS``."""
+        ...
+
+    def progress(self, now: float) -> events.TrainerProgress:
+        """What the node would read from shared memory."""
+        ...
+
+    def still_says(self, event: Event) -> bool:
+        """Whether an answer that it gave earlier is still what it has to say, now that the time has come."""
+        ...
+
+    def put_off(self, said: Event) -> Sequence[Effect]:
+        """What it was asked for meanwhile and gets to now that it has said this, in order."""
+        ...
+
+
+def digest_of(*arrays: NDArray[Any]) -> bytes:
+    """blake2b-16 of the arrays' bytes, one after the other."""
+    return hashlib.blake2b(b"".join([array.tobytes() for array in arrays]), digest_size=DIGEST_BYTES).digest()
+
+
+def payload_of(array: NDArray[Any], digest: bool = False) -> Payload:
+    """A payload with its facts. The array is made read-only, since peers of one simulation share it."""
+    array.setflags(write=False)
+    finite = bool(np.logical_and.reduce(np.isfinite(array))) if array.dtype.kind == "f" else True
+    return Payload(array, array.nbytes, finite, digest_of(array) if digest else b"")
+
+
+def payload_of_values(values: Iterable[float], digest: bool = False) -> Payload:
+    """The same of float32 ``values``: what is too large for one becomes infinite."""
+    packed = array("f", values)
+    content = packed.tobytes()
+    # A sum of float32 in float64 stays finite if all are.
+    name = hashlib.blake2b(content, digest_size=DIGEST_BYTES).digest() if digest else b""
+    return Payload(np.frombuffer(content, np.float32), len(content), isfinite(sum(packed)), name)
+
+
+def noise_of(name: str, elements: int) -> list[float]:
+    """Numbers with mean 0 and variance 1 that depend on ``name`` alone. Making a generator takes 20 times as long."""
+    drawn = struct.unpack(f"<{4 * elements}H", hashlib.shake_128(name.encode()).digest(8 * elements))
+    fours = zip(*[iter(drawn)] * 4, strict=True)
+    return [(a + b + c + d - 131070.0) / 37837.2 for a, b, c, d in fours]  # together they are bell-shaped enough
+
+
+def packed_of(parts: Sequence[bytes], piece_bytes: int = PIECE_BYTES) -> Payload:
+    """A packed state in parts, with its facts. ``piece_bytes``: of a piece, where the first is larger."""
+    content = np.frombuffer(b"".join(parts), np.uint8)
+    return Payload(content, content.nbytes, True, *described(content, [len(part) for part in parts], piece_bytes))
+
+
+def bytes_of_state(payload: Payload) -> bytes:
+    """A packed state that is to be restored."""
+    data = payload.data if isinstance(payload.data, tuple) else (payload.data,)
+    return b"".join([part.tobytes() for part in data])
+
+
+@cache
+def target_of(seed: int, elements: int) -> Vector:
+    """What all peers of a run descend to."""
+    target: Vector = np.random.default_rng([seed, 1]).standard_normal(elements).astype(np.float32)
+    target.setflags(write=False)
+    return target
+
+
+def weighted_mean(
+    rows: Sequence[Values], samples: Sequence[int], f: int = 0, previous: Values | None = None, round_id: int = 0
+) -> list[float]:
+    """The sample-weighted mean, summed in the order of ``rows``, so that every peer gets the same bits. It tolerates no liars,
+    remembers nothing, and makes the same of them in every round."""
+    total = [0.0] * len(rows[0])
+    for row, weight in zip(rows, samples, strict=True):
+        total = [sum_so_far + value * weight for sum_so_far, value in zip(total, row, strict=True)]
+    everything = sum(samples)
+    return [value / everything for value in total]
+
+
+class ToyTrainer:
+    """A float32 vector with the interface of a trainer.
+
+    Its update of a round is a step towards a target that all peers share, plus noise that depends on (seed, peer, round)
+    alone; applying an aggregate adds it. While it computes it does nothing else. ``applied`` lists (round, digest of the
+    aggregate, b"" when there was none).
+
+    Args:
+        sizes: elements of each shard.
+        compute_s: bounds of the time from ``Go`` to ``Contributed``.
+        rule_s: from ``Aggregate`` to ``Aggregated``.
+        slowness: factor on the compute time.
+        lie: changes the update before it is offered, ``(update, round) -> update``.
+        samples_total: of an epoch; when given, the trainer reads its data through the core.
+        step: how the rule is run where the shards decide together.
+        by_samples: a round takes ``compute_s`` for a whole batch, and for a smaller one as much less.
+        rates: what its script steps with, as a multiple of its own step size.
+        rounds: that its script trains for; then it comes to its end.
+        prepare_s: from its start until it has built its model.
+        piece_bytes: of a piece of its state.
+    """
+
+    def __init__(
+        self,
+        peer: PeerId,
+        seed: int,
+        *,
+        incarnation: int = 0,
+        sizes: tuple[int, ...] = (8,),
+        batch: int = 4,
+        compute_s: tuple[float, float] = (0.005, 0.015),
+        rule_s: float = 0.0001,
+        slowness: float = 1.0,
+        step_size: float = STEP_SIZE,
+        noise: float = NOISE,
+        lie: Callable[[Vector, int], Vector] | None = None,
+        reducer: Reducer = weighted_mean,
+        step: Step | None = None,
+        samples_total: int | None = None,
+        initial: int | None = None,
+        rates: tuple[float, ...] = (),
+        rounds: int | None = None,
+        prepare_s: float = PREPARE_S,
+        snapshot_s: float = SNAPSHOT_S,
+        by_samples: bool = False,
+        piece_bytes: int = PIECE_BYTES,
+    ) -> None:
+        self.peer, self.seed, self.sizes, self.batch = peer, seed, sizes, batch
+        self.compute_s, self.rule_s = compute_s, rule_s
+        self.slowness, self.step_size, self.noise = slowness, step_size, noise
+        self.lie, self.reducer, self.samples_total, self.rounds = lie, reducer, samples_total, rounds
+        self.step, self.prepare_s, self.by_samples, self.rates = step, prepare_s, by_samples, rates
+        self.snapshot_s = snapshot_s
+        self.piece_bytes = piece_bytes
+        self.rng = random.Random(f"toy/{seed}/{peer}/{incarnation}")
+        elements = sum(sizes)
+        self.target = target_of(seed, elements)
+        self._target: list[float] = self.target.tolist()
+        self._here = array("f", bytes(4 * elements))  # the parameters
+        if initial is not None:  # a peer begins with weights of its own and has to take over the swarm's
+            self.parameters = np.random.default_rng([seed, 2, initial]).standard_normal(elements)
+        self.next_round = 0
+        self.confirmed: events.Confirmed | None = None
+        self._asked = -1  # the round before which it waits for others' word, or has
+        self.computing: events.Contributed | None = None  # from the parameters as they are
+        self._put_off: list[Effect] = []  # while it computes
+        self.changed_at = 0.0
+        self.applied: list[tuple[int, bytes]] = []
+        self.restored: list[tuple[int, bytes]] = []
+        self.computed: list[tuple[int, int]] = []  # (round, samples)
+        self.served: list[int] = []  # rounds for which this peer aggregated
+
+    @property
+    def parameters(self) -> Vector:
+        """A copy."""
+        return np.frombuffer(self._here.tobytes(), np.float32)
+
+    @parameters.setter
+    def parameters(self, values: NDArray[Any]) -> None:
+        self._here = array("f", values.tolist())
+
+    @property
+    def digest(self) -> bytes:
+        """Of the parameters: equal digests mean bit-identical replicas."""
+        return hashlib.blake2b(self._here, digest_size=DIGEST_BYTES).digest()
+
+    @property
+    def distance(self) -> float:
+        """Root mean square distance to the target."""
+        apart = [here - there for here, there in zip(self._here, self._target, strict=True)]
+        return sqrt(sum([each * each for each in apart]) / len(apart))
+
+    def on_start(self, now: float) -> list[tuple[float, Event]]:
+        self.changed_at = now
+        layout = hashlib.blake2b(repr(self.sizes).encode(), digest_size=DIGEST_BYTES).digest()
+        answers: list[tuple[float, Event]] = [(self.prepare_s, events.Prepared(layout, self.digest, self.sizes))]
+        if self.samples_total is not None:
+            answers.append((self.prepare_s, events.Sharded(self.samples_total, self.batch)))
+        return answers
+
+    def progress(self, now: float) -> events.TrainerProgress:
+        return events.TrainerProgress(self.next_round, max(0.0, now - self.changed_at))
+
+    def still_says(self, event: Event) -> bool:
+        return not isinstance(event, events.Contributed) or event is self.computing
+
+    def put_off(self, said: Event) -> Sequence[Effect]:
+        if said is not self.computing:
+            return ()
+        self.computing = None
+        waiting, self._put_off = self._put_off, []
+        return waiting
+
+    def on_effect(self, effect: Effect, now: float) -> list[tuple[float, Event]]:
+        if isinstance(effect, events.Aggregate):  # the node itself does that
+            return [(self.rule_s, self._aggregate(effect))]
+        if self.computing is not None and not isinstance(effect, events.Go):
+            self._put_off.append(effect)
+            return []
+        match effect:
+            case events.Go(round_id):
+                if self.rounds is not None and round_id >= self.rounds:
+                    again, self._asked = self._asked == round_id, round_id  # with another state of it
+                    return [] if again else [(0.0002, events.Confirm(round_id))]
+                return self._compute(effect)
+            case events.Apply():
+                self._apply(effect, now)
+                return [(0.0002, events.Applied(effect.round_id))]
+            case events.TakeSnapshot():
+                # What all hold alike, what their scripts set, and what is everybody's own.
+                packed = [self._here.tobytes(), struct.pack("<f", self.step_size), struct.pack("<i", self.peer)]
+                sizes = tuple([len(part) for part in packed])
+                return [(self.snapshot_s, events.SnapshotTaken(self.next_round, packed_of(packed, self.piece_bytes), sizes))]
+            case events.Restore():
+                return [(self.snapshot_s, self._restore(effect, now))]
+            case events.Confirmed():
+                self.confirmed = effect
+                return [(0.0002, events.Stop("finished", completed=True))]
+            case (
+                events.Send()
+                | events.SetTimer()
+                | events.CancelTimer()
+                | events.Connect()
+                | events.Disconnect()
+                | events.Report()
+                | events.Committed()
+                | events.Halt()
+            ):
+                raise AssertionError(f"{type(effect).__name__} is not for the trainer")
+            case _:
+                assert_never(effect)
+
+    def update(self, round_id: int) -> list[float]:
+        """The honest update for a round, from the parameters as they are."""
+        noise = noise_of(f"{self.seed}/{self.peer}/{round_id}", len(self._target))
+        size, blur = self.step_size, self.noise
+        return [size * (to - here + blur * z) for to, here, z in zip(self._target, self._here, noise, strict=True)]
+
+    def _compute(self, go: events.Go) -> list[tuple[float, Event]]:
+        samples = self.batch if go.samples is None else sum(stop - start for start, stop in go.samples.ranges)
+        pause_s = self.rng.uniform(*self.compute_s) * self.slowness
+        if self.by_samples:
+            pause_s *= max(1, samples) / self.batch
+        self.computed.append((go.round_id, samples))
+        honest = self.update(go.round_id)
+        offered = honest if self.lie is None else self.lie(np.array(honest, np.float32), go.round_id).astype(np.float32).tolist()
+        payloads = tuple([payload_of_values(part) for part in self._cut(offered)]) if samples else ()
+        parameters = payload_of_values(self._here) if go.want_parameters else None
+        sketch = self._here[:8].tobytes() if go.want_parameters else b""
+        contributed = events.Contributed(
+            go.round_id,
+            samples,
+            payloads,
+            loss=distance if isfinite(distance := self.distance) else None,  # as a node does
+            parameters=parameters,
+            sketch=sketch,
+            own=payload_of_values(honest) if self.lie is not None and samples else None,
+            rates=self.rates if samples else (),
+        )
+        self.computing = contributed
+        return [(pause_s, contributed)]
+
+    def _cut(self, vector: Values) -> list[Values]:
+        if len(self.sizes) == 1:
+            return [vector]
+        edges = itertools.accumulate(self.sizes, initial=0)
+        return [vector[a:b] for a, b in itertools.pairwise(edges)]
+
+    def _aggregate(self, ask: events.Aggregate) -> events.Aggregated:
+        self.served.append(ask.round_id)
+        rows: list[list[float]] = [row.payload.data.tolist() for row in ask.rows]
+        samples = [row.samples for row in ask.rows]
+        if not rows or sum(samples) == 0:
+            return events.Aggregated(ask.ticket, None, reason="nothing to aggregate")
+        if ask.step != "whole":
+            assert self.step is not None, "nobody has said how its shards decide together"
+            return self.step(ask)
+        if ask.mix:
+            assert ask.own is not None, "mixing is centred on the own row"
+            center = rows[ask.own]
+            rows = [[value - own for value, own in zip(row, center, strict=True)] for row in rows]
+            samples = [1] * len(rows)
+        previous = ask.previous.data.tolist() if ask.previous is not None else None
+        found = self.reducer(rows, samples, ask.f, previous, ask.round_id)
+        if isinstance(found, Refused):
+            return events.Aggregated(ask.ticket, None, reason=found.reason)
+        if not isinstance(found, Judged):
+            everything = sum(samples)
+            found = Judged(found, tuple([weight / everything for weight in samples]), (1.0,) * len(rows))
+        result = payload_of_values(found.aggregate, digest=True)
+        if not result.finite:
+            return events.Aggregated(ask.ticket, None, reason="the aggregate is not finite")
+        return events.Aggregated(ask.ticket, result, found.weights, found.outlyingness)
+
+    def _apply(self, apply: events.Apply, now: float) -> None:
+        changed: Sequence[float] = self._here
+        if apply.mix is not None:
+            scale = apply.mix_scale
+            changed = [here + scale * apart for here, apart in zip(changed, apply.mix.data.tolist(), strict=True)]
+        content = b"".join([payload.data.tobytes() for payload in apply.payloads])
+        if content:
+            rate = apply.rates[0] if apply.rates else 1.0
+            changed = [here + rate * step for here, step in zip(changed, memoryview(content).cast("f"), strict=True)]
+        self._here = array("f", changed)
+        said = hashlib.blake2b(content, digest_size=DIGEST_BYTES).digest() if content else b""
+        self.applied.append((apply.round_id, said))
+        self.next_round, self.changed_at = apply.round_id + 1, now
+
+    def _restore(self, restore: events.Restore, now: float) -> events.Restored:
+        packed, most = bytes_of_state(restore.payload), 4 * len(self._here)
+        if len(packed) != most + OWN_BYTES:
+            return events.Restored(restore.round_id, f"{len(packed)} bytes do not fit {most + OWN_BYTES}")
+        self._here = array("f", packed[:most])
+        self.next_round, self.changed_at = restore.round_id, now
+        self.restored.append((restore.round_id, self.digest))
+        return events.Restored(restore.round_id)

@@ -1,0 +1,349 @@
+"""Messages on their way between simulated peers: as the codec's bytes, through all that a link does to them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from gossip.core.digests import digests_of
+from gossip.core.events import Arriving, Event, Payload, Received, Send
+from gossip.core.messages import BULK_MESSAGES, Commit, Envelope, PeerId, StateOffer
+from gossip.errors import Malformed
+from gossip.inject.byzantine import Letter
+from gossip.transport.assembly import TOLD_EVERY_S
+from gossip.transport.chunks import bytes_of, checksum
+from gossip.transport.codec import decode, encode
+
+from .host import Host, Lane
+from .links import Links
+from .machine import NS, to_ns
+from .network import LinkModel, Network
+from .observer import Hooks
+from .toy_trainer import payload_of
+
+_BULK = frozenset(BULK_MESSAGES)
+_RUNNING = frozenset({"up", "paused"})
+WORD = 2**64 - 1
+TOLD_EVERY_NS = to_ns(TOLD_EVERY_S)
+KNOWN_MAX = 512  # decoded messages that are kept, since most are sent to several peers
+
+Outgoing = Callable[[PeerId, PeerId, Envelope, Payload | None], Iterable[Letter]]
+"""``(sender, to, envelope, payload) -> what is sent instead``."""
+
+
+class Surroundings(Protocol):
+    """The swarm, as its messages see it."""
+
+    hosts: dict[PeerId, Host[Any]]
+    network: Network
+    counts: Counter[str]
+    hooks: Hooks
+    now_ns: int
+    run: bytes
+    encoded: bool
+    copies_per_s: float
+    outgoing: Outgoing | None
+
+    def at_ns(self, t_ns: int, act: Callable[..., None], *arguments: Any) -> None: ...
+
+    def deliver(self, host: Host[Any], event: Event, said: bytes | None = None) -> None: ...
+
+
+class Wire:
+    """Carries messages over the lanes that ``Links`` opened."""
+
+    def __init__(self, swarm: Surroundings, links: Links[Any]) -> None:
+        self.swarm, self.links = swarm, links
+        self._known: dict[bytes, Envelope] = {}
+        self._said: Envelope | None = None  # last; what goes to several peers is one object, and encoded once
+        self._encoded = b""
+
+    def send(self, host: Host[Any], effect: Send) -> None:
+        """What the core of ``host`` wants to say, or what its liar makes of that."""
+        to, message, payload, said = effect.peer, effect.message, effect.payload, self._said
+        if said is None or said.message is not message or said.sender != host.peer or said.incarnation != host.incarnation:
+            assert to != host.peer, f"peer {to} sends itself a {type(message).__name__}"
+            said = Envelope(self.swarm.run, host.peer, host.incarnation, message)
+        swarm = self.swarm
+        if swarm.outgoing is None:
+            self.post(host, to, said, payload)
+            return
+        letters = list(swarm.outgoing(host.peer, to, said, payload))
+        if not any(told is said and content is payload and receiver == to for receiver, told, content in letters):
+            self._note("withheld", host.peer, to, said)
+        for receiver, told, content in letters:
+            if told is not said or content is not payload or receiver != to:
+                self._note("lied", host.peer, receiver, told)
+            self.post(host, receiver, told, content)
+
+    def post(self, host: Host[Any], to: PeerId, said: Envelope | bytes, payload: Payload | None) -> None:
+        """Puts one message on the link to ``to``. What may befall it follows from two lots, drawn whether they matter or not:
+        switching one fault off leaves the others as they were."""
+        swarm, note, sender = self.swarm, self._note, host.peer
+        network, link = swarm.network, (sender, to)
+        model = network.models.get(link, network.default)
+        lot, roll = host.dice.getrandbits(64), host.dice.random()
+        fate = _fate(model, lot) if model.disturbs else NOTHING
+        least, most = model.delay_s
+        delay_s = least + (most - least) * roll
+        swarm.counts["sent"] += 1
+        lane = host.lanes.get(to)
+        if lane is None or not lane.up:
+            note("no_link", sender, to, said)
+            return
+        parcel: Envelope | bytes = said
+        if type(said) is Envelope and (swarm.encoded or fate.damaged):
+            if said is not self._said:
+                self._said, self._encoded = said, encode(said)
+            parcel = self._encoded
+        if fate.damaged:
+            note("corrupted", sender, to, said)
+            parcel = _flipped(parcel, _chance(lot, 8))
+        if fate.broken:
+            note("reset", sender, to, said)
+            self.links.reset(host, to, lane)
+            return
+        if fate.lost or (network.cuts and link in network.cuts):
+            note("lost" if fate.lost else "cut", sender, to, said)
+            return
+        bulk = type(said.message) in _BULK if type(said) is Envelope else payload is not None
+        leaves_ns = swarm.now_ns
+        if model.bytes_per_s is not None and bulk and payload is not None:
+            waiting_s = max(0, lane.free_at_ns - leaves_ns) / 1e9
+            if model.queue_bytes is not None and waiting_s * model.bytes_per_s > model.queue_bytes:
+                note("queue_full", sender, to, said)
+                return
+            if waiting_s > 0.0:
+                note("queued", sender, to, said)
+            begins_ns = max(leaves_ns, lane.free_at_ns)
+            leaves_ns = lane.free_at_ns = begins_ns + to_ns(payload.nbytes / model.bytes_per_s)
+            if model.queue_s:
+                network.loaded_until_ns = max(network.loaded_until_ns, leaves_ns)
+            if leaves_ns - begins_ns > TOLD_EVERY_NS and type(said) is Envelope:
+                life = (lane.to_incarnation, lane.breaks, lane.let_go)
+                under_way = _UnderWay(said, payload.nbytes, begins_ns, leaves_ns, lane, life)
+                swarm.at_ns(begins_ns + TOLD_EVERY_NS, self._tell, under_way, to)
+        elif model.queue_s and swarm.now_ns < network.loaded_until_ns:
+            delay_s += _chance(lot, 12) * model.queue_s
+        if delay_s > network.default.delay_s[1]:
+            note("delayed", sender, to, said)
+        if fate.spiked:
+            note("spiked", sender, to, said)
+            delay_s += _chance(lot, 10) * model.spike_s
+        if fate.spoiled and payload is not None:
+            note("spoiled", sender, to, said)
+            if (payload := _spoiled(payload, said, _chance(lot, 8))) is None:
+                return
+        arrives_ns = leaves_ns + round(delay_s * NS)
+        if fate.held_up:
+            note("reordered", sender, to, said)
+            arrives_ns += to_ns(_chance(lot, 9) * model.reorder_s)
+        elif network.fifo:
+            if arrives_ns < lane.arrives_ns[bulk]:
+                arrives_ns = lane.arrives_ns[bulk]
+            lane.arrives_ns[bulk] = arrives_ns
+        trip = (sender, to, said, lane, lane.to_incarnation, lane.breaks, parcel, payload)
+        if model.slowed and bulk and payload is not None:
+            note("slowed", sender, to, said)
+            lane.slowed.append(trip)
+            swarm.at_ns(arrives_ns, self._got_through, trip)
+            return
+        swarm.at_ns(arrives_ns, self._arrive, *trip)
+        if fate.doubled:
+            note("duplicated", sender, to, said)
+            arrives_ns = leaves_ns + to_ns(least + (most - least) * _chance(lot, 11))
+            if network.fifo:
+                arrives_ns = lane.arrives_ns[bulk] = max(arrives_ns, lane.arrives_ns[bulk])
+            swarm.at_ns(arrives_ns, self._arrive, *trip)
+
+    def _got_through(self, trip: tuple[Any, ...]) -> None:
+        """A payload is there that a fault has slowed down, unless it got through sooner."""
+        lane: Lane = trip[3]
+        if any(waiting is trip for waiting in lane.slowed):
+            lane.slowed = [waiting for waiting in lane.slowed if waiting is not trip]
+            self._arrive(*trip)
+
+    def let_go(self, sender: PeerId, to: PeerId) -> None:
+        """The link is as fast as it was: what is on its way gets through."""
+        lane = self.swarm.hosts[sender].lanes.get(to) if sender in self.swarm.hosts else None
+        if lane is not None and lane.slowed:
+            trips, lane.slowed, lane.free_at_ns = lane.slowed, [], self.swarm.now_ns
+            lane.let_go, lane.arrives_ns[True] = lane.let_go + 1, self.swarm.now_ns
+            for trip in trips:
+                self.swarm.at_ns(self.swarm.now_ns, self._arrive, *trip)
+
+    def _tell(self, under_way: _UnderWay, to: PeerId) -> None:
+        """The receiver's transport says how much of a payload has come, now and then."""
+        swarm, said, lane = self.swarm, under_way.said, under_way.lane
+        host, now_ns = swarm.hosts[to], swarm.now_ns
+        if now_ns >= under_way.ends_ns or (host.incarnation, lane.breaks, lane.let_go) != under_way.life:
+            return
+        if host.state == "up" and (said.sender, to) not in swarm.network.cuts and self._expects(host, said, under_way.nbytes):
+            share = (now_ns - under_way.begins_ns) / (under_way.ends_ns - under_way.begins_ns)
+            received = int(share * under_way.nbytes)
+            swarm.deliver(host, Arriving(said.sender, said.incarnation, said.message, received, under_way.nbytes))
+        swarm.at_ns(now_ns + TOLD_EVERY_NS, self._tell, under_way, to)
+
+    def _note(self, what: str, sender: PeerId, to: PeerId, said: Envelope | bytes) -> None:
+        """Counts what befalls a message, and tells whoever looks on."""
+        swarm = self.swarm
+        swarm.counts[what] += 1
+        for see in swarm.hooks.mishap:
+            see(swarm, sender, to, what, said.message if type(said) is Envelope else None)
+
+    def _arrive(
+        self,
+        source: PeerId,
+        to: PeerId,
+        sent: Envelope | bytes,
+        lane: Lane,
+        incarnation: int,
+        breaks: int,
+        parcel: Envelope | bytes,
+        payload: Payload | None,
+    ) -> None:
+        swarm = self.swarm
+        host = swarm.hosts[to]
+        if host.incarnation != incarnation or host.state not in _RUNNING:
+            self._note("gone", source, to, sent)
+            return
+        if lane.breaks != breaks:
+            self._note("lost_by_reset", source, to, sent)
+            return
+        said: bytes | None = None
+        envelope: Envelope | None
+        if type(parcel) is bytes:
+            said, envelope = parcel, self._known.get(parcel)  # the same bytes mean the same, so they are parsed once
+            if envelope is None:
+                envelope = self._read(parcel)
+        else:
+            envelope = parcel  # type: ignore[assignment]
+        if envelope is None:
+            self._note("malformed", source, to, sent)
+            return
+        sender = envelope.sender
+        if envelope.run != swarm.run:
+            self._note("foreign_run", source, to, sent)
+            return
+        if sender == to:
+            self._note("own_name", source, to, sent)
+            return
+        if payload is not None and not self._takes(host, envelope, payload):
+            self._note("unwanted_payload", source, to, sent)
+            return
+        event = Received(sender, envelope.incarnation, envelope.message, payload)
+        if swarm.copies_per_s and payload is not None:
+            machine = host.machine
+            machine.copied_ns = max(swarm.now_ns, machine.copied_ns) + to_ns(payload.nbytes / swarm.copies_per_s)
+            swarm.at_ns(machine.copied_ns, self._copied, host, event, said, (lane, breaks))
+            return
+        swarm.deliver(host, event, said)
+
+    def _copied(self, host: Host[Any], event: Received, said: bytes | None, connection: tuple[Lane, int]) -> None:
+        """The node has copied and hashed a payload, chunk by chunk between other things."""
+        if connection[0].breaks == connection[1] and host.state in _RUNNING:
+            self.swarm.deliver(host, event, said)
+
+    def _read(self, data: bytes) -> Envelope | None:
+        """None: malformed."""
+        try:
+            envelope = decode(data)
+        except Malformed:
+            return None
+        if len(self._known) >= KNOWN_MAX:
+            self._known.clear()
+        self._known[data] = envelope
+        return envelope
+
+    @staticmethod
+    def _takes(host: Host[Any], envelope: Envelope, payload: Payload) -> bool:
+        """What the transports' gate lets in."""
+        return Wire._expects(host, envelope, payload.nbytes)
+
+    @staticmethod
+    def _expects(host: Host[Any], envelope: Envelope, nbytes: int) -> bool:
+        message = envelope.message
+        if type(message) not in _BULK:
+            return False
+        if host.admit is None:
+            return True
+        limit = host.admit(envelope.sender, message).nbytes
+        wanted = message.nbytes if type(message) is StateOffer else limit
+        return limit >= 0 and nbytes <= limit and nbytes == wanted
+
+
+def _chance(lot: int, number: int) -> float:
+    """The ``number``-th of many in [0, 1) out of one lot of 64 bits (SplitMix64: Steele, Lea, Flood 2014)."""
+    mixed = (lot + number * 0x9E3779B97F4A7C15) & WORD
+    mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & WORD
+    mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & WORD
+    return (mixed ^ (mixed >> 31)) / 2.0**64
+
+
+class _UnderWay(NamedTuple):
+    """A payload on a link that takes time for it."""
+
+    said: Envelope
+    nbytes: int
+    begins_ns: int
+    ends_ns: int
+    lane: Lane
+    life: tuple[int, int, int]  # of the receiver, and what has befallen the lane
+
+
+class _Fate(NamedTuple):
+    """What befalls a message."""
+
+    lost: bool = False
+    doubled: bool = False
+    damaged: bool = False
+    broken: bool = False
+    held_up: bool = False
+    spiked: bool = False
+    spoiled: bool = False
+
+
+NOTHING = _Fate()
+
+
+def _fate(model: LinkModel, lot: int) -> _Fate:
+    return _Fate(
+        lost=_befalls(model.loss, lot, 1),
+        doubled=_befalls(model.duplicate, lot, 2),
+        damaged=_befalls(model.corrupt, lot, 3),
+        broken=_befalls(model.reset, lot, 4),
+        held_up=_befalls(model.reorder, lot, 5),
+        spiked=_befalls(model.spike, lot, 6),
+        spoiled=_befalls(model.corrupt_payload, lot, 7),
+    )
+
+
+def _befalls(share: float, lot: int, number: int) -> bool:
+    return share > 0.0 and _chance(lot, number) < share
+
+
+def flipped_bit(data: bytes, place: float) -> bytes:
+    """The same with one bit turned; ``place`` in [0, 1) says which."""
+    changed = bytearray(data)
+    changed[int(place * len(changed))] ^= 1 << int(place * 8191) % 8
+    return bytes(changed)
+
+
+def _flipped(parcel: Envelope | bytes, place: float) -> bytes:
+    assert type(parcel) is bytes
+    return flipped_bit(parcel, place)
+
+
+def _spoiled(payload: Payload, said: Envelope | bytes, place: float) -> Payload | None:
+    """The payload with one bit turned, as its receiver sees it; None when the receiver's checksum tells."""
+    whole = np.ascontiguousarray(payload.data)
+    damaged = np.frombuffer(flipped_bit(whole.tobytes(), place), dtype=whole.dtype)
+    if checksum(bytes_of(whole)) != checksum(bytes_of(damaged)):
+        return None
+    message = said.message if type(said) is Envelope else None
+    if isinstance(message, StateOffer):
+        return Payload(damaged, damaged.nbytes, True, *digests_of(damaged, message.parts))
+    return payload_of(damaged, digest=isinstance(message, Commit))

@@ -1,0 +1,1 @@
+"""What the bytes of an update are: the one place that knows how a vector is cut, compared and summed up."""

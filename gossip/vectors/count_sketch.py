@@ -1,0 +1,51 @@
+"""A few numbers that stand for a vector: distances between peers are read off them."""
+
+from __future__ import annotations
+
+import functools
+import random
+
+import numpy as np
+from numpy.typing import NDArray
+
+SKETCH_SIZE = 128
+
+
+_SKETCH_CHUNK = 2**18
+
+
+def sketch(flat: NDArray[np.float32], seed: int, size: int = SKETCH_SIZE) -> bytes:
+    """A count-sketch: each element is added, under a random sign, to a random one of ``size`` sums.
+
+    It is linear, and keeps the squared Euclidean norm in expectation (relative deviation about sqrt(2 / size)), so distances
+    between peers can be read off their sketches.
+
+    Args:
+        flat: ``(d,)`` float32.
+        seed: The same on all peers whose sketches are compared.
+        size: At most 128.
+    Returns: ``size`` float32, as bytes.
+    Source: Charikar, Chen, Farach-Colton 2002, "Finding frequent items in data streams".
+    """
+    assert 0 < size <= 128
+    places = _places(len(flat), seed, size)
+    sums = np.zeros(256)
+    for start in range(0, len(flat), _SKETCH_CHUNK):  # in pieces, because bincount widens both arguments
+        stop = start + _SKETCH_CHUNK
+        sums += np.bincount(places[start:stop], weights=flat[start:stop], minlength=256)
+    return (sums[:size] - sums[128 : 128 + size]).astype(np.float32).tobytes()
+
+
+@functools.lru_cache(maxsize=4)
+def _places(elements: int, seed: int, size: int) -> NDArray[np.uint8]:
+    """One byte an element: which sum, and the sign in the highest bit."""
+    drawn = np.frombuffer(random.Random(f"sketch/{seed}").randbytes(elements), np.uint8)
+    if size == 128:
+        return drawn
+    return ((drawn & 127) % size + (drawn & 128)).astype(np.uint8)
+
+
+def sketch_distance(one: bytes, other: bytes) -> float:
+    """The Euclidean distance of two vectors, estimated from their sketches."""
+    difference = np.frombuffer(one, np.float32).astype(np.float64) - np.frombuffer(other, np.float32)
+    return float(np.sqrt(difference @ difference))

@@ -1,0 +1,1 @@
+"""What rules cost, and what they are worth."""

@@ -1,0 +1,269 @@
+"""``gossip bench robustness``: which rule learns under which attack, as a table and a heat map."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import math
+import shlex
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gossip.errors import ConfigError
+from gossip.launch.report.words import counted
+
+if TYPE_CHECKING:
+    from .learning import Outcome, Trial
+
+COMPOSED = ("nnm+krum", "nnm+trimmed_mean", "nnm+suspicion", "bucketing:s=2+geometric_median", "arc+geometric_median")
+"""Beside all rules that have a name."""
+BESIDE = {"ipm": "ipm*10", "alie": "alie*1.5"}
+INSTEAD = {"sign_flip": "sign_flip*10", "random_direction": "random_direction*10"}
+"""Stronger forms of attacks than by default."""
+FAILS_BELOW = 0.9
+MAKES_NO_DIFFERENCE = ("jobs", "into", "show", "as_json")
+"""To what a page says."""
+
+
+def robustness(
+    rules: Annotated[
+        list[str] | None, typer.Option(help="Rules, separated by blanks; all by default. Repeatable.", show_default=False)
+    ] = None,
+    attacks: Annotated[
+        list[str] | None, typer.Option(help="Attacks, NAME or NAME*STRENGTH; all by default. Repeatable.", show_default=False)
+    ] = None,
+    n: Annotated[list[int], typer.Option(help="Workers, liars included. Repeatable, with --f.")] = [10, 20],  # noqa: B006
+    f: Annotated[list[int], typer.Option(help="Liars among them, and what the rule is told.")] = [2, 4],  # noqa: B006
+    seeds: Annotated[int, typer.Option(min=1, help="Runs of each cell, with seeds 0, 1, ...")] = 3,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds of a run.")] = 150,
+    batch: Annotated[int, typer.Option(min=1, help="Samples of a worker in a round.")] = 32,
+    lr: Annotated[float, typer.Option(help="Learning rate of plain SGD.")] = 0.5,
+    hidden: Annotated[int, typer.Option(min=1, help="Units of the hidden layer.")] = 32,
+    sender: Annotated[str, typer.Option(help="What workers make of their updates: momentum:beta=0.9+clip:10.")] = "",
+    non_iid: Annotated[bool, typer.Option("--non-iid", help="The honest have the samples sorted by label.")] = False,
+    data: Annotated[str, typer.Option(help="digits, or an .npz file with x_train, y_train, x_test, y_test.")] = "digits",
+    jobs: Annotated[int, typer.Option("-j", "--jobs", min=1, help="Processes.")] = 1,
+    into: Annotated[Path, typer.Option(help="Folder that remembers every run.")] = Path("runs/robustness"),
+    out: Annotated[
+        Path | None, typer.Option(help="Write the page (.md) here, its heat maps beside it.", show_default=False)
+    ] = None,
+    fails_below: Annotated[
+        float, typer.Option(min=0, max=1, help="A cell fails below this share of the accuracy without liars.")
+    ] = FAILS_BELOW,
+    plot: Annotated[bool, typer.Option(help="Draw heat maps beside --out.")] = True,
+    show: Annotated[bool, typer.Option("--show", help="Run nothing: tables of what was run so far.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON, and nothing else, to stdout.")] = False,
+) -> None:
+    """Train under every attack with every rule: accuracies with error bars. Ctrl-C, and the same command goes on."""
+    command = _command(locals())
+    from gossip.aggregators import registry, senders
+
+    from .learning import spelt
+
+    if len(n) != len(f):
+        raise ConfigError(
+            f"{counted(len(n), 'number')} of workers and {counted(len(f), 'number')} of liars", "give as many --n as --f"
+        )
+    for workers, liars in zip(n, f, strict=True):
+        if not 0 <= liars < workers:
+            raise ConfigError(f"{counted(liars, 'liar')} of {counted(workers, 'worker')}", "give an --f from 0 to less than --n")
+    if not 0 < lr < math.inf:
+        raise ConfigError(f"--lr is a learning rate above 0 and cannot be {lr:g}")
+    chosen_rules = _words(rules) or [*registry.names(), *COMPOSED]
+    for rule in chosen_rules:
+        registry.check(rule)
+    chosen_attacks = [spelt(attack) for attack in _words(attacks)] or every_attack()
+    if rules and not show:
+        _check_options(chosen_rules, n, f)
+    _check_attacks(chosen_attacks)
+    senders.load(sender)
+    if data == "digits":
+        _need("sklearn", "the digits come with scikit-learn, which is not installed", "pip install 'gossip-train[demo]'")
+    if out is not None and plot:
+        _need(
+            "matplotlib", "heat maps need matplotlib, which is not installed", "pip install 'gossip-train[plots]', or --no-plot"
+        )
+    shared = {"rounds": rounds, "batch": batch, "lr": lr, "hidden": hidden, "sender": sender, "non_iid": non_iid}
+    tables = [
+        Table(workers, liars, tuple(chosen_rules), tuple(chosen_attacks), tuple(range(seeds)), fails_below, shared)
+        for workers, liars in zip(n, f, strict=True)
+    ]
+    from . import robustness_page
+    from .trials import recall_all, run_all
+
+    if out is not None:
+        robustness_page.check_place(out)
+    wanted = [trial for table in tables for trial in table.trials()]
+    found = recall_all(wanted, into, data) if show else run_all(wanted, into, data, jobs)
+    for table in tables:
+        if why := next((found[trial].refused for trial in table.without_liars() if trial in found and found[trial].refused), ""):
+            raise ConfigError(f"nothing can be learnt by {table.n - table.f} honest workers alone: {why}")
+        if not any(trial in found for trial in table.without_liars()):
+            raise ConfigError(
+                f"nothing was run of {counted(table.f, 'liar')} of {table.n} with these settings in {into}",
+                "leave out --show to run it",
+            )
+    if out is not None:
+        robustness_page.write(out, tables, found, data, plot, command)
+    if as_json:
+        print(json.dumps([table.as_data(found) for table in tables]))
+    else:
+        parts = [[robustness_page.title(table), "", *robustness_page.section(table, found)] for table in tables]
+        print("\n\n".join("\n".join(part) for part in parts))
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One rule under one attack: accuracies of the seeds, or why there are none (empty: it was not run yet).
+
+    Attributes:
+        fails: It learnt less than it should have, or raised.
+        skipped: Rounds without a step, of each seed.
+        trouble: Why the first of those had none.
+    """
+
+    accuracies: tuple[float, ...]
+    why: str
+    fails: bool
+    skipped: tuple[int, ...] = ()
+    trouble: str = ""
+
+    @property
+    def mean(self) -> float:
+        return statistics.fmean(self.accuracies)
+
+    @property
+    def deviation(self) -> float:
+        """Over the seeds (divided by their number less one); 0 for one seed."""
+        return statistics.stdev(self.accuracies) if len(self.accuracies) > 1 else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """All rules and attacks at one n and f."""
+
+    n: int
+    f: int
+    rules: tuple[str, ...]
+    attacks: tuple[str, ...]
+    seeds: tuple[int, ...]
+    fails_below: float
+    shared: Mapping[str, Any]
+
+    def trials(self) -> list[Trial]:
+        """Every run that it is made of, and those without liars that it is compared with."""
+        cells = [trial for rule in self.rules for attack in self.attacks for trial in self._of(rule, attack)]
+        return [*self.without_liars(), *cells]
+
+    def _of(self, rule: str, attack: str) -> list[Trial]:
+        from .learning import Trial
+
+        return [Trial(rule, attack, self.n, self.f, seed, **self.shared) for seed in self.seeds]
+
+    def without_liars(self) -> list[Trial]:
+        """Plain averaging of the honest workers alone."""
+        from .learning import NO_ATTACK, Trial
+
+        return [Trial("mean", NO_ATTACK, self.n - self.f, 0, seed, **self.shared) for seed in self.seeds]
+
+    def reference(self, found: Mapping[Trial, Outcome]) -> float:
+        """The accuracy that averaging the honest alone comes to."""
+        return statistics.fmean(found[trial].accuracy or 0.0 for trial in self.without_liars() if trial in found)
+
+    def cell(self, rule: str, attack: str, found: Mapping[Trial, Outcome]) -> Cell:
+        outcomes = [found[trial] for trial in self._of(rule, attack) if trial in found]
+        if not outcomes:
+            return Cell((), "", False)
+        why = next((outcome.refused for outcome in outcomes if outcome.refused), "")
+        accuracies = tuple(outcome.accuracy for outcome in outcomes if outcome.accuracy is not None)
+        if len(accuracies) < len(outcomes):
+            return Cell((), why, False)
+        fails = statistics.fmean(accuracies) < self.fails_below * self.reference(found)
+        skipped = tuple(outcome.skipped for outcome in outcomes)
+        trouble = next((outcome.trouble for outcome in outcomes if outcome.trouble), "")
+        return Cell(accuracies, why, fails, skipped, trouble)
+
+    def worst(self, rule: str, found: Mapping[Trial, Outcome]) -> tuple[str, Cell] | None:
+        """The attack that hurts a rule most; None when it ran under none."""
+        cells = [(attack, self.cell(rule, attack, found)) for attack in self.attacks]
+        able = [(attack, cell) for attack, cell in cells if cell.accuracies]
+        return min(able, key=lambda item: item[1].mean) if able else None
+
+    def arithmetics(self, found: Mapping[Trial, Outcome]) -> list[str]:
+        """What calculated its runs; more than one where they were made on unlike machines."""
+        return sorted({found[trial].arithmetic for trial in self.trials() if trial in found})
+
+    def as_data(self, found: Mapping[Trial, Outcome]) -> dict[str, Any]:
+        cells = [
+            {
+                "rule": rule,
+                "attack": attack,
+                "accuracies": cell.accuracies,
+                "fails": cell.fails,
+                "why": cell.why,
+                "skipped": cell.skipped,
+                "trouble": cell.trouble,
+            }
+            for rule in self.rules
+            for attack in self.attacks
+            for cell in [self.cell(rule, attack, found)]
+        ]
+        about = {"schema": "gossip.robustness/1", "n": self.n, "f": self.f, "seeds": self.seeds, **self.shared}
+        about |= {"arithmetic": self.arithmetics(found), "without_liars": self.reference(found), "fails_below": self.fails_below}
+        return {**about, "cells": cells}
+
+
+def _command(given: Mapping[str, Any]) -> str:
+    """What to type for these arguments of ``robustness``, but for what makes no difference to the page."""
+    words = ["gossip", "bench", "robustness"]
+    for name, parameter in inspect.signature(robustness).parameters.items():
+        value, option = given[name], name.replace("_", "-")
+        if name in MAKES_NO_DIFFERENCE or value == parameter.default:
+            continue
+        if isinstance(value, bool):
+            words.append(f"--{option}" if value else f"--no-{option}")
+        else:
+            words += [word for one in (value if isinstance(value, list) else [value]) for word in (f"--{option}", str(one))]
+    return shlex.join(words)
+
+
+def _check_options(rules: Sequence[str], n: Sequence[int], f: Sequence[int]) -> None:
+    """Raises ConfigError for a rule whose options do not cover the liars. That n is too small for it is told in its cells."""
+    from gossip.aggregators import registry
+
+    for spec in rules:
+        rule = registry.load(spec)
+        for workers, liars in zip(n, f, strict=True):
+            rule.check(liars, max(workers, rule.at_least(liars)))
+
+
+def every_attack() -> list[str]:
+    """No attack, and all that a server can meet."""
+    from gossip.aggregators.attacks import DATA_ATTACKS, KINDS, names
+
+    plain = [name for name in names() if KINDS[name].shape != "apart"]
+    beside = [BESIDE[name] for name in plain if name in BESIDE]
+    return ["none", *sorted([*(INSTEAD.get(name, name) for name in plain), *DATA_ATTACKS, *beside])]
+
+
+def _check_attacks(attacks: Sequence[str]) -> None:
+    from .learning import read_attack
+
+    for attack in attacks:
+        read_attack(attack)
+
+
+def _words(given: list[str] | None) -> list[str]:
+    return list(dict.fromkeys(word for text in given or () for word in text.split()))
+
+
+def _need(module: str, what: str, hint: str) -> None:
+    from importlib.util import find_spec
+
+    if find_spec(module) is None:
+        raise ConfigError(what, hint)

@@ -1,0 +1,327 @@
+"""``gossip bench aggregators``: how long a rule takes, in passes over the updates and beside byzfl."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gossip.errors import ConfigError, GossipError
+from gossip.launch.report.words import counted
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+RULES = (
+    "mean",
+    "median",
+    "trimmed_mean",
+    "meamed",
+    "phocas",
+    "krum",
+    "multi_krum",
+    "geometric_median",
+    "centered_clipping:steps=1",
+    "centered_clipping:steps=5",
+    "nnm+trimmed_mean",
+)
+SLOW_S = 0.3  # what takes longer is repeated less often
+SLOW_REPETITIONS = 3
+NOTE_CHARS = 200
+FILE_COLUMNS = 500  # of a table that goes into a file or a pipe: nothing is cut off or broken there
+
+Ns = Annotated[list[int], typer.Option("--n", min=1, help="Updates. Repeatable, with --d.")]
+Ds = Annotated[list[int], typer.Option("--d", min=1, help="Coordinates of an update.")]
+F = Annotated[int | None, typer.Option("--f", min=0, help="Liars to tolerate; a fifth of n by default.", show_default=False)]
+Rules = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Rules, separated by blanks; by default eleven common ones. Repeatable.",
+        show_default=False,
+    ),
+]
+Repetitions = Annotated[int, typer.Option(min=1, help="Of each cell; the median counts.")]
+Threads = Annotated[int | None, typer.Option(min=1, help="Threads; as many as torch takes by default.", show_default=False)]
+Byzfl = Annotated[bool, typer.Option(help="Measure byzfl, too, when it is installed.")]
+Explain = Annotated[bool, typer.Option("--explain", help="Time what tells weights and outlyingness of updates, too.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else, to stdout.")]
+
+
+def aggregators(
+    n: Ns = [20, 64, 20],  # noqa: B006
+    d: Ds = [1_000_000, 1_000_000, 25_000_000],  # noqa: B006
+    f: F = None,
+    rules: Rules = None,
+    repetitions: Repetitions = 15,
+    threads: Threads = None,
+    byzfl: Byzfl = True,
+    explain: Explain = False,
+    as_json: Json = False,
+) -> None:
+    """Time rules: milliseconds, passes over the updates, and how many times faster than byzfl.
+
+    One pass is torch.sum over the updates, timed right before every repetition; the repetitions of all rules take turns.
+    """
+    import torch
+
+    from gossip.aggregators import load
+
+    if len(n) != len(d):
+        raise ConfigError(f"{counted(len(n), 'number')} of updates and {len(d)} of coordinates", "give as many --n as --d")
+    specs = [word for text in rules for word in text.split()] if rules else list(RULES)
+    loaded = [load(spec) for spec in specs]
+    _check_memory(n, d)
+    for rule in loaded:
+        for count in n if rules else ():
+            liars = count // 5 if f is None else f
+            rule.check(liars, max(count, rule.at_least(liars)))  # too few updates for it are told in its note
+    if threads is not None:
+        torch.set_num_threads(threads)
+    out = sys.stderr if as_json else sys.stdout
+    print(environment(), file=out)
+    tables: list[Table] = []
+    try:
+        for count, length in zip(n, d, strict=True):
+            tables.append(measure(count, length, count // 5 if f is None else f, specs, repetitions, byzfl, explain))
+            print_table(tables[-1], out)
+    except KeyboardInterrupt:
+        print(f"interrupted; complete: {len(tables)} of {counted(len(n), 'table')}", file=sys.stderr)
+        if as_json:
+            print(_json(tables))
+        raise typer.Exit(130) from None
+    if as_json:
+        print(_json(tables))
+    if not any(cell.ms is not None for table in tables for cell in table.cells):
+        print("error: none of the rules could be timed; the notes say why", file=sys.stderr)
+        raise typer.Exit(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """What one rule took on one size. Milliseconds are medians; ``note`` says why there is nothing.
+
+    Attributes:
+        passes: Its time over that of a pass timed right before it, the median of these ratios.
+        byzfl_ms: The same by byzfl, when it has the rule.
+    """
+
+    rule: str
+    ms: float | None
+    passes: float | None
+    byzfl_ms: float | None = None
+    note: str = ""
+
+    @property
+    def ratio(self) -> float | None:
+        """How many times longer byzfl takes."""
+        return None if self.ms is None or self.byzfl_ms is None else self.byzfl_ms / self.ms
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """All rules on n updates of d coordinates."""
+
+    n: int
+    d: int
+    f: int
+    pass_ms: float
+    cells: list[Cell] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Runner:
+    """One thing to time. ``took`` in seconds, ``passes`` what a pass took right before; ``first_pass`` the very first time."""
+
+    name: str
+    call: Callable[[], Any]
+    took: list[float] = field(default_factory=list)
+    passes: list[float] = field(default_factory=list)
+    first_pass: float | None = None
+    failed: str = ""
+
+    def wanted(self, turn: int) -> bool:
+        slow = bool(self.took) and min(self.took) > SLOW_S and turn >= SLOW_REPETITIONS
+        return not (self.failed or slow)
+
+
+def measure(n: int, d: int, f: int, specs: Sequence[str], repetitions: int, byzfl: bool, explain: bool) -> Table:
+    """Times every rule on the same updates. The first call of each is not counted: it may compile."""
+    import torch
+
+    from gossip.aggregators import load
+
+    from . import byzfl_rules as bench_byzfl
+
+    updates = torch.randn(n, d, generator=torch.Generator().manual_seed(0))
+    total = torch.empty(d)
+    ours = {spec: _Runner(spec, _call(load(spec), updates, f, explain)) for spec in specs}
+    theirs: dict[str, _Runner] = {}
+    for spec in specs:
+        call, why = bench_byzfl.call(spec, updates, f) if byzfl else (None, "")
+        if call is not None or why:
+            theirs[spec] = _Runner(f"byzfl {spec}", call or _nothing, failed=why)
+    runners = [runner for spec in specs for runner in (ours[spec], theirs.get(spec)) if runner is not None]
+    gc.collect()
+    with _progress(len(runners) * (repetitions + 1), f"n={n} d={d:,} f={f}") as step:
+        for turn in range(repetitions + 1):
+            for runner in runners:
+                step(runner.name)
+                if runner.wanted(turn):
+                    _once(runner, updates, total, counts=turn > 0)
+    cells = []
+    for spec in specs:
+        own, other = ours[spec], theirs.get(spec)
+        cells.append(
+            Cell(
+                spec,
+                1e3 * statistics.median(own.took) if own.took else None,
+                statistics.median([took / one for took, one in zip(own.took, own.passes, strict=True)]) if own.took else None,
+                1e3 * statistics.median(other.took) if other is not None and other.took else None,
+                own.failed or (f"byzfl: {other.failed}" if other is not None and other.failed else ""),
+            )
+        )
+    # Where no rule could be called, passes were timed before they were tried.
+    passes = [seconds for runner in runners for seconds in runner.passes] or [
+        runner.first_pass for runner in runners if runner.first_pass is not None
+    ]
+    return Table(n, d, f, 1e3 * statistics.median(passes), cells)
+
+
+def _once(runner: _Runner, updates: Tensor, total: Tensor, counts: bool) -> None:
+    """One pass and one call, timed; a rule that cannot be called says why, and is not called again."""
+    import torch
+
+    began = time.perf_counter()
+    torch.sum(updates, 0, out=total)
+    one = time.perf_counter() - began
+    runner.first_pass = runner.first_pass or one
+    try:
+        began = time.perf_counter()
+        runner.call()
+        took = time.perf_counter() - began
+    except Exception as error:  # noqa: BLE001 - a rule of anybody's: the table says what it raised, and the others are timed
+        words = " ".join(str(error).split())
+        runner.failed = (words if isinstance(error, GossipError) else f"{type(error).__name__}: {words}")[:NOTE_CHARS]
+        return
+    if counts or took > SLOW_S:
+        runner.took.append(took)
+        runner.passes.append(one)
+
+
+def _call(rule: Any, updates: Tensor, f: int, explain: bool) -> Callable[[], Any]:
+    rounds = itertools.count()
+    call = rule.explain if explain else rule
+    return lambda: call(updates, f=f, round_id=next(rounds))
+
+
+def _nothing() -> None:
+    pass
+
+
+def environment() -> str:
+    """One line: what was measured with."""
+    import platform
+
+    import numpy as np
+    import torch
+
+    from gossip.aggregators import kernels
+
+    return (
+        f"torch {torch.__version__}, numpy {np.__version__}, Python {platform.python_version()}, {processor()}, "
+        f"{counted(torch.get_num_threads(), 'thread')}, kernels: {kernels.backend()}"
+    )
+
+
+def processor() -> str:
+    """Its model."""
+    import platform
+    from pathlib import Path
+
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def _check_memory(n: Sequence[int], d: Sequence[int]) -> None:
+    import psutil
+
+    free = psutil.virtual_memory().available
+    need = max(4 * count * length for count, length in zip(n, d, strict=True))
+    if need * 1.3 > free:
+        raise ConfigError(
+            f"{need / 2**30:.1f} GiB of updates do not fit into {free / 2**30:.1f} GiB", "take a smaller --n or --d"
+        )
+
+
+@contextmanager
+def _progress(steps: int, title: str) -> Iterator[Callable[[str], None]]:
+    """A line on the terminal that says what runs; nothing where stderr is no terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    console = Console(stderr=True)
+    with Progress(
+        TextColumn(title),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.description}"),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+        auto_refresh=False,  # a thread that draws would be timed, too
+    ) as bar:
+        task = bar.add_task("", total=steps)
+
+        def step(name: str) -> None:
+            bar.update(task, description=name)
+            bar.advance(task)
+            bar.refresh()
+
+        yield step
+
+
+def print_table(table: Table, out: Any) -> None:
+    from rich.console import Console
+    from rich.table import Table as Drawn
+
+    title = f"n = {table.n}, d = {table.d:,}, f = {table.f}; one pass {table.pass_ms:.2f} ms"
+    drawn = Drawn(title=title, title_justify="left")
+    drawn.add_column("rule", overflow="fold", no_wrap=False)
+    for name in ("ms", "passes", "byzfl ms", "times faster"):
+        drawn.add_column(name, justify="right")
+    with_notes = any(cell.note for cell in table.cells)
+    if with_notes:
+        drawn.add_column("note", overflow="fold")
+    for cell in table.cells:
+        numbers = (_show(cell.ms, 2), _show(cell.passes, 2), _show(cell.byzfl_ms, 2), _show(cell.ratio, 1))
+        drawn.add_row(cell.rule, *numbers, *([cell.note] if with_notes else []))
+    console = Console(file=out)
+    if not console.is_terminal:
+        console.width = FILE_COLUMNS
+    console.print(drawn)
+
+
+def _show(value: float | None, digits: int) -> str:
+    return "" if value is None else f"{value:,.{digits}f}"
+
+
+def _json(tables: Sequence[Table]) -> str:
+    found = []
+    for table in tables:
+        made = asdict(table)
+        for cell, drawn in zip(table.cells, made["cells"], strict=True):
+            drawn["ratio"] = cell.ratio
+        found.append(made)
+    return json.dumps({"environment": environment(), "tables": found})

@@ -1,0 +1,250 @@
+"""Many trials side by side, each remembered in a file of its own: interrupted, the same command goes on where it was."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from hashlib import blake2b
+from multiprocessing import get_context
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import TYPE_CHECKING, Any
+from zipfile import BadZipFile, ZipFile
+
+from gossip.errors import ConfigError, GossipError, LocalError
+from gossip.launch.report.words import counted
+
+from . import rule_sources
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from .learning import Data, Outcome, Trial
+
+SCHEMA = "gossip.trial/1"
+TELL_S = 10.0
+WRITABLE = "--into names a folder that can be written to"
+DIGITS = "digits"
+ARRAYS = ("x_train", "y_train", "x_test", "y_test")
+CLASSES_MAX = 10_000
+_data: list[Any] = []  # of a worker process: what it learns from, and its name
+
+
+def load_data(name: str) -> Data:
+    """What is learnt: ``digits`` (of scikit-learn), or the path of an ``.npz`` file with x_train, y_train, x_test and y_test.
+
+    Pixels above 1 are taken for 0 to 255.
+    Raises: ConfigError: It cannot be had.
+    """
+    import torch
+
+    from .learning import Data
+
+    if name == DIGITS:
+        from gossip.launch.demo.digits import load_digits
+
+        digits = load_digits()
+        images, labels = digits.train.tensors
+        return Data(images, labels, digits.test_images, digits.test_labels)
+    arrays = _read_npz(Path(name))
+    if wrong := _wrong_with(arrays):
+        raise ConfigError(f"{name}: {wrong}", f"give one row of numbers and one label for each sample, in {', '.join(ARRAYS)}")
+    tensors = []
+    for image, label in (ARRAYS[:2], ARRAYS[2:]):
+        pixels = torch.from_numpy(arrays[image].astype("float32")).reshape(len(arrays[image]), -1)
+        tensors += [pixels / (255 if float(pixels.max()) > 1 else 1), torch.from_numpy(arrays[label].astype("int64"))]
+    return Data(*tensors)
+
+
+def _wrong_with(arrays: Mapping[str, NDArray[Any]]) -> str:
+    """Why nothing can be learnt from these; empty if something can."""
+    import numpy as np
+
+    for name, array in arrays.items():
+        if array.ndim == 0 or array.size == 0 or array.dtype.kind not in "biuf" or not np.isfinite(array).all():
+            return f"{name} of shape {array.shape} and type {array.dtype} holds nothing, or what is no finite number"
+    for image, label in (ARRAYS[:2], ARRAYS[2:]):
+        if arrays[label].shape != (len(arrays[image]),):
+            return f"{len(arrays[image])} images in {image} for labels of shape {arrays[label].shape} in {label}"
+        if (arrays[label] % 1).any() or not 0 <= arrays[label].min() <= arrays[label].max() < CLASSES_MAX:
+            return f"labels in {label} are whole numbers from 0 to {CLASSES_MAX - 1}"
+    here, there = (arrays[name].reshape(len(arrays[name]), -1).shape[1] for name in ("x_train", "x_test"))
+    if here != there:
+        return f"{here} numbers to an image in x_train, {there} in x_test"
+    if arrays["y_test"].max() > arrays["y_train"].max():
+        return f"y_test has the label {arrays['y_test'].max():g}, and y_train none beyond {arrays['y_train'].max():g}"
+    return ""
+
+
+def _read_npz(path: Path) -> dict[str, NDArray[Any]]:
+    """``ARRAYS`` of an ``.npz`` file, without unpickling anything."""
+    import numpy as np
+
+    try:
+        with ZipFile(path) as archive:
+            arrays = {}
+            for name in ARRAYS:
+                with archive.open(f"{name}.npy") as file:
+                    arrays[name] = np.lib.format.read_array(file, allow_pickle=False)
+            return arrays
+    except (OSError, BadZipFile, KeyError, ValueError) as error:
+        raise ConfigError(
+            f"cannot read {path}: {error}", f"give 'digits', or an .npz file with the arrays {', '.join(ARRAYS)}"
+        ) from error
+
+
+def name_of(trial: Trial, data: str) -> str:
+    """The file of a trial: readable, and different for whatever makes a difference, the sources of the rule included."""
+    contents = [rule_sources.digest(trial.rule), rule_sources.content(Path(data))]
+    words: dict[str, Any] = {**dataclasses.asdict(trial), "data": data, "sources": contents}
+    text = json.dumps(words, sort_keys=True)
+    label = f"{trial.rule}-{trial.attack}-n{trial.n}-f{trial.f}-s{trial.seed}"
+    plain = "".join(char if char.isalnum() or char in "-_." else "_" for char in label)[:120]
+    return f"{plain}-{blake2b(text.encode(), digest_size=6).hexdigest()}.json"
+
+
+def recall(folder: Path, trial: Trial, data: str) -> Outcome | None:
+    """What came of a trial that was run before; None when it was not, or its file is damaged."""
+    from .learning import Outcome
+
+    try:
+        read = json.loads((folder / name_of(trial, data)).read_text("utf-8"))
+        return Outcome(**read["outcome"]) if read["schema"] == SCHEMA else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def recall_all(trials: Iterable[Trial], folder: Path, data: str) -> dict[Trial, Outcome]:
+    """What came of those that were run before."""
+    return {trial: outcome for trial in dict.fromkeys(trials) if (outcome := recall(folder, trial, data)) is not None}
+
+
+def remember(folder: Path, trial: Trial, data: str, outcome: Outcome) -> None:
+    """Writes its file, whole or not at all. Raises: ConfigError: It cannot be written."""
+    path = folder / name_of(trial, data)
+    scratch = path.with_suffix(".new")
+    words = {"schema": SCHEMA, "data": data, **dataclasses.asdict(trial), "outcome": dataclasses.asdict(outcome)}
+    try:
+        scratch.write_text(json.dumps(words) + "\n", "utf-8")
+        scratch.replace(path)
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror}", WRITABLE) from error
+
+
+def run_all(trials: Iterable[Trial], folder: Path, data: str, jobs: int, *, quiet: bool = False) -> dict[Trial, Outcome]:
+    """Runs what ``folder`` does not have yet, ``jobs`` at a time, and returns the outcomes of all.
+
+    Raises:
+        ConfigError: The folder cannot be made or written to, or the data cannot be read.
+        LocalError: A process was killed; what is done is kept.
+        KeyboardInterrupt: At once; what is done is kept.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"cannot make the folder {folder}: {error.strerror}", WRITABLE) from error
+    wanted = list(dict.fromkeys(trials))
+    found = recall_all(wanted, folder, data)
+    missing = [trial for trial in wanted if trial not in found]
+    if not missing:
+        return found
+    try:
+        with TemporaryFile(dir=folder):  # or the first run is done before it shows
+            pass
+    except OSError as error:
+        raise ConfigError(f"cannot write to the folder {folder}: {error.strerror}", WRITABLE) from error
+    if data != DIGITS:
+        load_data(data)  # what is wrong with it is told here: a worker that fails at its start ends the pool without a word
+    progress = _Progress(len(missing), len(found), quiet)
+    pool = ProcessPoolExecutor(min(jobs, len(missing)), get_context("spawn"), _begin, (data,))
+    try:
+        running = {pool.submit(_run, trial): trial for trial in missing}
+        for done in as_completed(running):
+            trial = running[done]
+            outcome, lasting = done.result()
+            found[trial] = outcome
+            if lasting:
+                remember(folder, trial, data, outcome)
+            progress.one_more()
+    except BaseException as error:
+        workers = list((pool._processes or {}).values())
+        pool.shutdown(wait=False, cancel_futures=True)
+        for worker in workers:
+            worker.terminate()
+        progress.stopped(folder)
+        if isinstance(error, BrokenProcessPool):
+            raise LocalError(
+                f"a process of the trials was killed, perhaps for want of memory ({counted(jobs, 'job')})"
+            ) from error
+        raise
+    pool.shutdown()
+    return found
+
+
+def _begin(data: str) -> None:
+    """In a new worker. Ctrl-C is for the one who started us: it ends us."""
+    import torch
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    torch.set_num_threads(1)
+    _data[:] = [load_data(data)]
+
+
+def _run(trial: Trial) -> tuple[Outcome, bool]:
+    """What came of it, and whether it is worth remembering: an error of a rule may be mended."""
+    outcome, lasting = _try(trial)
+    return dataclasses.replace(outcome, arithmetic=arithmetic()), lasting
+
+
+def _try(trial: Trial) -> tuple[Outcome, bool]:
+    from .learning import Outcome, train
+
+    try:
+        return train(trial, _data[0]), True
+    except GossipError as error:
+        return Outcome(None, str(error)), False
+    except Exception as error:  # noqa: BLE001 - a rule of anybody's: the table says that it raised, and goes on
+        return Outcome(0.0, f"raised {type(error).__name__}: {error}"), False
+
+
+def arithmetic() -> str:
+    """What decides how sums are rounded: torch with the vector instructions that it takes, MKL with its own, the processor."""
+    import torch
+
+    from .speed import processor
+
+    mkl = [f"MKL_CBWR={setting}"] if (setting := os.environ.get("MKL_CBWR")) else []
+    return ", ".join([f"torch {torch.__version__}", torch.backends.cpu.get_cpu_capability(), *mkl, processor()])
+
+
+class _Progress:
+    """A line now and then on stderr, and how long it may take yet."""
+
+    def __init__(self, total: int, known: int, quiet: bool) -> None:
+        self.total, self.done, self.quiet = total, 0, quiet
+        self.began = self.told = time.monotonic()
+        self._say(
+            f"{counted(total, 'trial')} to run" + (f", {known} {'was' if known == 1 else 'were'} run before" if known else "")
+        )
+
+    def one_more(self) -> None:
+        self.done += 1
+        now = time.monotonic()
+        if now - self.told >= TELL_S or self.done == self.total:
+            self.told = now
+            left_s = (now - self.began) / self.done * (self.total - self.done)
+            self._say(f"{self.done} of {counted(self.total, 'trial')}, {now - self.began:.0f} s, {left_s:.0f} s to go")
+
+    def stopped(self, folder: Path) -> None:
+        self._say(f"stopped after {self.done} of {counted(self.total, 'trial')}; the same command goes on from {folder}")
+
+    def _say(self, text: str) -> None:
+        if not self.quiet:
+            print(text, file=sys.stderr, flush=True)

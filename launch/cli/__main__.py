@@ -1,0 +1,5 @@
+"""``python -m gossip.launch.cli``."""
+
+from .commands import main
+
+main()

@@ -1,0 +1,187 @@
+"""The ``gossip`` command. Only what ``--help`` needs is imported here; the rest comes with the command that needs it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gossip.errors import ConfigError, GossipError
+from gossip.launch import options
+from gossip.launch.bench import command as bench
+from gossip.launch.contrib.condor.command import condor
+from gossip.launch.contrib.kubernetes.command import kubernetes
+from gossip.launch.doctor.command import doctor
+from gossip.launch.drill import command as drill
+from gossip.launch.join.command import join
+from gossip.launch.local import swarm_keys as keygen
+from gossip.launch.options import (
+    UNSET,
+    Advertise,
+    Allowed,
+    Config,
+    Insecure,
+    Json,
+    Keys,
+    Peers,
+    Port,
+    Quiet,
+    Settings,
+    ShowConfig,
+    SwarmKey,
+    TaskOption,
+)
+from gossip.launch.report import command as tend
+from gossip.launch.report.error_lines import print_error
+from gossip.launch.report.words import counted
+from gossip.launch.schedulers.ray_command import ray
+from gossip.launch.schedulers.slurm_command import slurm
+from gossip.launch.simulate.command import simulate
+from gossip.launch.ssh import command as hosts_cli
+
+app = typer.Typer(
+    name="gossip",
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    help="Fault-tolerant training for PyTorch: no process is special, anything may crash, hang or lie.",
+)
+
+NOT_OF_DEMO = ("room", "min_peers", "patience", "on_minority", "start_timeout", "round_timeout", "begin_anew", "record", "drills")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print(f"gossip {version('gossip-train')}")
+        raise typer.Exit
+
+
+@app.callback()
+def gossip(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+) -> None:
+    pass
+
+
+# Options end where the script begins: everything after it is the script's, --help and -n included.
+@app.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False})
+@options.with_settings()
+def run(
+    script: Annotated[Path, typer.Argument(help="Your training script.", show_default=False)],
+    arguments: Annotated[list[str] | None, typer.Argument(metavar="ARGS", help="Its own arguments.")] = None,
+    peers: Peers = None,
+    settings: Settings = UNSET,
+    keys: Keys = None,
+    key: SwarmKey = None,
+    allowed: Allowed = None,
+    insecure: Insecure = False,
+    advertise: Advertise = "",
+    port: Port = 0,
+    config: Config = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    show: ShowConfig = False,
+    task: TaskOption = None,
+) -> None:
+    """Train SCRIPT with several peers on this machine: gossip run -n 4 train.py --lr 0.1"""
+    from gossip.config import resolve
+    from gossip.launch.local import feasible, runs
+    from gossip.launch.local.advertise import told_to_others
+    from gossip.launch.local.peer_setup import script_command
+    from gossip.launch.registry.entrance import Entrance
+    from gossip.launch.report.screens import PlainScreen
+    from gossip.launch.schedulers import task_runs
+    from gossip.run import fitting
+
+    flags = {**settings, "peers": peers, **keygen.flags(keys, key, allowed), "insecure": insecure or None}
+    flags["host"] = told_to_others(advertise) if advertise else None
+    resolved = resolve(flags, config)
+    if show:
+        fitting.check(resolved.config)
+        runs.show_config(resolved, as_json)
+        return
+    feasible.check_script(script)
+    if (mine := task_runs.look(task, resolved)) is not None:
+        screen = PlainScreen(sys.stderr if as_json else None, every_s=10.0, quiet=quiet)
+        command = script_command(script, arguments or [])
+        folder, outcome = task_runs.train(mine, resolved, command, screen, script.resolve().parent)
+        raise typer.Exit(runs.finish(folder, outcome, screen, as_json))
+    pair = keygen.own_key(key, resolved.config)
+    keygen.check_listed(resolved.config, os.environ.get("GOSSIP_KEY", ""))
+    resolved = runs.settle(resolved, script.stem)
+    if port:
+        feasible.check_port(resolved.config.host, port)
+    folder = runs.begin(resolved, sys.argv, script.resolve().parent, pair)
+    screen = PlainScreen(sys.stderr if as_json else None, every_s=10.0, quiet=quiet)
+    settled = resolved.config
+    exchange = f"{settled.weighted_topology}, {settled.aggregator} (f={settled.f})"
+    screen.say(f"{settled.name}: {counted(settled.peers, 'peer')}, {exchange}, in {folder}")
+    if settled.room > settled.peers:
+        screen.say(f"room for {settled.room - settled.peers} more: gossip join {folder}")
+    feasible.say_of_gpus(settled.peers, screen.say)
+    entrance = Entrance(port=port) if port else None
+    outcome = runs.train(settled, script_command(script, arguments or []), screen, entrance=entrance)
+    raise typer.Exit(runs.finish(folder, outcome, screen, as_json))
+
+
+@app.command()
+@options.with_settings(but=NOT_OF_DEMO)
+def demo(
+    peers: Peers = None,
+    settings: Settings = UNSET,
+    keys: Keys = None,
+    config: Config = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw the curves into this PNG.", show_default=False)] = None,
+    only: Annotated[
+        bool, typer.Option("--only", help="Leave out the comparison with plain averaging and without faults.")
+    ] = False,
+    as_json: Json = False,
+    show: ShowConfig = False,
+) -> None:
+    """Eight peers learn the digits while two lie and the serving one is killed; then the same with plain averaging."""
+    from gossip.launch.demo.swarms import Demo
+
+    flags = {**settings, "peers": peers, "keys": keys}
+    prepared = Demo.prepare(flags, config, plot=plot, compare=not only, as_json=as_json)
+    if show:
+        prepared.show_config()
+        return
+    raise typer.Exit(prepared.run())
+
+
+app.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False})(hosts_cli.hosts)
+app.command()(simulate)
+app.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False})(join)
+app.command(context_settings={"allow_interspersed_args": False})(slurm)
+app.command(context_settings={"allow_interspersed_args": False})(ray)
+app.command(context_settings={"allow_interspersed_args": False})(kubernetes)
+app.command(context_settings={"allow_interspersed_args": False})(condor)
+for command in (doctor, keygen.keygen, *tend.COMMANDS):
+    app.command()(command)
+app.add_typer(bench.app, name="bench")
+app.add_typer(drill.app, name="drill")
+
+
+def main() -> None:
+    """Entry point of ``gossip``."""
+    try:
+        app()
+    except GossipError as error:
+        print_error(error)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:
+        # Whoever read our lines has left (`gossip run ... | head`): nobody to tell.
+        sys.stderr.close()
+        sys.exit(ConfigError.exit_code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Launchers for systems that come with files of their own."""

@@ -1,0 +1,1 @@
+"""Peers as jobs of HTCondor."""

@@ -1,0 +1,172 @@
+"""``gossip condor``: a DAG for HTCondor whose jobs are the peers of one run, which goes on when jobs are evicted or come late."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gossip.errors import ConfigError, RunExists
+from gossip.launch.report.words import counted
+from gossip.launch.schedulers.task_words import check, environment_of, parsed, patient, refuse, resolved_for
+
+if TYPE_CHECKING:
+    from gossip.config import Resolved
+
+NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,79}", re.ASCII)
+
+
+def condor(
+    words: Annotated[
+        list[str],
+        typer.Argument(metavar="[OPTIONS] SCRIPT [ARGS]", help="What follows gossip run in every job.", show_default=False),
+    ],
+    peers: Annotated[int, typer.Option("-n", "--peers", min=2, help="How many jobs, a peer each.", show_default=False)],
+    name: Annotated[str, typer.Option(help="Of the submission; by default that of the script.", show_default=False)] = "",
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="New folder for what is written; condor-NAME by default.")
+    ] = None,
+    shared: Annotated[
+        bool, typer.Option("--shared", help="All machines share this folder: jobs run and meet in it, nothing is transferred.")
+    ] = False,
+    inputs: Annotated[
+        list[Path] | None,
+        typer.Option("--input", help="One more file or folder that goes with each job. Repeatable.", show_default=False),
+    ] = None,
+    cpus: Annotated[int, typer.Option("--cpus", min=1, help="Processors, and so threads, of each peer.")] = 1,
+    memory: Annotated[str, typer.Option(help="Of each peer, as HTCondor writes it.")] = "2GB",
+    disk: Annotated[str, typer.Option(help="Of each peer, as HTCondor writes it.")] = "1GB",
+    gpus: Annotated[int, typer.Option("--gpus", min=0, help="GPUs of each peer.")] = 0,
+    restarts: Annotated[int, typer.Option(min=0, help="How often a job that failed or was held is started again.")] = 6,
+    leave: Annotated[int, typer.Option("--leave", min=1, help="Seconds that a job that is asked to go has to leave.")] = 90,
+    python: Annotated[str, typer.Option(help="Its path on all machines; by default the one here.", show_default=False)] = "",
+    more: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--condor", help="One more line for the submit files: --condor 'rank = Mips'. Repeatable.", show_default=False
+        ),
+    ] = None,
+    submit: Annotated[bool, typer.Option("--submit", help="Send it with condor_submit_dag, too.")] = False,
+) -> None:
+    """Write, or --submit, a DAG for HTCondor whose jobs are peers: gossip condor -n 8 -- train.py --lr 0.1
+
+    Without --shared, settings, key and script go with the jobs, which find each other by a contact file on the machine of the
+    submission (condor_chirp) and must reach each other's machines. No HTCondor pool has run this yet: docs/schedulers.md.
+    """
+    from .files import DAG, MORE_SUB, Submission
+
+    shown, given = check(words, peers), parsed(words)
+    words, script, arguments = patient(words, shown, "HTCondor"), str(given["script"]), given["arguments"] or ()
+    name = name or re.sub(r"[^\w.-]", "_", Path(script).stem, flags=re.ASCII)
+    if NAME.fullmatch(name) is None:
+        raise ConfigError(f"--name {name}: letters, digits, _, . and -, 80 at most", "--name my-run")
+    if submit and shutil.which("condor_submit_dag") is None:
+        raise ConfigError(
+            "there is no condor_submit_dag on this machine",
+            "submit where HTCondor's commands are; without --submit the files are written, to be sent by hand",
+        )
+    elsewhere = {
+        "run_dir": "each submission has a folder of its own",
+        "peers": "that is what -n says",
+        "name": "it is for --name",
+    }
+    refuse(shown, elsewhere, "leave it out behind --")
+    folder = (out or Path(f"condor-{name}")).resolve()
+    for path in (folder, Path.cwd()):
+        check_path(path)
+    if broken := [line for line in more or () if re.search(r"[\r\n]|\\$", line)]:
+        raise ConfigError(f"--condor {broken[0]!r} is not one line of a submit file", None)
+    resolved = resolved_for(shown, peers, name, "HTCondor")
+    sent = () if shared else sent_files([Path(script), *(inputs or ())], resolved)
+    submission = Submission(
+        name=name,
+        folder=folder,
+        workdir=Path.cwd() if shared else None,
+        python=python or sys.executable,
+        peers=peers,
+        command=tuple(words) if shared else (Path(script).name, *arguments),
+        joining=(script if shared else Path(script).name, *arguments),
+        room=resolved.config.room > peers,
+        inputs=sent,
+        keyed=resolved.config.keyed,
+        environment={"OMP_NUM_THREADS": str(cpus), **(environment_of(shown) if shared else {})},
+        cpus=cpus,
+        memory=memory,
+        disk=disk,
+        gpus=gpus,
+        restarts=restarts,
+        leave=leave,
+        more=tuple(more or ()),
+    )
+    texts = submission.files()
+    make_folder(folder, None if shared else resolved)
+    for file, text in texts.items():
+        (folder / file).write_text(text, "utf-8")
+    print(f"{counted(peers, 'job')}, a peer each: {folder}")
+    if submit:
+        send(folder / DAG)
+    else:
+        print(f"  submit: condor_submit_dag {folder / DAG}")
+    if submission.room:
+        print(f"  later:  condor_submit {folder / MORE_SUB}    adds a peer while they train")
+
+
+def sent_files(paths: Sequence[Path], resolved: Resolved) -> tuple[str, ...]:
+    """Files that go with each job, into one folder. Raises: ConfigError: One is missing, or cannot be named there."""
+    for path in paths:
+        if not path.exists():
+            raise ConfigError(f"there is no {path}", "--input takes files and folders of this machine")
+        check_path(path.resolve())
+    names = [path.resolve().name for path in paths]
+    if len(set(names)) < len(names):
+        raise ConfigError(f"two files of the same name would go into one folder: {', '.join(names)}", "rename one of them")
+    config = resolved.config
+    for spec in (config.aggregator, config.topology, config.sender):
+        for file in re.findall(r"[^+:]+\.py(?=:)", spec):
+            if file not in names:
+                raise ConfigError(f"{file}, which the run uses, is not beside the script of a job", f"--input {Path(file).name}")
+    return tuple(str(path.resolve()) for path in paths)
+
+
+def check_path(path: Path) -> None:
+    """Raises: ConfigError: HTCondor would read it as several, or as a macro."""
+    if wrong := re.search(r"[\s,$;\\\"']", str(path)):
+        raise ConfigError(f"{path}: HTCondor's files have no way to name a path with {wrong[0]!r} in it", "use another folder")
+
+
+def make_folder(folder: Path, resolved: Resolved | None) -> None:
+    """With settings and key where they go with the jobs. Raises: ConfigError."""
+    from gossip.launch.local import feasible
+    from gossip.run.keys import SWARM_KEY, write_pair
+    from gossip.transport.curve import new_pair
+
+    from .files import CONFIG
+
+    try:
+        feasible.make_run_folder(folder)
+    except RunExists:
+        raise ConfigError(
+            f"the folder {folder} is there already, of another submission", "-o FOLDER, another --name, or move it away"
+        ) from None
+    if resolved is None:
+        return
+    resolved.config.model_copy(update={"run_dir": ""}).dump(folder / CONFIG)
+    if resolved.config.keyed:
+        write_pair(folder / SWARM_KEY, new_pair())
+
+
+def send(dag: Path) -> None:
+    """Raises: ConfigError: HTCondor refuses."""
+    done = subprocess.run(["condor_submit_dag", str(dag)], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        said = " ".join((done.stderr or done.stdout).split()) or f"exit code {done.returncode}"
+        raise ConfigError(f"condor_submit_dag refuses {dag}: {said}", "the files are written: change them, and send them by hand")
+    number = re.search(r"submitted to cluster (\d+)", done.stdout)
+    job = number[1] if number else "?"
+    print(f"  DAG {job}: condor-{job}\n  watch: condor_q -nobatch -const DAGManJobId=={job}    stop: condor_rm {job}")

@@ -1,0 +1,77 @@
+"""``python -m gossip.launch.contrib.condor.join``: a job of HTCondor that adds a peer to a run that other jobs have begun.
+
+With a contact file it joins at the doors that stand there; without one, by the run's folder, which then all machines share.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from gossip.config import RunConfig
+from gossip.errors import ConfigError, GossipError
+from gossip.launch.join import arriving
+from gossip.launch.join.own_folder import CONFIG
+from gossip.launch.local import runs
+from gossip.launch.local.invitation import names_code
+from gossip.launch.report.error_lines import print_error
+from gossip.launch.report.run_state import RUNS
+from gossip.launch.report.screens import PlainScreen
+from gossip.launch.schedulers.condor_job import reached_at
+from gossip.run.scheduler_env import Task, own_address
+
+from .contact import Contact, doors, find_chirp
+from .peer import bring_back, own_key
+
+KNOCK_S = 600.0  # its machine may be had before those of the others are
+NONE_YET = "no job of the run has begun"
+
+
+def by_contact(path: str, words: Sequence[str]) -> int:
+    """Joins the newest run of a contact file. Returns the exit code of the job."""
+    chirp = find_chirp()
+    lines = Contact(path, "", chirp).read_all()
+    if not lines:
+        raise ConfigError(f"{path}: {NONE_YET}", "submit it once they train")
+    name = lines[-1].run
+    results = Path(RUNS) / name
+    results.mkdir(parents=True, exist_ok=True)
+    given, screen = RunConfig.load(CONFIG), PlainScreen(every_s=10.0)
+    code = tuple(spec for spec in (given.aggregator, given.topology, given.sender) if names_code(spec))
+    folder, there = Path.cwd() / "gossip-joined", doors(line for line in lines if line.run == name)
+    ticket = arriving.Ticket(there, 1, own_key(), given.insecure, "", 0, folder, KNOCK_S, code)
+    arrival = arriving.arrive(ticket, Path(words[0]), words[1:], sys.argv, screen.say)
+    screen.say(f"{arrival.config.name}: joining {name} as peer {', '.join(map(str, arrival.newcomers))}")
+    try:
+        return runs.train(arrival.config, arrival.command, screen, arrival.newcomers, arrival.entrance).exit_code
+    finally:
+        bring_back(folder, results, arrival.newcomers)
+
+
+def by_folder(words: Sequence[str]) -> None:
+    """Becomes ``gossip join`` of the newest run of this folder, at the address that HTCondor has for this machine."""
+    found = sorted(Path(RUNS).glob("condor-*/config.json"), key=lambda path: path.stat().st_mtime)
+    if not found:
+        raise ConfigError(f"{Path(RUNS).resolve()}: {NONE_YET}", "submit it once they train")
+    config, folder = RunConfig.load(found[-1]), found[-1].parent
+    listen = own_address(Task("HTCondor", folder.name, 0, 2, one_host=False, towards=reached_at(os.environ)), config)
+    command = [sys.executable, "-m", "gossip.launch.cli", "join", str(folder), "--", *words]
+    os.execve(command[0], command, {**os.environ, "GOSSIP_LISTEN": listen})
+
+
+def main() -> int:
+    contact, words = sys.argv[1], sys.argv[2:]
+    try:
+        if not contact:
+            by_folder(words)
+        Path(RUNS).mkdir(exist_ok=True)  # HTCondor holds a job that does not leave what it was to bring back
+        return by_contact(contact, words)
+    except GossipError as error:
+        print_error(error)
+        return error.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

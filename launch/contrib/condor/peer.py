@@ -1,0 +1,150 @@
+"""``python -m gossip.launch.contrib.condor.peer``: a job of HTCondor that shares no folder with the others.
+
+Settings and swarm key come with the job; where the others are stands in the contact file. A job that is evicted starts anew, as
+another life of its peer, and takes the state of the others. What a life writes down goes back with its job.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from gossip.errors import ConfigError, GossipError
+from gossip.launch.join.own_folder import CONFIG, furnish, settings, supervise
+from gossip.launch.local import feasible, runs
+from gossip.launch.local.supervisor import Supervisor
+from gossip.launch.registry.entrance import Entrance
+from gossip.launch.report import launchers
+from gossip.launch.report.error_lines import print_error
+from gossip.launch.report.run_state import RUNS
+from gossip.launch.report.screens import PlainScreen
+from gossip.launch.schedulers.condor_job import condor_task
+from gossip.run.keys import SWARM_KEY
+from gossip.run.rendezvous import Seed, answers, read_seed
+from gossip.run.scheduler_env import Task, own_address
+
+from .contact import COMES, DONE, Contact, Line, NoContact, doors, find_chirp, next_incarnation
+
+LOOK_S = 0.5
+AGAIN_S = 10.0  # while somebody is missing, or the file was not reached: all jobs ask the same machine
+
+
+def train(contact_path: str, words: Sequence[str]) -> int:
+    """All the life of a peer. Returns the exit code of the job."""
+    task = condor_task(os.environ)
+    if task is None:
+        raise ConfigError("this is no job of several peers of HTCondor", "gossip condor writes one")
+    results = Path(RUNS) / task.run
+    results.mkdir(parents=True, exist_ok=True)
+    contact = Contact(contact_path, task.run, find_chirp())
+    contact.add(task.peer, 0, COMES)
+    lines = contact.read()
+    incarnation = next_incarnation(lines, task.peer)
+    check_going_on(task, lines, incarnation)
+    config, key = settings(Path(CONFIG), task.run, Path.cwd() / f"gossip-{task.peer}"), own_key()
+    listen = own_address(task, config)
+    feasible.check_memory(1)
+    folder = Path(config.run_dir)
+    command = furnish(config, words)
+    screen = PlainScreen(every_s=10.0)
+    life = f", incarnation {incarnation}" if incarnation else ""
+    screen.say(f"{config.name}: peer {task.peer} of {task.peers}{life} at {listen}, {task.run}, contact file {contact_path}")
+    supervisor = Supervisor(
+        config,
+        command,
+        screen,
+        {**os.environ, "GOSSIP_LISTEN": listen},
+        share={task.peer: incarnation},
+        entrance=Entrance(doors(lines), host=listen, key=key, invites=False),
+        files=f"-{task.peer}",
+    )
+    try:
+        with launchers.present(folder, supervisor.peers):
+            keeping = keep_in_contact(supervisor, contact, task.peer, incarnation)
+            code = asyncio.run(supervise(supervisor, keeping)).exit_code
+    finally:
+        bring_back(folder, results, {task.peer: incarnation})
+    if code == 0:
+        with contextlib.suppress(NoContact):  # it has finished, whoever hears of it
+            contact.add(task.peer, incarnation, DONE)
+    return code
+
+
+async def keep_in_contact(supervisor: Supervisor, contact: Contact, peer: int, incarnation: int) -> None:
+    """Says where the own door is, and then looks who else is there: of two who do so one has seen the other. Looks again while
+    somebody is missing. A node that was started anew by its trainer is another life, too."""
+    assert supervisor.doorway is not None
+    door, told, tried = supervisor.doorway.door, -1, -1
+    clock = asyncio.get_running_loop().time
+    again_at = 0.0
+    while True:
+        await asyncio.sleep(LOOK_S)
+        seed = read_seed(supervisor.folder / "seeds", peer)
+        life = max(incarnation, seed.incarnation if seed is not None else 0)
+        due = clock() >= again_at and (life > told or door.missing)
+        if not door.address or not (life > tried or due):
+            continue
+        again_at, tried = clock() + AGAIN_S, life
+        try:
+            if life > told:
+                await asyncio.to_thread(contact.add, peer, life, door.address)
+                told = life
+            door.meet(doors(await asyncio.to_thread(contact.read)))
+        except NoContact as error:
+            supervisor.screen.say(f"! {error}")
+
+
+def check_going_on(task: Task, lines: Sequence[Line], incarnation: int) -> None:
+    """Raises: ConfigError: Nobody is left who could take this peer in."""
+    others = [line for line in lines if line.peer != task.peer and line.what != COMES]
+    done = sorted({line.peer for line in others if line.what == DONE})
+    if not others or not (done or incarnation) or any(answers(Seed(0, f"tcp://{door}", "", 0)) for door in doors(others)):
+        return
+    why = f"peers {', '.join(map(str, done))} came to the end" if done else "all of its peers were lost"
+    raise ConfigError(f"the run {task.run} is over: {why}, and nobody answers", task.another)
+
+
+def own_key() -> Path | None:
+    """HTCondor has brought it into a folder of this job alone, with whatever permissions."""
+    path = Path(SWARM_KEY).resolve()
+    if not path.is_file():
+        return None
+    path.chmod(0o600)
+    return path
+
+
+def bring_back(folder: Path, results: Path, peers: Mapping[int, int]) -> None:
+    """What people read of a life goes where HTCondor takes it from, under names that no other life has.
+
+    Args:
+        peers: Which ran here, and the incarnations that they began with.
+    """
+    copied = {name: name for name in (CONFIG, runs.COMMAND, "environment.json")}
+    for peer, incarnation in peers.items():
+        life = f"{peer}-{incarnation}" if incarnation else f"{peer}"
+        (results / f"peer-{life}").mkdir(exist_ok=True)
+        for kind, end in (("events", "jsonl"), ("logbook", "md")):
+            copied.update({f"{kind}.{end}": f"{kind}-{life}.{end}", f"{kind}-{peer}.{end}": f"{kind}-{life}.{end}"})
+        own = [path.name for path in (folder / f"peer-{peer}").glob("*") if path.suffix in (".jsonl", ".log")]
+        copied.update({f"peer-{peer}/{name}": f"peer-{life}/{name}" for name in own})
+    for source, target in copied.items():
+        with contextlib.suppress(FileNotFoundError):
+            shutil.copyfile(folder / source, results / target)
+
+
+def main() -> int:
+    Path(RUNS).mkdir(exist_ok=True)  # HTCondor holds a job that does not leave what it was to bring back
+    try:
+        return train(sys.argv[1], sys.argv[2:])
+    except GossipError as error:
+        print_error(error)
+        return error.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,33 @@
+"""``python -m gossip.launch.contrib.condor.verdict``: the last node of a DAG: how the run went, from what its peers have left.
+
+It ends with 0 when peers came to the end, whatever became of the others, and so does the DAG.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from gossip.errors import ConfigError, GossipError
+from gossip.launch.report.error_lines import print_error
+from gossip.launch.report.run_state import RUNS
+from gossip.launch.schedulers.condor_job import read_ad, run_of
+from gossip.launch.schedulers.task_runs import verdict
+
+FAILED = 1
+
+
+def main() -> int:
+    try:
+        ad = read_ad(os.environ.get("_CONDOR_JOB_AD", ""))
+        if not ad:
+            raise ConfigError("this is no job of HTCondor", "python -m gossip.launch.schedulers.task_runs FOLDER 1 does the same")
+        return verdict(Path(RUNS) / run_of(ad), FAILED)
+    except GossipError as error:
+        print_error(error)
+        return error.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,219 @@
+"""``python -m gossip.launch.contrib.kubernetes.peer``: a pod of an indexed job that shares no volume with the others.
+
+Settings and swarm key come as files. Each pod has a name, and a door at the same port as all: whoever comes knocks at all names,
+and any pod that is there tells of all others; none is special. One that is started again has the same number and mostly another
+address: it asks the others which life of its peer they know, and comes back as the next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import socket
+import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+
+import zmq.asyncio
+
+from gossip.config import RunConfig
+from gossip.errors import ConfigError, GossipError
+from gossip.launch.join.own_folder import furnish, settings, supervise
+from gossip.launch.local import feasible, runs
+from gossip.launch.local.supervisor import Supervisor
+from gossip.launch.registry import door_messages as says
+from gossip.launch.registry.door_calls import ask, join
+from gossip.launch.registry.door_folder import DoorFolder
+from gossip.launch.registry.doorkeeper import DOOR_ID_BYTES, JUMP_MAX, DoorEntry
+from gossip.launch.registry.entrance import Entrance
+from gossip.launch.report import launchers
+from gossip.launch.report.error_lines import print_error
+from gossip.launch.report.screens import PlainScreen
+from gossip.launch.report.words import counted
+from gossip.run.keys import SWARM_KEY, parse_pair, write_pair
+from gossip.run.scheduler_env import Task, number, own_address
+from gossip.transport.curve import KeyPair
+
+from .files import CONFIG, names_of
+
+ASK_S = 2.0
+NAMES_S = 5.0  # for a name server, of all names together
+FIND_S = 15.0  # a pod that has failed before looks so long for somebody who knows it
+BACK_S = 120.0  # who comes back and has not met the others by then ends, and the job starts it again later
+LOOK_S = 1.0
+AGAIN_S, AGAIN_MAX_S = 5.0, 60.0
+"""From when a peer is seen to be missing to the look for its name, and between two such looks, each twice as long as before."""
+
+
+def train(given: Path, own: Path, name: str, port: int, words: Sequence[str]) -> int:
+    """All the life of a pod. Returns its exit code.
+
+    Args:
+        given: Folder of settings and key, and ``own``: where this pod's run gets its folder.
+        name: Of the job, and of its service.
+    """
+    peer, failures = number(os.environ, "JOB_COMPLETION_INDEX"), failed_before(os.environ)
+    config = settings(given / CONFIG, os.environ.get("JOB_UID", ""), own / name)
+    if peer >= config.peers:
+        raise ConfigError(
+            f"this pod has the index {peer}, and the run {counted(config.peers, 'peer')}", "apply the manifest as it is"
+        )
+    task = Task("Kubernetes", name, peer, config.peers, one_host=False, comes_back=True)
+    listen = own_address(task, config) or config.host  # of one peer nobody needs an address
+    feasible.check_memory(1)
+    command, folder = furnish(config, words), Path(config.run_dir)
+    key = take_key(given / SWARM_KEY, folder) if config.keyed else None
+    screen = PlainScreen(every_s=10.0)
+    door_id = secrets.token_bytes(DOOR_ID_BYTES)
+    door = DoorEntry(door_id, join(listen, port), DoorFolder(folder, door_id).place())
+    others = [other for other in range(config.peers) if other != peer]
+    names = dict(zip(others, names_of(name, others), strict=True))
+    found, former = asyncio.run(find(config, key, peer, door, names.values(), port, FIND_S if failures else 0.0))
+    incarnation = max(failures, former + 1)
+    if incarnation:
+        config = coming_back(config)
+        config.dump(folder / CONFIG)
+    life = f", incarnation {incarnation}" if incarnation else ""
+    screen.say(f"{config.name}: peer {peer} of {config.peers}{life} at {door.address}, {len(found)} of the others found by name")
+    supervisor = Supervisor(
+        config,
+        command,
+        screen,
+        {**os.environ, "GOSSIP_LISTEN": listen},
+        share={peer: incarnation},
+        entrance=Entrance(found, host=listen, port=port, door=door_id, invites=False),
+    )
+    with launchers.present(folder, supervisor.peers):
+        outcome = asyncio.run(supervise(supervisor, keep_meeting(supervisor, names, port)))
+    return runs.finish(folder, outcome, screen, as_json=False)
+
+
+def failed_before(told: Mapping[str, str]) -> int:
+    """How often this index has failed, as the job's controller counts: counted towards its limit or not."""
+    words = [told.get(name, "") for name in ("JOB_FAILURES", "JOB_FAILURES_IGNORED")]
+    return sum(int(word) for word in words if word.isascii() and word.isdecimal())
+
+
+def coming_back(config: RunConfig) -> RunConfig:
+    """Of a pod that comes back: it takes the state of the others, and begins anew only with most of the peers, as when all were
+    lost at once. By itself it would do the work again of those who have come to the end, and are gone."""
+    patience_s = config.patience_s if config.min_peers else BACK_S
+    return config.model_copy(
+        update={
+            "min_peers": max(config.min_peers or 0, config.peers // 2 + 1),
+            "patience_s": min(patience_s, config.start_timeout_s),
+            "start_timeout_s": min(BACK_S, config.start_timeout_s),
+        }
+    )
+
+
+def take_key(path: Path, folder: Path) -> KeyPair:
+    """The swarm key, as a file of the run's folder that only its owner can read: the mode of a secret's is not ours to say.
+
+    Raises: ConfigError: It cannot be read, or is none.
+    """
+    try:
+        pair = parse_pair(path.read_bytes(), str(path))
+    except OSError as error:
+        hint = "gossip kubernetes --user UID: a secret's files are for the user that the pod is said to run as"
+        raise ConfigError(f"cannot read the swarm key {path}: {error.strerror}", hint) from error
+    write_pair(folder / SWARM_KEY, pair)
+    return pair
+
+
+async def find(
+    config: RunConfig, key: KeyPair | None, peer: int, door: DoorEntry, names: Collection[str], port: int, within_s: float
+) -> tuple[tuple[str, ...], int]:
+    """Asks every pod that has a name which life of this peer it knows; again until one answers, within ``within_s``.
+
+    Args:
+        door: The own, which opens after this.
+    Returns: Addresses behind the names, and the last incarnation that was heard of; -1: none.
+    """
+    clock = asyncio.get_running_loop().time
+    until = clock() + within_s
+    context = zmq.asyncio.Context()
+    try:
+        while True:
+            addresses = await look_up(names, port)
+            question = says.Pull(config.run_id, door, b"")
+            asked = (ask(context, address, question, ASK_S, key) for address in addresses)
+            answers = await asyncio.gather(*asked, return_exceptions=True)
+            told = [answer for answer in answers if isinstance(answer, says.State)]
+            if told or clock() >= until:
+                lives = [entry.incarnation for answer in told for entry in answer.entries if entry.peer == peer]
+                return tuple(addresses), max([life for life in lives if life <= JUMP_MAX], default=-1)
+            await asyncio.sleep(LOOK_S)
+    finally:
+        context.destroy(0)
+
+
+async def look_up(names: Collection[str], port: int) -> list[str]:
+    """``HOST:PORT`` of the pods that are there, as far as a name server says so in time."""
+    asked = [asyncio.create_task(_look_up(name, port)) for name in names]
+    if not asked:
+        return []
+    done, late = await asyncio.wait(asked, timeout=NAMES_S)
+    for one in late:
+        one.cancel()
+    return list(dict.fromkeys(address for one in asked if one in done for address in one.result()))
+
+
+async def _look_up(name: str, port: int) -> list[str]:
+    try:
+        rows = await asyncio.get_running_loop().getaddrinfo(name, port, type=socket.SOCK_STREAM)
+    except OSError:
+        return []  # it is not there yet, or not any more
+    return [join(str(row[4][0]).partition("%")[0], port) for row in rows]
+
+
+class Sought:
+    """Whose names to look up, and when: of those who are missing alone, and the less often the longer they are. Who comes anew
+    looks for all others itself.
+
+    Args:
+        names: Of the pods of the other peers.
+    """
+
+    def __init__(self, names: Mapping[int, str]) -> None:
+        self._names = names
+        self._next: dict[int, tuple[float, float]] = {}  # peer -> when to look, and how long to rest after that
+
+    def due(self, is_here: Callable[[int], bool], now: float) -> list[str]:
+        """Names to look up at once."""
+        found = []
+        for peer, name in self._names.items():
+            if is_here(peer):
+                self._next.pop(peer, None)
+                continue
+            at, rest_s = self._next.setdefault(peer, (now + AGAIN_S, AGAIN_S))
+            if now >= at:
+                rest_s = min(AGAIN_MAX_S, 2 * rest_s)
+                self._next[peer] = now + rest_s, rest_s
+                found.append(name)
+        return found
+
+
+async def keep_meeting(supervisor: Supervisor, names: Mapping[int, str], port: int) -> None:
+    """Visits whoever has come to have a name, as long as somebody is missing or does not answer."""
+    assert supervisor.doorway is not None
+    door, clock = supervisor.doorway.door, asyncio.get_running_loop().time
+    sought = Sought(names)
+    while True:
+        await asyncio.sleep(LOOK_S)
+        if door.address and (due := sought.due(door.is_met, clock())):
+            door.meet(await look_up(due, port))
+
+
+def main() -> int:
+    given, own, name, port, *words = sys.argv[1:]
+    try:
+        return train(Path(given), Path(own), name, int(port), words)
+    except GossipError as error:
+        print_error(error)
+        return error.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

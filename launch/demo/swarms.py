@@ -1,0 +1,278 @@
+"""``gossip demo``: the digits under faults with a robust rule, with plain averaging, and in one process without faults."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gossip.config import Resolved, resolve
+from gossip.errors import ConfigError
+from gossip.faults.plan import FaultPlan, Liar
+from gossip.launch.local import runs
+from gossip.launch.local.outcome import Outcome
+from gossip.launch.local.peer_setup import script_command
+from gossip.launch.report import missed
+from gossip.launch.report.screens import LiveScreen, PlainScreen, Screen, is_terminal
+from gossip.launch.report.words import counted
+from gossip.run.telemetry import read_json, write_json
+
+PEERS = 8
+ROUNDS = 400
+BATCH = 32
+START_S = 120.0  # two processes a peer import torch at once: a minute for 16 peers on 4 busy cores
+CLOSE_ENOUGH = 0.02
+"""How far under the fault-free accuracy the default demo may end before it counts as failed."""
+
+
+@dataclass(slots=True)
+class Demo:
+    """A demo that was checked and can run.
+
+    Attributes:
+        standard: Nobody chose rule, topology or faults, so it is known how it must end.
+        compare: Also train with plain averaging, and without faults.
+    """
+
+    resolved: Resolved
+    standard: bool
+    compare: bool
+    plot: Path | None
+    as_json: bool
+
+    @classmethod
+    def prepare(
+        cls,
+        flags: Mapping[str, Any],
+        file: Path | None = None,
+        plot: Path | None = None,
+        compare: bool = True,
+        as_json: bool = False,
+    ) -> Demo:
+        """Raises: ConfigError and its kin: something in the options cannot be."""
+        resolved = resolve(
+            flags, file, defaults={"peers": PEERS, "rounds": ROUNDS, "aggregator": "suspicion", "topology": "rolling"}
+        )
+        if resolved.config.rounds is None:
+            raise ConfigError("the demo needs a number of rounds", f"--rounds {ROUNDS}")
+        if resolved.sources["faults"] == "default":
+            plan = standard_faults(resolved.config.peers, resolved.config.rounds)
+            resolved = resolved.with_values("the demo", faults=plan)
+        standard = all(resolved.sources[key] in ("default", "the demo") for key in ("aggregator", "topology", "faults", "rounds"))
+        if resolved.config.f is None and resolved.sources["f"] == "default":
+            liars = len(resolved.config.plan.liars)
+            if liars and resolved.config.aggregator != "mean":
+                resolved = resolved.with_values("liars in the fault plan", f=liars)
+        topology = enough_neighbours(resolved.config.topology, len(resolved.config.plan.liars), resolved.config.peers)
+        if topology != resolved.config.topology:
+            resolved = resolved.with_values("liars in the fault plan", topology=topology)
+        if plot is not None:
+            _check_plots()
+        return cls(resolved, standard, compare, plot, as_json)
+
+    def show_config(self) -> None:
+        runs.show_config(self.resolved, self.as_json)
+
+    def run(self) -> int:
+        """All phases. Returns the exit code."""
+        _check_data()
+        self.resolved = runs.settle(self.resolved, "demo")
+        config = self.resolved.config
+        folder = runs.begin(self.resolved, sys.argv, Path(__file__).resolve().parent)
+        exchange = f"{config.topology}, {config.aggregator} (f={config.f})"
+        self._tell(f"{config.name}: the digits, {counted(config.peers, 'peer')}, {exchange}, in {folder}")
+        self._tell(f"faults: {' '.join(config.faults) or 'none'}")
+        outcome, summary = self._train(self.resolved, folder, config.aggregator)
+        if outcome.stopped or not outcome.finished:
+            return self._give_up(outcome, summary, folder)
+        rows = {f"{config.aggregator}, with faults": summary}
+        comparison: dict[str, Any] = {}
+        if self.compare:
+            if config.aggregator != "mean":
+                plain = self.resolved.with_values("the demo compares with it", aggregator="mean", run_dir=str(folder / "plain"))
+                runs.begin(plain, sys.argv, Path(__file__).resolve().parent)
+                outcome_plain, comparison["plain"] = self._train(plain, folder / "plain", "mean")
+                if outcome_plain.stopped:
+                    return self._give_up(outcome_plain, comparison["plain"], folder / "plain")
+                rows["mean, with the same faults"] = comparison["plain"]
+            self._tell("the same without faults, in one process")
+            comparison["fault_free"] = self._alone(folder / "alone")
+            rows["one process, no faults"] = comparison["fault_free"]
+        wrong = what_went_wrong(outcome, summary, comparison, self.standard)
+        write_json(
+            folder / "comparison.json", {"schema": "gossip.comparison/1", "with_faults": summary, **comparison, "wrong": wrong}
+        )
+        if self.plot is not None:
+            from .plot import draw
+
+            draw(folder, self.plot)
+            self._tell(f"curves: {self.plot}")
+        if self.as_json:
+            print(json.dumps({**summary, **comparison, "wrong": wrong}))
+        for line in table(rows):
+            self._tell(line)
+        self._tell(f"summary: {folder / 'summary.json'}")
+        for line in wrong:
+            print(f"error: {line}", file=sys.stderr)
+        return 1 if wrong else 0
+
+    def _train(self, resolved: Resolved, folder: Path, title: str) -> tuple[Outcome, dict[str, Any]]:
+        config = resolved.config
+        script = Path(__file__).with_name("digits.py")
+        command = script_command(script, ["--rounds", str(config.rounds), "--batch", str(BATCH)])
+        outcome = runs.train(resolved.config, command, self._screen(f"{title}: {counted(config.peers, 'peer')}", config.rounds))
+        liars = config.plan.liars
+        honest = [str(peer) for peer in outcome.finished if peer not in liars]
+        if honest and not outcome.stopped:
+            _judge("replicas", str(folder), *honest)
+        return outcome, runs.conclude(folder, outcome)
+
+    def _alone(self, folder: Path) -> dict[str, Any]:
+        config = self.resolved.config
+        folder.mkdir(exist_ok=True)
+        _judge("alone", str(folder), str(config.rounds), str(BATCH * config.peers), str(config.seed))
+        found = read_json(folder / "evaluation.json")
+        assert found is not None, "the judge wrote it, or raised"
+        return {
+            "accuracy": {"mean_model": found["mean_model"], "worst_replica": found["worst_replica"]},
+            "loss": found["loss"],
+            "rounds": config.rounds,
+            "wall_s": round(found["wall_s"], 3),
+        }
+
+    def _screen(self, title: str, rounds: int | None) -> Screen:
+        if self.as_json:
+            return PlainScreen(sys.stderr)
+        return LiveScreen(title, rounds) if is_terminal() else PlainScreen()
+
+    def _tell(self, text: str) -> None:
+        print(text, file=sys.stderr if self.as_json else sys.stdout, flush=True)
+
+    def _give_up(self, outcome: Outcome, summary: Mapping[str, Any], folder: Path) -> int:
+        if self.as_json:
+            print(json.dumps(summary))
+        for line in missed.told(summary["faults_missed"]):
+            self._tell(line)
+        where = f"at round {outcome.view.round}" if outcome.view.round >= 0 else "before its first round"
+        print(f"error: the demo {summary['status']} {where}: {folder}", file=sys.stderr)
+        return outcome.exit_code or 1
+
+
+def standard_faults(peers: int, rounds: int) -> tuple[str, ...]:
+    """A quarter of the peers lie (none of one to three peers), and whoever serves the middle round is killed.
+
+    For eight peers: ``sign_flip:5,6*10`` and ``crash:server@...``. The last peer stays honest.
+    """
+    liars = peers // 4
+    first = peers - 1 - liars
+    lies = (str(Liar("sign_flip", tuple(range(first, first + liars)), 10.0)),) if liars else ()
+    return (*lies, f"crash:server@{rounds // 2}") if peers >= 3 else lies
+
+
+def enough_neighbours(topology: str, liars: int, peers: int) -> str:
+    """``random-k`` without a k gets one at which all liars together are outvoted by the others who push to a peer.
+
+    Its own default of log2(n) mixes as fast, but then two of three neighbours may lie.
+    """
+    if topology.replace("_", "-") != "random-k" or not liars:
+        return topology
+    return f"random-k:k={min(peers - 1, 2 * liars + 1)}"
+
+
+def what_went_wrong(outcome: Outcome, summary: Mapping[str, Any], comparison: Mapping[str, Any], standard: bool) -> list[str]:
+    """What the run did not do as it should have. Empty: all is well."""
+    config, wrong = outcome.config, []
+    if outcome.unplanned:
+        wrong.append(f"peers {_list(outcome.unplanned)} were lost, and not by the fault plan")
+    if summary["rounds"] + summary["rounds_lost"] < (config.rounds or 0):
+        wrong.append(f"only {summary['rounds']} of {config.rounds} rounds were done")
+    if summary["replicas_identical"] is False and config.topology.split(":")[0] == "rolling":
+        wrong.append("the replicas of honest peers differ after rolling rounds")
+    plain = comparison.get("plain")
+    if plain is not None and plain["status"] != "finished":
+        wrong.append(f"plain averaging did not get to its end: {plain['status']} after {counted(plain['rounds'], 'round')}")
+    dead = {death["peer"] for death in summary["deaths"]}
+    expected = _kills(config.plan)
+    if len(dead) < expected:
+        wrong.append(f"the fault plan kills {counted(expected, 'peer')}, {len(dead)} died")
+    if standard:
+        liars, suspected = set(config.plan.liars), set(summary["suspected"])
+        if suspected - liars:
+            wrong.append(f"honest peers {_list(suspected - liars)} were suspected")
+        if liars - suspected:
+            wrong.append(f"the liars {_list(liars - suspected)} were not suspected")
+        accuracy = summary["accuracy"]["mean_model"]
+        reference = comparison.get("fault_free", {}).get("accuracy", {}).get("mean_model")
+        if accuracy is None or (reference is not None and accuracy < reference - CLOSE_ENOUGH):
+            wrong.append(f"the accuracy is {accuracy}, without faults it is {reference}")
+    return wrong
+
+
+def _kills(plan: FaultPlan) -> int:
+    """How many different peers it kills at least. Two servers may be one and the same only after a restart, so each counts."""
+    named = {spec.split(":")[1].split("@")[0] for spec in plan.specs if spec.startswith(("crash:", "restart:"))}
+    servers = sum(spec.startswith("crash:server@") for spec in plan.specs)
+    return len(named - {"server"}) + servers
+
+
+def table(rows: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """The runs side by side."""
+    width = max(map(len, rows))
+    lines = [f"{'':{width}}  accuracy  worst replica      loss  rounds   wall s"]
+    for name, row in rows.items():
+        accuracy = row["accuracy"]
+        figures = (_figure(accuracy["mean_model"], 8), _figure(accuracy["worst_replica"], 13), _figure(row["loss"], 8))
+        lines.append(f"{name:{width}}  {figures[0]}  {figures[1]}  {figures[2]}  {row['rounds']:6d}  {row['wall_s']:7.1f}")
+    first = next(iter(rows.values()))
+    for death in first.get("deaths", ()):
+        skip_ms, dead_ms = death["skip_ms"], death["dead_ms"]
+        skip = "skipped by nobody" if skip_ms is None else f"skipped by all within {skip_ms:.0f} ms"
+        dead = "the run ended before its death was agreed" if dead_ms is None else f"agreed dead within {dead_ms:.0f} ms"
+        lines.append(f"peer {death['peer']} died in round {death['round']}: {skip}, {dead}")
+    for peer, why in first.get("suspicion", {}).items():
+        lines.append(f"peer {peer} was suspected from round {why['round']}: {'; '.join(why['reasons'][:2])}")
+    for name, row in rows.items():
+        lines += [line if row is first else f"{name}: {line}" for line in missed.told(row.get("faults_missed", ()))]
+    if first.get("replicas_identical") is not None:
+        same = "are the same bit for bit" if first["replicas_identical"] else "differ"
+        lines.append(f"rounds lost: {first['rounds_lost']}; the survivors' parameters {same}")
+    return lines
+
+
+def _figure(value: float | None, width: int) -> str:
+    if value is None:
+        return f"{'-':>{width}}"
+    return f"{value:{width}.3f}" if abs(value) < 10000 else f"{value:{width}.1e}"
+
+
+def _list(peers: Sequence[int] | set[int]) -> str:
+    return ", ".join(map(str, sorted(peers)))
+
+
+def _judge(*words: str) -> None:
+    """Runs ``gossip.launch.demo.evaluate``, with one thread."""
+    command = [sys.executable, "-P", "-m", "gossip.launch.demo.evaluate", *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env={"OMP_NUM_THREADS": "1", **os.environ})
+    if done.returncode != 0:
+        last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        raise ConfigError(f"the models cannot be judged: {last}", f"try it: {shlex.join(command)}")
+
+
+def _check_data() -> None:
+    from importlib.util import find_spec
+
+    if find_spec("sklearn") is None:
+        raise ConfigError("the digits come with scikit-learn, which is not installed", "pip install 'gossip-train[demo]'")
+
+
+def _check_plots() -> None:
+    from importlib.util import find_spec
+
+    if find_spec("matplotlib") is None:
+        raise ConfigError("--plot needs matplotlib, which is not installed", "pip install 'gossip-train[plots]'")

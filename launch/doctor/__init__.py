@@ -1,0 +1,1 @@
+"""Examines this machine, and the way to others."""

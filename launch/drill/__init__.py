@@ -1,0 +1,1 @@
+"""Hurts a live run on purpose, and says what it cost."""

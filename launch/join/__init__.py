@@ -1,0 +1,1 @@
+"""Joining a run that trains."""

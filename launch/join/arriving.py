@@ -1,0 +1,299 @@
+"""``gossip join HOST:PORT``: knocks at a door of a run, is given ids and all that a folder needs, and makes that folder here."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import re
+import secrets
+import shlex
+import socket
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import zmq.asyncio
+from pydantic import ValidationError
+
+from gossip.config import RunConfig
+from gossip.errors import ConfigError, NobodyAnswers, Refused
+from gossip.launch.local import feasible
+from gossip.launch.local.advertise import own_address
+from gossip.launch.local.invitation import names_code
+from gossip.launch.local.peer_setup import script_command
+from gossip.launch.local.runs import COMMAND
+from gossip.launch.registry import door_messages as says
+from gossip.launch.registry.door_calls import Unanswered, ask, join, source_towards, split
+from gossip.launch.registry.doorkeeper import DOOR_ID_BYTES
+from gossip.launch.registry.entrance import Entrance
+from gossip.launch.report.run_state import RUNS
+from gossip.launch.report.words import counted
+from gossip.run.keys import SWARM_KEY, fingerprint, read_pair, write_pair
+from gossip.run.rendezvous import take_claim, write_seed
+from gossip.run.telemetry import code_version, environment, write_json
+from gossip.transport.addresses import is_loopback
+from gossip.transport.curve import KeyPair
+
+ASK_S = 5.0
+AGAIN_S = 0.5
+PATIENCE_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """What a newcomer asks for.
+
+    Attributes:
+        doors: Addresses, HOST:PORT; any one that answers will do.
+        advertise: The own address, an interface or a network; "": the one that the door would see.
+        port: Of the own door.
+        run_dir: Folder to make; None: runs/NAME, with a number behind it where there is one already.
+        code: Files and modules, as the run's settings name them, that the user agrees to run here.
+    """
+
+    doors: tuple[str, ...]
+    count: int = 1
+    key: Path | None = None
+    insecure: bool = False
+    advertise: str = ""
+    port: int = 0
+    run_dir: Path | None = None
+    patience_s: float = PATIENCE_S
+    code: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A folder on this machine, and what its supervisor needs. ``where``: the folder that the command is run in."""
+
+    config: RunConfig
+    newcomers: dict[int, int]
+    entrance: Entrance
+    command: tuple[str, ...]
+    where: Path
+
+
+def arrive(
+    ticket: Ticket, script: Path | None, arguments: Sequence[str], argv: Sequence[str], say: Callable[[str], None]
+) -> Arrival:
+    """Everything up to the start of the peers. What this machine lacks is found out before it takes ids from others.
+
+    Raises:
+        NobodyAnswers: No door does.
+        Refused: The key or a version is another one than the swarm's.
+        ConfigError: The run is over or full, the script is not here, or the addresses do not go together.
+    """
+    return asyncio.run(_Newcomer(ticket, say).arrive(script, arguments, argv))
+
+
+class _Newcomer:
+    def __init__(self, ticket: Ticket, say: Callable[[str], None]) -> None:
+        self._ticket, self._say = ticket, say
+        self._key = _key_in(ticket.key) if ticket.key is not None else None
+        self._door = secrets.token_bytes(DOOR_ID_BYTES)
+        self._tried: dict[str, tuple[Unanswered, int]] = {}
+        self._began = time.monotonic()
+
+    async def arrive(self, script: Path | None, arguments: Sequence[str], argv: Sequence[str]) -> Arrival:
+        doors = self._resolved()
+        self._context = zmq.asyncio.Context()
+        try:
+            at, here = await self._answered(doors, says.Look())
+            assert isinstance(here, says.Here)
+            command = self._program(here, at, script, arguments)
+            if difference := differs(here.commit, Path(command[2])):
+                self._say(difference)
+            host = self._own_host(at, here.seen)
+            feasible.check_memory(self._ticket.count)
+            knock = says.Knock(self._door, self._ticket.count, says.Versions.here())
+            at, welcome = await self._answered([at, *doors], knock)
+            assert isinstance(welcome, says.Welcome)
+        finally:
+            self._context.destroy(0)
+        where = Path.cwd()
+        config = self._settled(welcome, host, here.name)
+        others = [door.address for door in welcome.doors if not door.ended and door.door != self._door]
+        self._furnish(config, welcome, command, where, argv)
+        entrance = Entrance(tuple(dict.fromkeys([at, *others])), host, self._ticket.port, self._door)
+        return Arrival(config, dict(welcome.ids), entrance, command, where)
+
+    # --- doors ------------------------------------------------------------------------------------------------------------
+
+    def _resolved(self) -> list[str]:
+        """Numbers in place of names. Raises: ConfigError: An address is none, or is not to be talked to like this."""
+        found: list[str] = []
+        for address in self._ticket.doors:
+            try:
+                name, port = split(address)
+                answers = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)
+            except ValueError as error:
+                raise ConfigError(str(error), "as the others print it: gossip join 10.0.0.5:7421") from None
+            except OSError as error:
+                raise ConfigError(f"there is no host {address}: {error.strerror}", "give its number") from None
+            numbers = dict.fromkeys(str(answer[4][0]) for answer in answers)
+            if self._key is None and not self._ticket.insecure and not all(map(is_loopback, numbers)):
+                raise ConfigError(
+                    f"refused to join at {address} without a key: whoever answers there could be anybody",
+                    "--key FILE (runs/NAME/swarm.key of the run), or --insecure if it has none",
+                )
+            found += [join(number, port) for number in numbers]
+        return list(dict.fromkeys(found))
+
+    async def _answered(self, doors: Sequence[str], question: says.Question) -> tuple[str, says.Said]:
+        """What the first door says that answers, and its address. Raises: NobodyAnswers, Refused, ConfigError."""
+        waits = ""
+        while True:
+            for address in dict.fromkeys(doors):
+                try:
+                    answer = await ask(self._context, address, question, ASK_S, self._key)
+                except Unanswered as silence:
+                    self._tried[address] = (silence, self._tried.get(address, (silence, 0))[1] + 1)
+                    continue
+                if not isinstance(answer, says.TurnedAway):
+                    return address, answer
+                message, hint = printable(answer.message), printable(answer.hint)
+                if answer.kind == "version":
+                    raise Refused(f"refused to join: {message}", hint)
+                if answer.kind != "wait":
+                    raise ConfigError(message, hint)
+                waits = message
+            if all(silence.by_key for silence, _ in self._tried.values()) and not waits:
+                raise self._refused_by_key()
+            if (waited_s := time.monotonic() - self._began) > self._ticket.patience_s:
+                if waits:
+                    raise ConfigError(f"{waits}, and had not for {waited_s:.0f} s", "try again in a moment")
+                raise NobodyAnswers(", ".join(self._ticket.doors), self._attempts(), waited_s)
+            await asyncio.sleep(AGAIN_S)
+
+    def _attempts(self) -> tuple[str, ...]:
+        lines = []
+        for address, (silence, times) in self._tried.items():
+            source = source_towards(split(address)[0])
+            lines.append(f"{address} from {source or 'nowhere: there is no way to it'}: {silence} (x{times})")
+        return tuple(lines)
+
+    def _refused_by_key(self) -> Refused:
+        where = ", ".join(self._ticket.doors)
+        copy = "copy runs/NAME/swarm.key from a machine of the run, as with scp, and join with --key FILE"
+        if self._key is None:
+            return Refused(f"refused to join at {where}: it wants a key, or is no door of gossip", copy)
+        own = fingerprint(self._key.public)
+        return Refused(f"refused to join at {where}: wrong swarm key (yours is {own}), or it has none", copy)
+
+    # --- this machine -----------------------------------------------------------------------------------------------------
+
+    def _program(self, here: says.Here, at: str, script: Path | None, arguments: Sequence[str]) -> tuple[str, ...]:
+        """What to run: what the user names, and never what somebody at an address does. Raises: ConfigError."""
+        if script is None:
+            others = printable(shlex.join(here.command) or "train.py")
+            raise ConfigError(
+                f"joining by an address, name the script: what runs here is not for a door to say. The others run {others}",
+                f"gossip join {at} -- {others}",
+            )
+        feasible.check_script(script)
+        return tuple(script_command(script, arguments))
+
+    def _own_host(self, at: str, seen: str) -> str:
+        """The address that the own peers listen on, which the others must reach. Raises: ConfigError."""
+        host = split(at)[0]
+        own = own_address(self._ticket.advertise) if self._ticket.advertise else source_towards(host)
+        if is_loopback(own) != is_loopback(host):
+            raise ConfigError(
+                f"the door is at {host} and this machine's peers would be at {own}: the others could not reach them",
+                "leave out --advertise, or join at an address of the network that it names",
+            )
+        if seen and seen != own:
+            why = "as asked for with --advertise" if self._ticket.advertise else "something in between translates addresses"
+            self._say(f"! this machine's address is {own}, and the door at {at} saw {seen}: {why}. The others connect to {own}")
+        return own
+
+    def _settled(self, welcome: says.Welcome, host: str, name: str) -> RunConfig:
+        """The run's settings for this machine. Raises: ConfigError."""
+        folder = self._ticket.run_dir or _free(Path(RUNS), name)
+        try:
+            given = RunConfig.model_validate_json(welcome.config)
+            if given.insecure and not (self._ticket.insecure or is_loopback(host)):
+                raise ConfigError(f"the run {given.name} has no keys", "--insecure, if everybody on the network may take part")
+            allowed = self._own_list(given.allowed)
+            settled = {**given.model_dump(), "host": host, "run_dir": str(folder.resolve()), "allowed": allowed}
+            self._check(welcome, config := RunConfig.model_validate(settled))
+            return config
+        except ValidationError as error:
+            first = error.errors()[0]["msg"]
+            raise ConfigError(
+                f"the door gave settings that are none here: {first}", "is it the same version of gossip?"
+            ) from None
+
+    def _own_list(self, theirs: str) -> str:
+        """Of who is allowed, as this machine's own user keeps it; "": there is none. A door could let in anybody by its own."""
+        own = os.environ.get("GOSSIP_ALLOWED", "")
+        if theirs and not own:
+            list_ = f"the run has a list of who may take part ({printable(theirs)}), and this machine has none"
+            self._say(f"! {list_}: peers here let in whoever has a seed file; GOSSIP_ALLOWED=FILE names a list of your own")
+        if theirs and not os.environ.get("GOSSIP_KEY"):
+            self._say("! peers with that list keep ours out until its key is on it: GOSSIP_KEY=FILE (gossip keygen) gives it one")
+        return str(Path(own).resolve()) if own else ""
+
+    def _check(self, welcome: says.Welcome, config: RunConfig) -> None:
+        """Raises: ConfigError: Somebody at an address would have more started here than was asked for, or other code."""
+        ids, asked = dict(welcome.ids), self._ticket.count
+        if len(ids) != asked or not all(0 <= peer < config.peers_max for peer in ids):
+            raise ConfigError(
+                f"the door gave {counted(len(ids), 'id')} where {asked} {'was' if asked == 1 else 'were'} asked for",
+                "knock at another",
+            )
+        if config.run_id != welcome.run or config.f is None:
+            raise ConfigError("the door gave settings of another run, or of none that has begun", "knock at another")
+        named = [name for name in (config.aggregator, config.topology, config.sender) if names_code(name)]
+        if strange := [name for name in named if name not in self._ticket.code]:
+            raise ConfigError(
+                f"the run uses code that is not gossip's: {printable(', '.join(strange))}",
+                "look at it, have it here, and agree: " + " ".join(f"--code {shlex.quote(printable(name))}" for name in strange),
+            )
+
+    def _furnish(
+        self, config: RunConfig, welcome: says.Welcome, command: Sequence[str], where: Path, argv: Sequence[str]
+    ) -> None:
+        """The folder, as ``gossip run`` makes one. Raises: RunExists, ConfigError."""
+        folder = Path(config.run_dir)
+        feasible.make_run_folder(folder)
+        config.dump(folder / "config.json")
+        write_json(folder / COMMAND, {"command": list(command), "folder": str(where)})
+        write_json(folder / "environment.json", {**environment(argv, where), "run": config.run})
+        if self._key is not None:
+            write_pair(folder / SWARM_KEY, self._key)
+        (folder / "seeds").mkdir()
+        for entry in welcome.entries:
+            take_claim(folder / "seeds", entry.peer, entry.incarnation)  # or who joins by this folder could have the same id
+            if (seed := entry.seed) is not None:  # its own are taken, and have no address yet
+                write_seed(folder / "seeds", seed)
+
+
+def _key_in(path: Path) -> KeyPair:
+    """Raises: ConfigError: It is none; a line that was pasted names one that has to be copied first."""
+    if not path.exists():
+        copy = f"copy it from the machine that told you to, as with scp, to {path.absolute()}: for you alone"
+        raise ConfigError(f"the swarm key {path} is not here", copy)
+    return read_pair(path)
+
+
+def differs(commit: str, script: Path) -> str:
+    """What is to be said when the code here is of another commit than the others' (as a stranger tells it); "": nothing."""
+    own = code_version(script.resolve().parent)
+    if not commit or own is None or own["commit"] == commit:
+        return ""
+    return f"! the code is of commit {str(own['commit'])[:12]}, that of the others of {printable(commit)[:12]}"
+
+
+def printable(text: str) -> str:
+    """The words of a stranger without what a terminal would heed."""
+    return "".join(char if char.isprintable() else "?" for char in text)
+
+
+def _free(folder: Path, name: str) -> Path:
+    """A path in ``folder`` where there is nothing yet, named after the run. The name is a stranger's word."""
+    plain = re.sub(r"[^\w.-]", "_", name, flags=re.ASCII).lstrip(".") or "run"
+    tails = itertools.chain([""], (f"-{number}" for number in itertools.count(2)))
+    return next(path for tail in tails if not (path := folder / f"{plain}{tail}").exists())

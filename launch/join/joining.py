@@ -1,0 +1,116 @@
+"""``gossip join``: finds a run that trains, takes ids in it that nobody else has, and knows what its peers run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gossip.config import RunConfig
+from gossip.errors import ConfigError
+from gossip.launch.local import feasible
+from gossip.launch.local.peer_setup import script_command
+from gossip.launch.local.runs import COMMAND
+from gossip.launch.report.run_state import find
+from gossip.launch.report.words import counted
+from gossip.run.rendezvous import announce_end, answers, claim, peers_in, read_seed
+from gossip.run.telemetry import code_version, read_json
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A run that newcomers may join."""
+
+    folder: Path
+    config: RunConfig
+
+    @property
+    def seeds(self) -> Path:
+        return self.folder / "seeds"
+
+
+def look(run: str) -> Place:
+    """The run in a folder, or of that name under ``runs/``.
+
+    Raises: ConfigError: There is no such run, it is over, nobody of it answers, or it has room for nobody.
+    """
+    folder = find(run)
+    config = RunConfig.load(folder / "config.json")
+    place = Place(folder, config.model_copy(update={"run_dir": str(folder)}))
+    if config.room <= config.peers:
+        raise ConfigError(
+            f"the run in {folder} has room for its {config.peers} first peers only", f"gossip run --room {2 * config.peers} ..."
+        )
+    _check_alive(place)
+    return place
+
+
+def _check_alive(place: Place) -> None:
+    seeds = [seed for peer in peers_in(place.seeds) if (seed := read_seed(place.seeds, peer)) is not None]
+    if not seeds:
+        raise ConfigError(f"the run in {place.folder} has not begun", "wait until its peers have started")
+    here = [seed for seed in seeds if not seed.ended]
+    if not here:
+        raise ConfigError(
+            f"the run in {place.folder} is over: its {counted(len(seeds), 'peer')} {'has' if len(seeds) == 1 else 'have'} ended",
+            "start another: gossip run",
+        )
+    if not any(map(answers, here)):
+        named = ", ".join(f"{seed.peer} ({seed.control})" for seed in here)
+        raise ConfigError(f"nobody of the run in {place.folder} answers: {named}", "it was killed, or is on another machine")
+
+
+def take_ids(place: Place, count: int) -> dict[int, int]:
+    """Ids for so many newcomers, and the incarnations that their lives begin with. Raises: ConfigError: There are not so many."""
+    taken: dict[int, int] = {}
+    while len(taken) < count:
+        found = claim(place.seeds, place.config.peers, place.config.peers_max)
+        if found is None:
+            for peer, incarnation in taken.items():
+                announce_end(place.seeds, peer, incarnation)
+            raise _no_room(place, count, len(taken))
+        taken[found[0]] = found[1]
+    return taken
+
+
+def _no_room(place: Place, wanted: int, free: int) -> ConfigError:
+    most = place.config.peers_max
+    asked = f"{wanted} {'was' if wanted == 1 else 'were'} to join"
+    return ConfigError(
+        f"the run in {place.folder} has room for {counted(most, 'peer')} at a time: {asked}, and there is room for {free}",
+        "who leaves or is killed makes room; whose launcher was killed does not",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What a peer runs, and the folder that it is run in."""
+
+    command: tuple[str, ...]
+    folder: Path
+    script: Path
+
+
+def program(place: Place, script: Path | None, arguments: Sequence[str]) -> Program:
+    """What newcomers run: a script of their own, or what the others do.
+
+    Raises: ConfigError: There is no such script, or nobody has written down what the others run.
+    """
+    if script is not None:
+        feasible.check_script(script)
+        return Program(tuple(script_command(script, arguments)), Path.cwd(), script)
+    found = read_json(place.folder / COMMAND) or {}
+    command, folder = found.get("command"), Path(str(found.get("folder")))
+    if not isinstance(command, list) or len(command) < 3:
+        raise ConfigError(f"the run in {place.folder} does not say what its peers run", f"gossip join {place.folder} train.py")
+    own = script_command(folder / str(command[2]), [str(word) for word in command[3:]])
+    feasible.check_script(Path(own[2]))
+    return Program(tuple(own), folder, Path(own[2]))
+
+
+def difference(place: Place, script: Path) -> str:
+    """What of the code differs from what the others run, as far as git knows; "": nothing."""
+    then, now = (read_json(place.folder / "environment.json") or {}).get("code"), code_version(script.resolve().parent)
+    if not isinstance(then, dict) or now is None or then.get("commit") == now["commit"]:
+        return ""
+    return f"! the code is of commit {str(now['commit'])[:12]}, that of the run was of {str(then.get('commit'))[:12]}"

@@ -1,0 +1,56 @@
+"""The run's folder of a task that shares none with the others: its settings come with it, by doors it hears of the others."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Coroutine, Sequence
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+from gossip.config import RunConfig
+from gossip.launch.local import feasible
+from gossip.launch.local.outcome import Outcome
+from gossip.launch.local.peer_setup import script_command
+from gossip.launch.local.runs import COMMAND
+from gossip.launch.local.supervisor import Supervisor
+from gossip.run.telemetry import environment, write_json
+
+CONFIG = "config.json"
+
+
+def settings(given: Path, submission: str, folder: Path) -> RunConfig:
+    """Of this submission: the same files may be submitted again, which is another run.
+
+    Args:
+        given: What was written when it was typed.
+        folder: Of this task.
+    """
+    config = RunConfig.load(given)
+    run = blake2b(f"{config.run}/{submission}".encode(), digest_size=8).hexdigest()
+    return config.model_copy(update={"run": run, "run_dir": str(folder)})
+
+
+def furnish(config: RunConfig, words: Sequence[str]) -> list[str]:
+    """Makes the run's folder of this task. Returns the command of the peer."""
+    script = Path(words[0])
+    feasible.check_script(script)
+    folder = Path(config.run_dir)
+    feasible.make_run_folder(folder)
+    config.dump(folder / CONFIG)
+    command = script_command(script, words[1:])
+    write_json(folder / COMMAND, {"command": command, "folder": os.getcwd()})
+    write_json(folder / "environment.json", {**environment(sys.argv, script.resolve().parent), "run": config.run})
+    return command
+
+
+async def supervise(supervisor: Supervisor, meanwhile: Coroutine[Any, Any, None]) -> Outcome:
+    """Runs the peers of a supervisor to their end, and ``meanwhile`` as long."""
+    keeping = asyncio.create_task(meanwhile)
+    try:
+        return await supervisor.run()
+    finally:
+        keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)

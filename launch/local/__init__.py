@@ -1,0 +1,1 @@
+"""The peers of a run on this machine: started, watched, stopped, explained."""

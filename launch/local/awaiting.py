@@ -1,0 +1,98 @@
+"""Whom a start waits for, in words, and what comes back from where those should be."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+
+from gossip.config import RunConfig
+from gossip.launch.report.view import RunView
+from gossip.run.completion import over
+from gossip.run.rendezvous import read_seed
+
+TROUBLES_SHOWN = 4
+INSECURE_EVERY_S = 60.0
+INSECURE = (
+    "! insecure: there are no keys: whoever reaches the peers' addresses can take part, read gradients, lie and stop the run"
+)
+
+
+def waiting(
+    view: RunView, config: RunConfig, seconds: float, now: float, name: Callable[[int], str] = str, elsewhere: Sequence[int] = ()
+) -> str:
+    """Whom the start waits for, how long it still may, and who is here.
+
+    Args:
+        seconds: Since it began.
+        name: Of a peer.
+        elsewhere: Others that are missing, as far as doors know.
+    """
+    lacking = {*view.awaited(now), *elsewhere}
+    everybody = range(config.peers) if view.unmet(now) else view.here  # who hears nothing of the others knows of ours alone
+    here = ", ".join(name(peer) for peer in everybody if peer not in lacking) or "nobody"
+    enough = f"; {config.patience_s:g} s once {config.needed_to_start} are here" if config.min_peers else ""
+    missing = ", ".join(map(name, sorted(lacking)))
+    return f"! waiting for peers {missing} since {seconds:.0f} s (at most {config.start_timeout_s:g} s{enough}); here: {here}"
+
+
+class Tries:
+    """Finds out in the background why peers that are waited for are not met.
+
+    Args:
+        folder: Of the run; addresses are read from its ``seeds``.
+        own: Peers that run here.
+        unannounced: Those of them whose addresses cannot be written down, and why.
+    """
+
+    def __init__(self, folder: Path, own: Collection[int], unannounced: Mapping[int, str] | None = None) -> None:
+        self._folder, self._own = folder, own
+        self._unannounced = {} if unannounced is None else unannounced
+        self._found: dict[int, str] = {}
+        self.over = ""
+        """Who has completed the training, once nobody is there any more who has not."""
+        self._task: asyncio.Task[None] | None = None
+
+    def troubles(self, missing: Collection[int], shared: bool) -> list[str]:
+        """What the last try has found, and begins another.
+
+        Args:
+            shared: The launchers of all peers write to this folder: whoever is not in it has not been started.
+        """
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._try(sorted(missing), shared))
+        found = [self._found[peer] for peer in sorted(missing) if peer in self._found]
+        more = len(found) - TROUBLES_SHOWN
+        return [*found[:TROUBLES_SHOWN], *([f"and {more} more"] if more > 0 else [])]
+
+    @property
+    def found(self) -> dict[int, str]:
+        """What has come back from the address of a peer that is waited for, and is not met."""
+        return self._found
+
+    def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _try(self, missing: Sequence[int], shared: bool) -> None:
+        self.over = ", ".join(map(str, await asyncio.to_thread(over, self._folder, self._own)))
+        found = await asyncio.gather(*(self._why(peer, shared) for peer in missing))
+        self._found = {peer: why for peer, why in zip(missing, found, strict=True) if why}
+
+    async def _why(self, peer: int, shared: bool) -> str:
+        # Here and not at the top: ZeroMQ takes 0.1 s to import, and mostly nobody is missing.
+        from gossip.launch.registry.door_calls import why_silent
+
+        seeds = self._folder / "seeds"
+        if why := self._unannounced.get(peer):
+            return f"{peer} cannot be met: its address cannot be written to {seeds} ({why})"
+        if peer in self._own:
+            log = self._folder / f"peer-{peer}" / "out.log"
+            return f"{peer} has not come through gossip.init() and peer.prepare(): {log}"
+        seed = read_seed(seeds, peer)
+        if seed is None:
+            return f"{peer} has no address in {seeds}: it was not started, or with another folder" if shared else ""
+        if seed.ended:
+            return f"{peer} has ended"
+        address = seed.control.removeprefix("tcp://")
+        return f"{peer} at {address}: {await why_silent(address)}"

@@ -1,0 +1,139 @@
+"""Orders for a live run, from whoever types them to the launchers that carry them out (``drilling``).
+
+Each launcher of a run has a desk, a unix socket in the run's folder: ``drill.sock`` that which began it, ``drill-5.sock`` a
+``gossip join`` whose first peer is 5, or task 5 of a scheduler. Processes are hurt by the launcher that started them, and what
+lasts is written down by the first launcher that is there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gossip.errors import ConfigError
+from gossip.run.untrusted import parse_json
+
+PROCESS_KINDS = ("kill", "stop", "leave")
+ANSWER_BYTES_MAX = 2**20
+TIMEOUT_S = 10.0
+
+
+class NobodyThere(ConfigError):
+    """The run is over, or does not answer: no drill can be had any more."""
+
+
+def name_of(first_peer: int | None) -> str:
+    """The socket of a launcher's desk. ``first_peer``: of those that it started; None: it has begun the run."""
+    return "drill.sock" if first_peer is None else f"drill-{first_peer}.sock"
+
+
+def names(folder: Path) -> list[str]:
+    """Of the desks in a run's folder, that of the run's first launcher first."""
+    found = [path.name for path in folder.glob("drill*.sock")]
+    return sorted(found, key=lambda name: int("0" + "".join(filter(str.isdigit, name))))
+
+
+def open_socket(folder: Path, name: str, act: Callable[[socket.socket, str], None]) -> socket.socket:
+    """A unix socket, with ``act`` (bind, connect) done to it. A path of a socket has 107 bytes at most and a run's folder may be
+    deeper than that, so it is named by way of an open descriptor of the folder."""
+    end = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        act(end, f"/proc/self/fd/{fd}/{name}")
+    except BaseException:
+        end.close()
+        raise
+    finally:
+        os.close(fd)
+    return end
+
+
+def ask(folder: Path, order: Mapping[str, Any]) -> dict[str, Any]:
+    """Sends an order to the run in ``folder``: to that of its launchers whose it is, or to several their share. Nothing of it is
+    done before all have said that it can be.
+
+    Returns: The number of the drill, when it began (``t``) and is over (``until``); of ``heal``, what was ended, who was woken.
+    Raises: NobodyThere: The run does not run. ConfigError: It allows no drills, or says that this one cannot be.
+    """
+    shares = _shares(folder, order)
+    if len(shares) > 1:
+        for desk, share in shares:
+            _send(folder, desk, {**share, "only_check": True})
+    return _together([_send(folder, desk, share) for desk, share in shares])
+
+
+def who(folder: Path) -> tuple[list[int], float]:
+    """Peers whose processes can be drilled, and when all was healed last (monotonic seconds). Raises: as ``ask``."""
+    heard = _hear_all(folder, {"drill": "who"})
+    return sorted(peer for _, answer in heard for peer in answer["peers"]), max(answer["healed"] for _, answer in heard)
+
+
+def _shares(folder: Path, order: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+    """Which desk is to do what."""
+    heard = _hear_all(folder, {"drill": "who"})
+    kind, wanted = order.get("drill"), order.get("peers")
+    if kind == "heal":
+        return [(desk, order) for desk, _ in heard]
+    first = heard[0][0]
+    if kind not in PROCESS_KINDS or not isinstance(wanted, list):
+        return [(first, order)]
+    theirs = {desk: [peer for peer in wanted if peer in answer["peers"]] for desk, answer in heard}
+    known = [peer for peers in theirs.values() for peer in peers]
+    theirs[first] += [peer for peer in wanted if peer not in known]  # it knows what to say about them
+    return [(desk, {**order, "peers": peers}) for desk, peers in theirs.items() if peers] or [(first, order)]
+
+
+def _together(answers: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    first = dict(answers[0])
+    for other in answers[1:]:
+        first["until"] = max(first["until"], other["until"])
+        for key in ("ended", "woken"):
+            if key in first:
+                first[key] = [*first[key], *other[key]]
+    return first
+
+
+def _hear_all(folder: Path, order: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """What every desk answers that does. Of a launcher that was killed the socket is still there, and nobody at it."""
+    heard, silent = [], None
+    for desk in names(folder):
+        try:
+            heard.append((desk, _send(folder, desk, order)))
+        except NobodyThere as nobody:
+            silent = nobody
+    if not heard:
+        raise silent or _no_desk(folder)
+    return heard
+
+
+def _send(folder: Path, desk: str, order: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        end = open_socket(folder, desk, socket.socket.connect)
+    except OSError as error:
+        raise NobodyThere(f"the run in {folder} does not answer: {error}", "it may have been killed") from error
+    with end:
+        end.settimeout(TIMEOUT_S)
+        try:
+            end.sendall(json.dumps(order).encode() + b"\n")
+            answer = parse_json(end.makefile("rb").readline(ANSWER_BYTES_MAX))
+        except (OSError, ValueError) as error:
+            raise NobodyThere(f"the run in {folder} does not answer: {error}", "it may just have ended") from error
+    if not isinstance(answer, dict):
+        raise NobodyThere(f"the run in {folder} does not answer: {desk} is no launcher's", "it may just have ended")
+    if "error" in answer:
+        raise (NobodyThere if answer.get("over") else ConfigError)(str(answer["error"]), str(answer.get("hint") or "") or None)
+    return dict(answer)
+
+
+def _no_desk(folder: Path) -> ConfigError:
+    from gossip.config import RunConfig
+
+    if not (folder / "config.json").is_file():
+        return ConfigError(f"there is no run in {folder}", "give its folder, or its name under runs/")
+    if not RunConfig.load(folder / "config.json").drills:
+        return ConfigError(f"the run in {folder} allows no drills", "start it with: gossip run --drills ...")
+    return NobodyThere(f"the run in {folder} is over, or has not begun", "gossip drill is for a run that trains")

@@ -1,0 +1,70 @@
+"""A supervisor's door: open from before its first peer until after its last; it knows whom a start on several hosts lacks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from gossip.launch.registry.entrance import Entrance
+from gossip.run.keys import SWARM_KEY
+
+from .invitation import invitation
+
+if TYPE_CHECKING:
+    from .supervisor import Supervisor
+
+
+class Doorway:
+    """The door of one supervisor.
+
+    Args:
+        run: Whose peers they are.
+    """
+
+    def __init__(self, run: Supervisor, entrance: Entrance) -> None:
+        # Here and not at the top: ZeroMQ and the codec take 0.2 s to import, and few launchers have a door.
+        from gossip.launch.registry.door import Door
+
+        self._run, self._config, self._invites = run, run.config, entrance.invites
+        if entrance.key is None and (run.folder / SWARM_KEY).is_file():
+            entrance = replace(entrance, key=run.folder / SWARM_KEY)
+        self.door = Door(run.config, run.folder, run.peers, entrance, let_in=self._let_in, lost=run.lose, say=run.screen.say)
+
+    async def open(self) -> None:
+        """Raises: ConfigError, AddressInUse: It cannot listen."""
+        await self.door.open()
+        self._run.record("door", None, address=self.door.address)
+        if self._config.room > self._config.peers and self._invites:
+            self._invite()
+
+    async def close(self) -> None:
+        await self.door.close()
+
+    def _invite(self) -> None:
+        """Says what to type on another machine, or here when this door is on a loopback address."""
+        config, door = self._config, self.door
+        head = "others join" if self._run.joins else f"room for {config.room - config.peers} more"
+        only = "for others: gossip run --advertise ADDRESS"
+        for line in invitation(head, config, [door.address], door.key_file, self._run.command[2:], only):
+            self._run.screen.say(line)
+
+    async def another_id(self, peer: int) -> tuple[int, int] | None:
+        """For a newcomer that has lost its own, with the incarnation that its life begins with. None: there is no room."""
+        new = await self.door.claim_own()
+        if new is None:
+            self._run.screen.say(f"x there is no room for peer {peer} under another id")
+        else:
+            self._run.view.expect(new[0])
+        return new
+
+    def _let_in(self) -> set[int]:
+        return {peer for peer in self._run.peers if self._run.view.rows[peer].state == "training"}
+
+    @property
+    def missing(self) -> list[int]:
+        """Who of the first peers is elsewhere, and has not come."""
+        return sorted(set(self.door.missing) - set(self._run.peers))
+
+    def troubles(self) -> list[str]:
+        """What came back from doors that were tried."""
+        return self.door.troubles()

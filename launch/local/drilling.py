@@ -1,0 +1,284 @@
+"""Where a live run takes its drills: a unix socket in the run's folder, which only its owner can open.
+
+One line of JSON in, one out: ``{"drill": "stop", "peers": [3], "for_s": 5}``, ``{"number": 1, "t": ..., "until": ...}`` or
+``{"error": ..., "hint": ...}``. What a drill does to processes the supervisor does, by pid and start time; what lasts (cut links,
+slow and lying peers) goes into the file that nodes and trainers look at (``gossip.faults.drills``). Who sends orders
+is in ``desks``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import struct
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gossip.aggregators.attacks import DATA_ATTACKS
+from gossip.aggregators.attacks import KINDS as LIES
+from gossip.errors import BadFault, ConfigError, GossipError, UnknownName
+from gossip.faults.drills import Drill, write
+from gossip.faults.plan import ATTACKS, FaultPlan, Liar, Slow
+from gossip.faults.syntax import liar
+from gossip.faults.tables import Fault
+from gossip.faults.world import Partition, kind_of, peers_word
+from gossip.run.rendezvous import peers_in, read_seed
+
+from .desks import name_of, open_socket
+
+if TYPE_CHECKING:
+    from .supervisor import Supervisor
+
+KINDS = ("kill", "stop", "leave", "partition", "slow", "poison", "heal")
+LINE_MAX = 64 * 1024
+FOR_S_MAX = 86_400.0
+_CREDENTIALS = struct.Struct("3i")
+
+
+def _bind(end: socket.socket, path: str) -> None:
+    before = os.umask(0o177)
+    try:
+        end.bind(path)
+    finally:
+        os.umask(before)
+
+
+@dataclass(frozen=True, slots=True)
+class _Checked:
+    """An order that can be carried out. ``act`` is given the drill's number; what it returns is part of the answer."""
+
+    lasts_s: float
+    act: Callable[[int], Mapping[str, Any] | None]
+
+
+class DrillDesk:
+    """Takes the drills of one launcher's peers, and those that last, of all.
+
+    Args:
+        supervisor: Of the launcher.
+        first_peer: Which it started first; None: the launcher has begun the run, by itself.
+    """
+
+    def __init__(self, supervisor: Supervisor, first_peer: int | None = None) -> None:
+        self._run, self._folder, self._name = supervisor, supervisor.folder, name_of(first_peer)
+        self._lasting: dict[int, Drill] = {}
+        self._ends: dict[int, asyncio.TimerHandle] = {}
+        self._number = 0
+        self._healed_at = 0.0
+        self._server: asyncio.Server | None = None
+
+    @property
+    def path(self) -> Path:
+        return self._folder / self._name
+
+    async def open(self) -> None:
+        self.path.unlink(missing_ok=True)
+        self._server = await asyncio.start_unix_server(
+            self._serve, sock=open_socket(self._folder, self._name, _bind), limit=LINE_MAX
+        )
+
+    def close(self) -> None:
+        for handle in self._ends.values():
+            handle.cancel()
+        if self._server is not None:
+            self._server.close()
+            self.path.unlink(missing_ok=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            end = writer.get_extra_info("socket")
+            _, user, _ = _CREDENTIALS.unpack(end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+            answer = (
+                self._answer(await reader.readline()) if user in (os.getuid(), 0) else {"error": "this run is another user's"}
+            )
+            writer.write(json.dumps(answer).encode() + b"\n")
+            await writer.drain()
+        except (ConnectionError, ValueError):
+            pass  # whoever asked has left, or has sent a line without end
+        finally:
+            writer.close()
+
+    def _answer(self, line: bytes) -> dict[str, Any]:
+        try:
+            order = json.loads(line)
+            if not isinstance(order, dict):
+                raise ConfigError("a drill is a JSON object")
+            if order.get("drill") == "who":
+                here = [peer for peer in self._run.peers if self._run.is_here(peer)]
+                return {"peers": here, "healed": self._healed_at}
+            return self._begin(order)
+        except GossipError as error:
+            return {"error": str(error), "hint": error.hint, "over": self._run.is_over}
+        except (ValueError, TypeError, ArithmeticError, RecursionError) as error:
+            return {"error": f"not an order: {error}", "hint": None}
+
+    def _begin(self, order: Mapping[str, Any]) -> dict[str, Any]:
+        """Raises: ConfigError, BadFault: It cannot be done, and nothing of it is."""
+        kind = order.get("drill")
+        if kind not in KINDS:
+            raise UnknownName("drill", str(kind), KINDS)
+        if self._run.is_over:
+            raise ConfigError("this run is about to end")
+        if not self._run.is_training:
+            raise ConfigError("this run does not train yet", "wait until its first round")
+        checked = self._check(str(kind), order)
+        if order.get("only_check"):
+            return {}
+        self._number += 1
+        now = time.monotonic()
+        what = {key: value for key, value in order.items() if key != "drill"}
+        self._run.record("drill", None, number=self._number, drill=kind, **what)
+        said = checked.act(self._number) or {}
+        return {"number": self._number, "t": now, "until": now + checked.lasts_s, **said}
+
+    def _check(self, kind: str, order: Mapping[str, Any]) -> _Checked:
+        """Everything that a drill says is looked at before anything is done, so that nothing is half done."""
+        if kind == "heal":
+            return _Checked(0.0, lambda _: self._heal())
+        if kind == "partition":
+            sides, for_s = self._sides(order.get("sides")), _seconds(order, "for_s")
+            return self._lasts(Partition(sides, 0.0, for_s, bool(order.get("one_way"))), for_s)
+        peers = self._peers(order)
+        act: Callable[[int, str], None]
+        match kind:
+            case "slow":
+                return self._lasts(self._slow(peers, order), _seconds(order, "for_s"))
+            case "poison":
+                return self._lasts(self._lie(peers, order), _seconds(order, "for_s"))
+            case "stop":
+                lasts_s = _seconds(order, "for_s")
+                act = partial(self._run.stop_peer, lasts_s)
+            case "kill":
+                after_s = None if order.get("for_good") else _seconds(order, "restart_s", 2.0, at_once=True)
+                act, lasts_s = partial(self._run.kill_peer, after_s), after_s or 0.0
+            case _:
+                act, lasts_s = self._run.ask_peer_to_leave, 0.0
+        gone = tuple(peer for peer in peers if not self._run.is_here(peer))
+        if gone:
+            plural = "peers" if len(gone) > 1 else "peer"
+            hint = "who was killed for good, has left or has finished cannot be drilled; one that is started again can soon"
+            raise ConfigError(f"{plural} {peers_word(gone)} {'are' if len(gone) > 1 else 'is'} not there", hint)
+
+        def hit(number: int) -> None:
+            for peer in peers:
+                act(peer, f"drill {number}: {kind} {peer}")
+
+        return _Checked(lasts_s, hit)
+
+    def _sides(self, sides: Any) -> tuple[tuple[int, ...], ...]:
+        if not isinstance(sides, list) or len(sides) < 2 or not all(isinstance(side, list) and side for side in sides):
+            raise ConfigError("a partition has two sides at least, and each a peer", "for example: partition 0-4 5-7")
+        named = tuple(tuple(self._known(peer) for peer in side) for side in sides)
+        everyone = sorted(peer for side in named for peer in side)
+        twice = [peer for peer, following in pairwise(everyone) if peer == following]
+        if twice:
+            raise BadFault(f"peer {twice[0]} is on two sides of the partition, or twice on one")
+        return named
+
+    def _slow(self, peers: tuple[int, ...], order: Mapping[str, Any]) -> Slow:
+        factor = order.get("factor")
+        if not isinstance(factor, int | float) or not 1 < factor <= 1000:
+            raise BadFault(f"factor = {factor!r}: how many times as long a step takes, above 1, at most 1000")
+        if len(peers) > 1:
+            raise ConfigError("one drill slows one peer down", "slow 3, then slow 4")
+        return Slow(peers[0], float(factor))
+
+    def _lie(self, peers: tuple[int, ...], order: Mapping[str, Any]) -> Liar:
+        attack, strength = str(order.get("attack", "")).replace("-", "_"), order.get("strength")
+        if attack not in ATTACKS:
+            raise UnknownName("attack", attack, ATTACKS)
+        if attack in DATA_ATTACKS:
+            raise BadFault(f"{attack} is about a peer's data, which it has read when a drill comes", "take sign_flip")
+        if strength is not None and not ATTACKS[attack].unit:
+            raise BadFault(f"{attack} has no strength", "leave out --strength")
+        if strength is not None and (isinstance(strength, bool) or not isinstance(strength, int | float)):
+            raise BadFault(f"strength = {strength!r} is no number of {ATTACKS[attack].unit}")
+        lie = liar(attack, peers, ATTACKS[attack].strength if strength is None else float(strength), f"poison with {attack}")
+        if attack in LIES and LIES[attack].shape == "apart":
+            raise BadFault(f"{attack} needs to be planned: it tells each neighbour something else", f"--fault {lie}")
+        FaultPlan((lie,)).real()
+        return lie
+
+    def _peers(self, order: Mapping[str, Any]) -> tuple[int, ...]:
+        peers = order.get("peers")
+        if not isinstance(peers, list) or not peers:
+            raise ConfigError("a drill names a peer", "for example: kill 3")
+        named = tuple(dict.fromkeys(self._known(peer) for peer in peers))
+        ended = [peer for peer in named if (seed := read_seed(self._folder / "seeds", peer)) is not None and seed.ended]
+        if ended:
+            raise ConfigError(f"peer {ended[0]} is not there: it has ended, and is not started again")
+        return named
+
+    def _known(self, peer: Any) -> int:
+        """A peer of the run, of the first or come later."""
+        known = {*range(self._run.config.peers), *peers_in(self._folder / "seeds")}
+        if isinstance(peer, bool) or not isinstance(peer, int) or peer not in known:
+            raise BadFault(f"there is no peer {peer!r}", f"there are {peers_word(tuple(sorted(known)))}")
+        return peer
+
+    # --- what lasts -------------------------------------------------------------------------------------------------------
+
+    def _lasts(self, fault: Fault, for_s: float) -> _Checked:
+        return _Checked(for_s, lambda number: self._last(number, fault, for_s))
+
+    def _last(self, number: int, fault: Fault, for_s: float) -> None:
+        """Begins what lasts, and ends it when its time is over."""
+        now = time.monotonic()
+        self._lasting[number] = Drill(number, fault, now, now + for_s)
+        write(self._folder / "faults", self._lasting.values())
+        word = _word(number, fault)
+        for peer in _named(fault)[:1]:  # one row for all, as when it is planned
+            self._run.record("fault", peer, kind=_kind(fault), round=self._run.view.round, fault=word, seconds=for_s)
+        self._ends[number] = asyncio.get_running_loop().call_later(for_s, self._end, number)
+
+    def _end(self, number: int) -> None:
+        drill = self._lasting.pop(number, None)
+        handle = self._ends.pop(number, None)
+        if drill is None or handle is None:
+            return
+        handle.cancel()
+        write(self._folder / "faults", self._lasting.values())
+        word = _word(number, drill.fault)
+        kind, peer = _kind(drill.fault), _named(drill.fault)[0]
+        self._run.record("fault_over", peer, kind=kind, round=self._run.view.round, fault=word)
+
+    def _heal(self) -> dict[str, Any]:
+        """Ends all that lasts, and wakes whoever was stopped. Returns what and whom."""
+        self._healed_at = time.monotonic()
+        ended = [_word(number, drill.fault) for number, drill in self._lasting.items()]
+        for number in list(self._lasting):
+            self._end(number)
+        if not ended:
+            write(self._folder / "faults", ())  # what a launcher has left behind that was killed meanwhile
+        return {"ended": ended, "woken": self._run.wake_all()}
+
+
+def _seconds(order: Mapping[str, Any], key: str, otherwise: float = 0.0, at_once: bool = False) -> float:
+    value = order.get(key, otherwise)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= FOR_S_MAX or not (value or at_once):
+        least = "0 or more" if at_once else "above 0"
+        raise ConfigError(f"{key} = {value!r} is no duration", f"seconds, {least}, at most {FOR_S_MAX:g}")
+    return float(value)
+
+
+def _kind(fault: Fault) -> str:
+    if isinstance(fault, Liar):
+        return fault.attack
+    return "slow" if isinstance(fault, Slow) else kind_of(fault)  # type: ignore[arg-type]
+
+
+def _named(fault: Fault) -> tuple[int, ...]:
+    if isinstance(fault, Partition):
+        return tuple(peer for side in fault.sides for peer in side)
+    return fault.peers if isinstance(fault, Liar) else (fault.peer,)  # type: ignore[union-attr, return-value]
+
+
+def _word(number: int, fault: Fault) -> str:
+    return f"drill {number}: {str(fault).split('@')[0]}"

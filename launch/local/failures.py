@@ -1,0 +1,115 @@
+"""The first failure of a run in at most twelve lines: which peer, which round, where in the user's code, what it said."""
+
+from __future__ import annotations
+
+import re
+import sysconfig
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gossip.launch.report.words import counted
+from gossip.run.telemetry import read_json
+
+from .peer_process import Life
+
+LINES_MAX = 12
+FRAMES = 3
+WIDTH = 160
+_FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>.+))?$')
+_OURS = str(Path(__file__).resolve().parents[2])
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    file: str
+    line: int
+    code: str
+
+    @property
+    def users(self) -> bool:
+        """Whether it is the user's own code: not the library's, not ours, not frozen into the interpreter."""
+        path = str(Path(self.file).resolve())
+        libraries = [path_ for name, path_ in sysconfig.get_paths().items() if name in ("stdlib", "purelib", "platlib")]
+        ours = [f"{_OURS}/{folder}" for folder in ("gossip", "launch", "aggregators", "topologies")]
+        return not self.file.startswith("<") and not any(path.startswith(f"{root}/") for root in (*libraries, *ours))
+
+
+def explain(life: Life, going_on: int, finished: int, folder: Path) -> list[str]:
+    """Lines for people about a peer that failed.
+
+    Args:
+        life: How it ended.
+        going_on: Peers that go on.
+        finished: Peers that ended well before.
+        folder: The peer's folder, ``<run>/peer-<id>``.
+    """
+    if going_on or not finished:
+        left = f"{counted(going_on, 'peer')} go{'es' if going_on == 1 else ''} on"
+    else:
+        left = f"{finished} peer{'s have' if finished != 1 else ' has'} finished"
+    written = read_error(folder, life.incarnation)
+    if written is not None:
+        at = f" at round {written['round']}" if isinstance(written.get("round"), int) and written["round"] >= 0 else ""
+        head = f"x peer {life.peer} failed{at} ({life.how}); {left}"
+        frames = _frames(written)
+        said = _said(written)
+    else:
+        head = f"x peer {life.peer} ended: {life.how}; {left}"
+        frames = _parse(life.tail)
+        said = _last_words(life.tail)
+    tail = [f"  log: {folder / 'out.log'}"]
+    where = [f"  {frame.file}:{frame.line}  {frame.code}" for frame in ([f for f in frames if f.users] or frames)[-FRAMES:]]
+    room = LINES_MAX - 1 - len(where) - len(tail)
+    return [line[:WIDTH] for line in (head, *where, *(f"  {line}" for line in said[:room]), *tail)]
+
+
+def read_error(folder: Path, incarnation: int) -> dict[str, Any] | None:
+    """What the session wrote in ``error.json`` in this life; None when it wrote nothing that can be read."""
+    try:
+        written = read_json(folder / "error.json")
+    except ValueError:
+        return None
+    if written is None or written.get("incarnation", incarnation) != incarnation:
+        return None
+    return written
+
+
+def _frames(written: Mapping[str, Any]) -> list[Frame]:
+    frames = written.get("frames")
+    if isinstance(frames, list) and frames and all(isinstance(frame, dict) for frame in frames):
+        return [Frame(str(f.get("file")), int(f.get("line") or 0), str(f.get("code") or "")) for f in frames]
+    text = written.get("traceback") or ""
+    return _parse((text if isinstance(text, str) else "".join(map(str, text))).splitlines())
+
+
+def _parse(lines: Sequence[str]) -> list[Frame]:
+    """The frames of the last traceback in some text."""
+    starts = [number for number, line in enumerate(lines) if line.startswith("Traceback (most recent call last)")]
+    frames = []
+    for number, line in enumerate(lines):
+        found = _FRAME.match(line)
+        if found and number >= (starts[-1] if starts else 0):
+            follows = lines[number + 1].strip() if number + 1 < len(lines) else ""
+            frames.append(Frame(found["file"], int(found["line"]), "" if _FRAME.match(follows) else follows))
+    return frames
+
+
+def _said(written: Mapping[str, Any]) -> list[str]:
+    message = str(written.get("message") or "").strip()
+    said = f"{written.get('type') or 'error'}: {message}" if message else str(written.get("type") or "error")
+    hint = written.get("hint")
+    return [*said.splitlines()[:4], *([f"hint: {hint}"] if hint else [])]
+
+
+def _last_words(tail: Sequence[str]) -> list[str]:
+    """The last thing on stderr that is not a frame of a traceback."""
+    words = [line for line in tail if line.strip()]
+    starts = [number for number, line in enumerate(words) if line.startswith("Traceback (most recent call last)")]
+    if starts:
+        # The exception comes after the last indented line of the traceback.
+        rest = words[starts[-1] + 1 :]
+        last = max((number for number, line in enumerate(rest) if line.startswith(" ")), default=-1)
+        return rest[last + 1 :][:3] or rest[-1:]
+    return words[-3:]

@@ -1,0 +1,75 @@
+"""When all who had the state of a run are gone: a peer that is started again could only begin anew, with fresh weights.
+
+That is an end, unless the user wants it (``--begin-anew``). A launcher ends a run of its own at once; where others have peers of
+it, too, the peers find out by themselves (``gossip.core.lifecycle.bootstrap``).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gossip.errors import ConfigError
+from gossip.run.rendezvous import peers_in, read_seed
+from gossip.run.untrusted import read_object, whole
+
+if TYPE_CHECKING:
+    from .supervisor import Supervisor
+
+FILES_TOLD = 3
+STATE = "state.safetensors"
+
+
+def look(run: Supervisor) -> bool:
+    """Ends a run whose state is lost, and says what that means. Whether it did."""
+    if not _is_lost(run):
+        return False
+    was = run.view.holders.in_words()
+    run.end("state_lost", f"x the state is lost: the run was in {was}, and nobody who had its state is left")
+    for line in hints(run.folder):
+        run.screen.say(line)
+    return True
+
+
+def hints(folder: Path) -> list[str]:
+    """What to do about it."""
+    found = [*_left_by_peers(folder), *map(str, sorted([*folder.glob("*.safetensors"), *folder.glob("peer-*/*.safetensors")]))]
+    more = f" and {len(found) - FILES_TOLD} more" if len(found) > FILES_TOLD else ""
+    named = ", ".join(found[:FILES_TOLD])
+    disk = f"on disk: {named}{more}" if found else "nothing of it is on disk in the run's folder"
+    return [f"  {disk}", "  hint: with more peers (-n, --room) one loss is none; --begin-anew begins again with fresh weights"]
+
+
+def _left_by_peers(folder: Path) -> list[str]:
+    """States that peers left which gave up (``gossip.training.last_state``), with their rounds: the furthest first."""
+    places = [place for peer in sorted(folder.glob("peer-*")) if (place := _last_of(peer)) is not None]
+    found = sorted([(_round_of(place), place) for place in places], key=lambda each: -each[0])
+    return [f"{place / STATE} (round {'unknown' if at < 0 else at})" for at, place in found]
+
+
+def _last_of(peer: Path) -> Path | None:
+    """Who was killed while it replaced one has the former one aside."""
+    places = (peer / "last_state", peer / ".last_state.old")
+    return next((place for place in places if (place / STATE).is_file()), None)
+
+
+def _round_of(place: Path) -> int:
+    """-1: it is not known."""
+    try:
+        at = whole((read_object(place, "manifest.json") or {}).get("round"))
+    except ConfigError:
+        return -1  # it is no manifest of ours
+    return -1 if at is None else at
+
+
+def _is_lost(run: Supervisor) -> bool:
+    holders = run.view.holders
+    if run.config.begin_anew or holders.round < 1 or holders.anybody:
+        return False
+    if run.is_over or run.outcome.finished:
+        return False
+    if run.joins or len(run.peers) < run.config.peers:
+        return False  # others may have it, of whom this launcher does not know
+    seeds = run.folder / "seeds"
+    others = [read_seed(seeds, peer) for peer in peers_in(seeds) if peer not in run.peers]
+    return all(seed is None or seed.ended for seed in others)

@@ -1,0 +1,95 @@
+"""How the run of one launcher ended: every life of its peers, and the exit code that tells it (``docs/exit_codes.md``)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from gossip.config import RunConfig
+from gossip.core.lifecycle.shutdown import QUORUM_LOST, STATE_LOST
+from gossip.errors import NeverStarted
+from gossip.launch.report.view import RunView
+
+from .peer_process import Life
+
+Stop = Literal["", "interrupt", "terminate", "killed", "never_started", "state_lost"]
+
+
+@dataclass(slots=True)
+class Outcome:
+    """How a run ended."""
+
+    config: RunConfig
+    view: RunView
+    lives: list[Life] = field(default_factory=list)
+    stopped: Stop = ""
+    dismissed: set[int] = field(default_factory=set)  # who waited for a start that could not come
+    joins: bool = False  # its peers came to a run that others had begun
+    wall_s: float = 0.0
+    bytes_sent: int = 0
+    lacking: dict[str, int] = field(default_factory=dict)  # files that could not be written -> lines that each lacks
+
+    @property
+    def finished(self) -> list[int]:
+        """Peers whose last life ended with exit code 0."""
+        return sorted(life.peer for life in self.last_lives.values() if life.code == 0 and life.peer not in self.dismissed)
+
+    @property
+    def last_lives(self) -> dict[int, Life]:
+        return {life.peer: life for life in self.lives}
+
+    @property
+    def unplanned(self) -> list[int]:
+        """Peers that were lost without the plan wanting it."""
+        return sorted({blow.peer for blow in self.view.blows if not blow.planned})
+
+    @property
+    def exit_code(self) -> int:
+        return exit_code(self)
+
+
+def exit_code(outcome: Outcome) -> int:
+    """The launcher's exit code (``docs/exit_codes.md``)."""
+    if outcome.stopped in ("interrupt", "terminate") and _all_done(outcome):
+        return 0  # all that was stopped is the wait for those who might have come back
+    match outcome.stopped:
+        case "interrupt" | "killed":
+            return 130
+        case "terminate":
+            return 143
+        case "never_started":
+            return NeverStarted.exit_code
+        case "state_lost":
+            return STATE_LOST
+        case "":
+            pass
+    if outcome.finished:
+        return 0
+    # What the peers themselves say is more than what their processes' codes can.
+    judged = [life for life in outcome.last_lives.values() if life.peer not in outcome.dismissed]
+    codes = [_code(life, outcome.view.halted.get(life.peer, {})) for life in judged]
+    code = telling(codes)
+    # Who is started again and finds nobody says that the run never started, of one that has had rounds.
+    return QUORUM_LOST if code == NeverStarted.exit_code and outcome.view.round >= 0 else code
+
+
+def telling(codes: Sequence[int]) -> int:
+    """Of the codes of peers none of which has come to the end, the one that says most."""
+    for code in (6, 2, STATE_LOST, 4, 1, 5):
+        if code in codes:
+            return code
+    return next((code for code in codes if code), 5)  # all were killed: nobody is left to reach a quorum
+
+
+def _all_done(outcome: Outcome) -> bool:
+    """Whether the training was over for every peer of this launcher."""
+    done = [outcome.view.halted.get(peer, {}).get("reason") == "finished" for peer in outcome.finished]
+    return bool(done) and all(done) and len(done) == len(outcome.last_lives)
+
+
+def _code(life: Life, halted: Mapping[str, Any]) -> int:
+    said = halted.get("exit_code")
+    if isinstance(said, int) and said > 1 and life.code not in (None, 0):
+        return said
+    return life.code if life.code is not None else 5

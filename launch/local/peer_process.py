@@ -1,0 +1,311 @@
+"""One peer's processes as the launcher sees them: started, read, signalled, and gone to the last one."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from gossip.launch.guardian import TOKEN_VARIABLE, members, reap, signal_group, stat
+from gossip.run.records import Appender
+from gossip.run.untrusted import parse_json
+
+from .warm import Forked, WarmStart
+
+GROUP_GRACE_S = 8.0  # a trainer's death is its node's to announce; then the node drains and leaves too
+DRAIN_S = 1.0
+LAST_WORDS_S = 0.2
+POLL_S = 0.05
+LINE_MAX = 64 * 1024
+TAIL_LINES = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """How one life of a peer ended: with an exit code, or by a signal."""
+
+    peer: int
+    incarnation: int
+    code: int | None
+    signal: int | None
+    tail: tuple[str, ...]  # the last lines that it wrote to stderr
+    began_at: float  # monotonic seconds
+    ended_at: float
+
+    @property
+    def how(self) -> str:
+        if self.signal is not None:
+            return f"killed by {signal_name(self.signal)}"
+        return f"exit code {self.code}"
+
+
+def signal_name(number: int) -> str:
+    return signal.Signals(number).name if number in {item.value for item in signal.Signals} else f"signal {number}"
+
+
+class PeerProcess:
+    """A peer from its start until no process of it is left.
+
+    Args:
+        warm: Forks it; None: it is started as ``environment`` says.
+        on_line: Called with each line of its output and whether it went to stderr.
+        on_event: Called with each line of its status channel.
+        on_exit: Called when the trainer has ended, after what it said before.
+    """
+
+    def __init__(
+        self,
+        peer: int,
+        incarnation: int,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        token: str,
+        log: Appender,
+        warm: WarmStart | None,
+        on_line: Callable[[str, bool], None],
+        on_event: Callable[[dict[str, Any]], None],
+        on_exit: Callable[[Life], None],
+    ) -> None:
+        self.peer, self.incarnation, self.token = peer, incarnation, token
+        self._on_line, self._on_event, self._on_exit = on_line, on_event, on_exit
+        self._began_at = time.monotonic()
+        self._tail: deque[str] = deque(maxlen=TAIL_LINES)
+        self._log = log
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        own = {"GOSSIP_PEER": str(peer), "GOSSIP_INCARNATION": str(incarnation)}
+        self._process: subprocess.Popen[bytes] | Forked
+        try:
+            if warm is not None:
+                self._process = warm.start(command, own, theirs)
+            else:
+                self._process = subprocess.Popen(
+                    list(command),
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    env={**environment, **own, "GOSSIP_STATUS_FD": str(theirs.fileno()), TOKEN_VARIABLE: token},
+                    pass_fds=(theirs.fileno(),),
+                    start_new_session=True,
+                )
+        except BaseException:
+            ours.close()
+            self._log.close()
+            raise
+        finally:
+            theirs.close()
+        self.pid = self._process.pid
+        found = stat(self.pid)
+        assert found is not None, "a child that nobody has waited for is there, if only as a zombie"
+        self.started_ticks = found.started
+        self._status = ours
+
+    @property
+    def running(self) -> bool:
+        """Whether the trainer has not ended yet."""
+        found = stat(self.pid)
+        return found is not None and found.started == self.started_ticks and found.state not in "ZX"
+
+    def send_trainer(self, number: int) -> None:
+        """A signal to the trainer alone. Its pid is ours until we have waited for it."""
+        if self._process.returncode is None:
+            os.kill(self.pid, number)
+
+    def send_all(self, number: int) -> bool:
+        """A signal to trainer, node and whoever they started."""
+        return signal_group(self.pid, self.started_ticks, self.token, number)
+
+    def members(self) -> list[int]:
+        return members(self.pid, self.started_ticks, self.token)
+
+    async def wait_gone(self) -> Life:
+        """Reads everything until the last process of the peer is gone; what stays behind its trainer is killed."""
+        assert self._process.stdout is not None
+        assert self._process.stderr is not None
+        readers = [
+            asyncio.create_task(self._read_status()),
+            asyncio.create_task(self._read_output(self._process.stdout, False)),
+            asyncio.create_task(self._read_output(self._process.stderr, True)),
+        ]
+        try:
+            code, ended_at = await self._wait_trainer()
+            # What it said last is on its way: when the whole peer was killed the channels end at once.
+            await asyncio.wait(readers, timeout=LAST_WORDS_S)
+            life = Life(
+                self.peer,
+                self.incarnation,
+                code if code >= 0 else None,
+                -code if code < 0 else None,
+                tuple(self._tail),
+                self._began_at,
+                ended_at,
+            )
+            self._on_exit(life)
+            for _ in range(int(GROUP_GRACE_S / POLL_S)):
+                if not self.members():
+                    break
+                await asyncio.sleep(POLL_S)
+            else:
+                self.send_all(signal.SIGKILL)
+            # Everybody who could write is gone, but for children that took a session of their own: they are not waited for.
+            await asyncio.wait(readers, timeout=DRAIN_S)
+        finally:
+            for reader in readers:
+                reader.cancel()
+            await asyncio.gather(*readers, return_exceptions=True)
+            self._log.close()
+        reap(self.pid)
+        self._process.wait()  # only now may somebody else get the pid
+        return life
+
+    async def _wait_trainer(self) -> tuple[int, float]:
+        """Exit code (a signal negative) and time of the trainer's end.
+
+        It is left a zombie: its pid and group stay ours while we clear up behind it.
+        """
+        loop = asyncio.get_running_loop()
+        ended: asyncio.Future[tuple[int, float]] = loop.create_future()
+
+        def tell(code: int, at: float) -> None:
+            if not ended.done():
+                ended.set_result((code, at))
+
+        def wait() -> None:
+            found = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+            at = time.monotonic()
+            assert found is not None
+            code = found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(tell, code, at)
+
+        threading.Thread(target=wait, name=f"wait-peer-{self.peer}", daemon=True).start()
+        return await ended
+
+    async def _read_status(self) -> None:
+        reader, writer = await asyncio.open_connection(sock=self._status, limit=2**20)
+        try:
+            while line := await reader.readline():
+                try:
+                    event = parse_json(line)
+                except ValueError:
+                    event = {"event": "error", "message": f"a status line that is not JSON: {line[:80]!r}"}
+                if isinstance(event, dict) and isinstance(event.get("event"), str):
+                    self._on_event({**event, "peer": self.peer})
+        except (ConnectionError, ValueError) as error:
+            self._on_event({"peer": self.peer, "event": "error", "message": f"its status channel broke: {error}"})
+        finally:
+            writer.close()
+
+    async def _read_output(self, pipe: Any, err: bool) -> None:
+        loop = asyncio.get_running_loop()
+        reader = asyncio.StreamReader()
+        transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
+        rest = b""
+        try:
+            while chunk := await reader.read(LINE_MAX):
+                self._log.append(chunk)
+                *lines, rest = (rest + chunk).split(b"\n")
+                if len(rest) > LINE_MAX:
+                    lines, rest = [*lines, rest], b""
+                for line in lines:
+                    self._line(line, err)
+        finally:
+            if rest:
+                self._line(rest, err)
+            transport.close()
+
+    def _line(self, line: bytes, err: bool) -> None:
+        # A progress bar draws over itself with carriage returns: the last state is the one to show.
+        text = line.decode("utf-8", "replace").rstrip("\r").rsplit("\r", 1)[-1]
+        if err:
+            self._tail.append(text)
+        self._on_line(text, err)
+
+
+class Watched(Protocol):
+    """The leader of a process group."""
+
+    pid: int
+    started_ticks: int
+
+
+class Guardian:
+    """The launcher's end of ``guardian.py``; started again, with all it needs to know, should somebody kill it."""
+
+    def __init__(self, token: str) -> None:
+        self._token = token
+        self._groups: dict[int, int] = {}
+        self._sockets: list[Path] = []
+        self._process = self._start()
+
+    def _start(self) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(Path(__file__).resolve().parents[1] / "guardian.py")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            text=True,
+            bufsize=1,
+            cwd="/",
+        )
+        assert process.stdin is not None
+        process.stdin.write(f"token {self._token}\n")
+        for pid, started in self._groups.items():
+            process.stdin.write(f"watch {pid} {started}\n")
+        for path in self._sockets:
+            process.stdin.write(f"socket {path}\n")
+        return process
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def watch(self, process: Watched) -> None:
+        self._groups[process.pid] = process.started_ticks
+        self._say(f"watch {process.pid} {process.started_ticks}")
+
+    def remove_socket(self, path: Path) -> None:
+        """What would be left in a folder when we are killed."""
+        self._sockets.append(path)
+        self._say(f"socket {path}")
+
+    def forget(self, process: Watched) -> None:
+        self._groups.pop(process.pid, None)
+        self._say(f"forget {process.pid}")
+
+    def revive(self) -> bool:
+        """Starts it again when it is gone; returns whether it was."""
+        if self._process.poll() is None:
+            return False
+        self._close_pipe()
+        self._process = self._start()
+        return True
+
+    def _say(self, line: str) -> None:
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(line + "\n")
+        except BrokenPipeError:
+            self.revive()  # and that tells it everything
+
+    def close(self) -> None:
+        """Nothing is left to guard."""
+        self._say("done")
+        self._close_pipe()
+        self._process.wait()
+
+    def _close_pipe(self) -> None:
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # what was still to be said, nobody is there to hear
+            self._process.stdin.close()

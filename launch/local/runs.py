@@ -1,0 +1,147 @@
+"""One run from resolved settings to summary: the folder, the peers, what is left behind. ``run`` and ``demo`` share it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import secrets
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gossip.config import Resolved, RunConfig
+from gossip.errors import ConfigError, GossipError
+from gossip.launch.registry.entrance import Entrance
+from gossip.launch.report import alone, launchers, missed, summary
+from gossip.launch.report.run_state import RUNS
+from gossip.launch.report.screens import Screen
+from gossip.launch.report.words import counted
+from gossip.run import fitting
+from gossip.run.keys import SWARM_KEY, write_pair
+from gossip.run.scheduler_env import write_settings
+from gossip.run.telemetry import tell_on_stderr, write_json
+from gossip.transport.curve import KeyPair, new_pair
+
+from . import feasible
+from .outcome import Outcome
+from .supervisor import Supervisor
+
+COMMAND = "command.json"
+
+
+def settle(resolved: Resolved, kind: str, here: int | None = None) -> Resolved:
+    """Checks what can be checked before anything starts, and fills in what is drawn: run id, name, folder, f.
+
+    Args:
+        here: How many of the peers will run on this machine; None: all.
+    Raises: ConfigError and its kin: A name, a number, a fault or the machine does not allow this run.
+    """
+    config = resolved.config
+    fitting.check(config)
+    _ = config.plan  # raises for faults that this run cannot have
+    feasible.check_memory(config.peers if here is None else here)
+    resolved = fitting.check_rule(resolved)
+    run = secrets.token_hex(8)
+    resolved = resolved.with_values("drawn", run=run)
+    if not config.name:
+        resolved = resolved.with_values("drawn", name=f"{kind}-{run[:4]}")
+    if not config.run_dir:
+        resolved = resolved.with_values("the name", run_dir=str(Path(RUNS) / resolved.config.name))
+    return resolved
+
+
+def begin(resolved: Resolved, argv: Sequence[str], code: Path | None, key: KeyPair | None = None) -> Path:
+    """Makes the run's folder and writes into it what the run was started with. Returns its path.
+
+    Args:
+        argv: What was typed.
+        key: Of the swarm, in a run with keys; a new one when None.
+        code: The folder whose git version goes into ``environment.json``.
+    """
+    folder = Path(resolved.config.run_dir).resolve()
+    feasible.make_run_folder(folder)
+    write_settings(folder, resolved, argv, code)
+    if resolved.config.keyed:
+        write_pair(folder / SWARM_KEY, key or new_pair())
+    return folder
+
+
+def train(
+    config: RunConfig,
+    command: Sequence[str],
+    screen: Screen,
+    newcomers: Mapping[int, int] | None = None,
+    entrance: Entrance | None = None,
+) -> Outcome:
+    """Starts the peers in a folder that ``begin`` made, and returns when they are gone. ``newcomers``, ``entrance``: see
+    ``Supervisor``.
+
+    What they run is written down: whoever joins later runs the same, unless told otherwise.
+    """
+    if newcomers is None:
+        write_json(Path(config.run_dir) / COMMAND, {"command": list(command), "folder": os.getcwd()})
+    with launchers.present(Path(config.run_dir), range(config.peers) if newcomers is None else newcomers):
+        return asyncio.run(Supervisor(config, command, screen, newcomers=newcomers, entrance=entrance).run())
+
+
+def conclude(folder: Path, outcome: Outcome) -> dict[str, Any]:
+    """Writes ``commits.jsonl`` and ``summary.json``. Returns the summary: of what this launcher has seen itself, where the folder
+    is gone."""
+    own = (outcome.exit_code, outcome.wall_s, outcome.joins)
+    seen = (outcome.config, outcome.view) if outcome.lacking else None
+    try:
+        return summary.write(folder, *own, outcome.lacking, seen)
+    except (OSError, ConfigError) as error:
+        path = str(folder / "summary.json")
+        tell_on_stderr(path, getattr(error, "strerror", None) or str(error))
+        return summary.build(folder, *own, {**outcome.lacking, path: 0}, (outcome.config, outcome.view))
+
+
+def finish(folder: Path, outcome: Outcome, screen: Screen, as_json: bool) -> int:
+    """The same, and says how it went. Returns the exit code that tells it. Raises: GossipError: All for nothing."""
+    found = conclude(folder, outcome)
+    if as_json:
+        print(json.dumps(found))
+    else:
+        of = f"{found['status']} after {counted(found['rounds'], 'round')}"
+        own = (
+            ""
+            if found["exit_code"] in (outcome.exit_code, 1)
+            else f"{summary.STATUS.get(outcome.exit_code, 'failed')}; the run: "
+        )
+        told = folder / "summary.json"
+        where = f": {told}" if str(told) not in found["record_incomplete"] else ""
+        screen.say(f"{own}{of}, {outcome.wall_s:.1f} s{where}")
+    if lacking := found["record_incomplete"]:
+        lost, first = sum(lacking.values()), next(iter(lacking))
+        more = f" and {counted(len(lacking) - 1, 'more file')}" if len(lacking) > 1 else ""
+        gone = f" ({counted(lost, 'line')} lost)" if lost else ""
+        screen.say(f"! the record is incomplete: {first}{more} could not be written{gone}")
+    for line in [*alone.told(found["alone"]), *missed.told(found["faults_missed"])]:
+        screen.say(line)
+    if found["finished"] and not found["rounds"]:
+        screen.say("! no round was trained: each peer ran the script by itself, and nothing was exchanged")
+        screen.say("  in the script: peer = gossip.init(), then model, optimizer = peer.prepare(model, optimizer)")
+    if found["exit_code"] != outcome.exit_code == 0:
+        lost = found["rounds_lost"]
+        which = "the only round" if lost == 1 else f"every one of {lost} rounds"
+        raise GossipError(f"{which} was lost: nothing was learnt; {folder}/events.jsonl says why")
+    return outcome.exit_code
+
+
+def show_config(resolved: Resolved, as_json: bool) -> None:
+    """Prints every option, its value and where that comes from."""
+    values = resolved.config.model_dump(mode="json")
+    if as_json:
+        print(
+            json.dumps({key: {"value": value, "source": resolved.sources.get(key, "default")} for key, value in values.items()})
+        )
+        return
+    width = max(map(len, values))
+    for key, value in values.items():
+        if key != "run":
+            shown = "-" if value is None or value == "" else " ".join(value) or "-" if isinstance(value, list) else str(value)
+            print(f"{key:{width}}  {shown:24}  {resolved.sources.get(key, 'default')}")
+    sys.stdout.flush()

@@ -1,0 +1,460 @@
+"""Watches over the peers of one run on this machine: starts, wakes, restarts and stops them, and says how it went."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gossip.config import RunConfig
+from gossip.errors import LocalError, NeverStarted
+from gossip.launch.registry.entrance import Entrance
+from gossip.launch.report.screens import Screen
+from gossip.launch.report.view import EXIT_ASKED, RunView
+from gossip.launch.report.words import counted
+from gossip.run.completion import nobody_left
+from gossip.run.records import Appender, Troubles
+from gossip.run.rendezvous import announce_end
+from gossip.run.telemetry import JsonLines, Logbook
+from gossip.run.untrusted import shown, whole
+
+from . import lost_state
+from .awaiting import INSECURE, INSECURE_EVERY_S, Tries, waiting
+from .doorway import Doorway
+from .drilling import DrillDesk
+from .failures import explain
+from .outcome import Outcome, Stop
+from .pauses import Sleepers
+from .peer_process import Guardian, Life, PeerProcess
+from .peer_setup import peer_environment
+from .warm import Gone, WarmStart, is_possible
+
+WAITING_EVERY_S = 5.0
+TICK_S = 0.1
+STOP_GRACE_S = 30.0  # after the first Ctrl-C; then those that did not leave are killed
+START_AGAIN_S = (0.5, 1.0, 2.0, 4.0)  # after each failure to make a process
+START_SLACK_S = 10.0  # peers count their start timeout themselves; this is for those that cannot
+TOO_LATE = (NeverStarted.exit_code, 5)  # what a peer ends with that finds nobody any more
+
+
+class Supervisor:
+    """Runs ``command`` as every peer of a resolved config.
+
+    Args:
+        config: Resolved; its run folder exists.
+        command: Program and arguments, the same for every peer.
+        screen: Where words go.
+        environment: What peers inherit; ``os.environ`` when None.
+        newcomers: To a run that others have begun: which ids to start, and with which incarnations. None: begins the run.
+        share: Of the peers that begin it: which to start here, and with which incarnations; others start the rest. None: all.
+        entrance: Of its door. None: it has one only where somebody may join.
+        files: Goes into the names of the files that a launcher appends to, where several share the run's folder.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        command: Sequence[str],
+        screen: Screen,
+        environment: Mapping[str, str] | None = None,
+        newcomers: Mapping[int, int] | None = None,
+        share: Mapping[int, int] | None = None,
+        entrance: Entrance | None = None,
+        files: str = "",
+    ) -> None:
+        self.config, self.command, self.screen = config, list(command), screen
+        self.folder = Path(config.run_dir).resolve()
+        self.plan = config.plan
+        self.joins, self._files = newcomers is not None, files
+        given = newcomers if newcomers is not None else share
+        self.peers = dict(given) if given is not None else dict.fromkeys(range(config.peers), 0)
+        self.view = RunView(self.peers, self.plan)
+        self.outcome = Outcome(config, self.view, joins=self.joins)
+        self.troubles = Troubles(self._tell_trouble)
+        self._environment = peer_environment(self.folder, os.environ if environment is None else environment)
+        self.token = secrets.token_hex(16)
+        self._processes: dict[int, PeerProcess] = {}
+        self._sleepers = Sleepers(self._on_woken)
+        self._stop = asyncio.Event()
+        self._explained = False
+        self._ended: set[int] = set()  # peers that will not come back
+        self._late: set[int] = set()
+        alone = min(self.peers) if self.joins or files else None  # of several launchers in this folder
+        self._desk = DrillDesk(self, alone) if config.drills else None
+        self._tries = Tries(self.folder, self.peers, self.view.unannounced)
+        self._lost: set[int] = set()  # ids that turned out to be somebody else's
+        has_door = entrance is not None or config.room > config.peers
+        listens = self._environment.get("GOSSIP_LISTEN", "")
+        self.doorway = Doorway(self, entrance or Entrance(host=listens)) if has_door else None
+
+    async def run(self) -> Outcome:
+        """Until the last process of the last peer is gone."""
+        began = time.monotonic()
+        self._events = JsonLines(self.folder / f"events{self._files}.jsonl", "events", self.troubles)
+        self._logbook = Logbook(self.folder / f"logbook{self._files}.md", self.config.name, self.troubles)
+        self._guardian = Guardian(self.token)
+        warm = self.config.warm and is_possible(self.command)
+        self._warm = WarmStart(self._environment, self.token, self._say) if warm else None
+        loop = asyncio.get_running_loop()
+        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        for number in numbers:
+            loop.add_signal_handler(number, self._on_signal, number)
+        watcher = asyncio.create_task(self._watch(began))
+        try:
+            if self._desk is not None:
+                await self._desk.open()
+                self._guardian.remove_socket(self._desk.path)
+            if self.doorway is not None:
+                await self.doorway.open()
+            which = f"peers {', '.join(map(str, self.peers))}" if self.joins else counted(len(self.peers), "peer")
+            self._logbook.note(f"started {which}: {' '.join(self.command)}")
+            await asyncio.gather(*(self._life_of(peer, incarnation) for peer, incarnation in self.peers.items()))
+        finally:
+            watcher.cancel()
+            self._tries.close()
+            if self._desk is not None:
+                self._desk.close()
+            for number in numbers:
+                loop.remove_signal_handler(number)
+            self._sleepers.close()
+            for process in self._processes.values():
+                process.send_all(signal.SIGKILL)  # only when something above broke: otherwise all are gone
+            self._guardian.close()
+            if self.doorway is not None:
+                await self.doorway.close()
+            if self._warm is not None:
+                self._warm.close()
+            self.outcome.wall_s = time.monotonic() - began
+            for line in self.view.untold_epochs():
+                self._remind(line)
+            self.screen.close(self.view)
+            self.record("launcher_ended", None, exit_code=self.outcome.exit_code, joins=self.joins)
+            self._logbook.note(
+                f"ended after {self.outcome.wall_s:.1f} s at round {self.view.round}, exit code {self.outcome.exit_code}"
+            )
+            self._logbook.close()
+            self._events.close()
+            self.outcome.lacking.update(self.troubles.lacking)
+        return self.outcome
+
+    # --- one peer ---------------------------------------------------------------------------------------------------------
+
+    async def _life_of(self, peer: int, incarnation: int) -> None:
+        """All the lives of one peer."""
+        while not self._stop.is_set():
+            process = await self._begin_life(peer, incarnation)
+            if process is None:
+                break
+            try:
+                life = await process.wait_gone()
+            finally:
+                self._guardian.forget(process)
+                self._processes.pop(peer, None)
+            if peer in self._lost:
+                await self._begin_anew(peer)
+                return
+            self.outcome.lives.append(life)
+            if not await self._starts_again(peer, life):
+                break
+            if self.outcome.finished and len(self._ended) == len(self.peers) - 1:
+                self._say(f"! peer {peer} is not started again: the others are done")
+                break
+            incarnation = max(incarnation, self.view.rows[peer].incarnation) + 1  # its node may have been started more than once
+            self._say(f"+ starting peer {peer} again, incarnation {incarnation}")
+        self._ended.add(peer)
+        seeds = self.folder / "seeds"  # or those who are done would wait for it to come back
+        self.troubles.try_to(seeds, lambda: announce_end(seeds, peer, incarnation))
+        self._dismiss_latecomers()
+
+    def lose(self, peer: int) -> None:
+        """An id of ours was given away a second time, by a door that ours could not reach, and the other has it now."""
+        process = self._processes.get(peer)
+        if process is not None:
+            self._lost.add(peer)
+            self._say(f"! id {peer} was given away twice while doors could not reach each other: our peer gets another")
+            process.send_all(signal.SIGKILL)  # a goodbye would be taken for that of the other
+
+    async def _begin_anew(self, peer: int) -> None:
+        """A newcomer that has lost its id comes again."""
+        self._ended.add(peer)
+        new = await self.doorway.another_id(peer) if self.doorway is not None and not self._stop.is_set() else None
+        if new is not None:
+            self.peers[new[0]] = new[1]
+            await self._life_of(*new)
+
+    def _dismiss_latecomers(self) -> None:
+        """Stops peers that were started again and came too late: all others are done, and nobody is left to take them in."""
+        if not self.outcome.finished or any(self.view.rows[peer].state == "training" for peer in self._processes):
+            return
+        for peer, process in self._processes.items():
+            here = self.view.rows[peer].state in ("starting", "here")
+            if process.incarnation > self.peers[peer] and here and peer not in self._late:
+                self._late.add(peer)
+                self._say(f"! peer {peer} came back too late: the others are done")
+                process.send_trainer(signal.SIGTERM)
+
+    def _dismiss_early_birds(self) -> None:
+        """Stops those who wait for a start that cannot come any more, because too many have failed before it."""
+        failed = sorted([peer for peer, life in self.outcome.last_lives.items() if peer in self._ended and life.code != 0])
+        if self.joins or self.view.ready or self._stop.is_set() or self.config.peers - len(failed) >= self._need:
+            return
+        waiting = [peer for peer in self._processes if self.view.rows[peer].state == "here" and peer not in self._late]
+        if waiting:
+            who, of = ", ".join(map(str, failed)), f"{self._need} of {self.config.peers} are needed"
+            self._say(f"! stopping {', '.join(map(str, waiting))}: peers {who} have failed before the start, and {of}")
+        for peer in waiting:
+            self._late.add(peer)
+            self.outcome.dismissed.add(peer)
+            self._processes[peer].send_trainer(signal.SIGTERM)
+
+    @property
+    def _need(self) -> int:
+        """Peers of ours that it takes to start. Who joins finds the others there."""
+        elsewhere = self.config.peers - len(self.peers)
+        return 1 if self.joins else max(1, self.config.needed_to_start - elsewhere)
+
+    async def _begin_life(self, peer: int, incarnation: int) -> PeerProcess | None:
+        """None: the run was stopped before there was one to stop, or this machine starts no more processes."""
+        pauses = iter(START_AGAIN_S)
+        while not self._stop.is_set():
+            warm = self._warm if self._warm is not None and await self._warm.ready_unless(self._stop) else None
+            if self._stop.is_set():
+                break
+            try:
+                return self._start(peer, incarnation, warm)
+            except Gone:
+                continue  # it is not ready for a while: started without it
+            except OSError as error:  # no more processes, descriptors, memory: others may end and give back what it takes
+                pause_s, now = next(pauses, None), time.monotonic()
+                if pause_s is None:
+                    life = Life(peer, incarnation, LocalError.exit_code, None, (f"it cannot be started: {error}",), now, now)
+                    self.outcome.lives.append(life)
+                    self._on_exit(life)
+                    break
+                self._say(f"! peer {peer} cannot be started: {error}; again in {pause_s:g} s")
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._stop.wait(), pause_s)
+        return None
+
+    def _start(self, peer: int, incarnation: int, warm: WarmStart | None) -> PeerProcess:
+        folder = self.folder / f"peer-{peer}"
+        self.troubles.try_to(folder, lambda: folder.mkdir(exist_ok=True))
+        process = PeerProcess(
+            peer,
+            incarnation,
+            self.command,
+            self._environment,
+            self.token,
+            Appender(folder / "out.log", self.troubles),
+            warm,
+            on_line=lambda text, err: self.screen.output(peer, text, err),
+            on_event=self._on_event,
+            on_exit=self._on_exit,
+        )
+        self._processes[peer] = process
+        self._guardian.watch(process)
+        new = {"joins": True} if self.joins and incarnation == self.peers[peer] else {}
+        self.record("spawned", peer, pid=process.pid, incarnation=incarnation, **new)
+        return process
+
+    async def _starts_again(self, peer: int, life: Life) -> bool:
+        """Waits until the plan starts a peer again that it has killed; false when it does not."""
+        after_s = self.view.restarts.pop(peer, None)
+        if after_s is None or life.signal != signal.SIGKILL:
+            return False
+        lost_state.look(self)
+        wait_s = max(0.0, life.ended_at + after_s - time.monotonic())
+        try:
+            await asyncio.wait_for(self._stop.wait(), wait_s)
+        except TimeoutError:
+            return not lost_state.look(self)
+        return False
+
+    def _on_exit(self, life: Life) -> None:
+        blow = self.view.blow(life.peer)
+        struck = blow is not None and blow.kind in ("crash", "restart") and blow.at >= life.began_at
+        planned = struck and life.signal == signal.SIGKILL
+        if blow is not None and blow.planned and life.code in TOO_LATE and self.outcome.finished:
+            # The plan kept it away until the others were done.
+            self._late.add(life.peer)
+            self._say(f"! peer {life.peer} came back too late: {self.view.halted.get(life.peer, {}).get('reason', life.how)}")
+        stopping = self._stop.is_set() or life.peer in self._late or life.peer in self._lost
+        fields = {"incarnation": life.incarnation, "code": life.code, "signal": life.signal, "how": life.how}
+        self.record("exited", life.peer, t=life.ended_at, planned=planned, stopping=stopping, **fields)
+        self._logbook.note(f"peer {life.peer} incarnation {life.incarnation} ended at round {self.view.round}: {life.how}")
+        if life.code in (0, EXIT_ASKED) or planned or stopping:
+            return
+        if life.code is not None:
+            going_on = sum(process.running for process in self._processes.values())
+            lines = explain(life, going_on, len(self.outcome.finished), self.folder / f"peer-{life.peer}")
+            for line in lines[:1] if self._explained else lines:  # the first failure is mostly the cause of the others
+                self.screen.say(line)
+            self._explained = True
+
+    def _on_event(self, event: dict[str, Any]) -> None:
+        before = set(self.view.hangs)
+        self._tell(event)
+        for peer in set(self.view.hangs) - before:
+            self._wake_later(peer, self.view.hangs.pop(peer))
+        if event["event"] == "record_incomplete" and isinstance(event.get("files"), dict):
+            self.outcome.lacking.update({str(path): whole(lines) or 0 for path, lines in event["files"].items()})
+        if event["event"] == "halted":
+            traffic = event.get("traffic")
+            if isinstance(traffic, dict):
+                self.outcome.bytes_sent += int(traffic.get("sent_bytes") or 0)
+
+    def _wake_later(self, peer: int, after_s: float) -> None:
+        if (process := self._processes.get(peer)) is not None:
+            self._sleepers.wake_later(process, after_s)
+
+    def _on_woken(self, peer: int, slept_s: float) -> None:
+        self.record("continued", peer)
+        self._say(f"+ SIGCONT peer {peer} after {slept_s:.1f} s")
+
+    # --- drills -----------------------------------------------------------------------------------------------------------
+
+    @property
+    def is_training(self) -> bool:
+        """Whether there is something to disturb."""
+        begun = bool(self.view.ready) or any(self.view.rows[peer].state == "training" for peer in self.peers)  # newcomers
+        return begun and not self.is_over
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it ends, or has."""
+        return self._stop.is_set() or len(self._ended) == len(self.peers)
+
+    def is_here(self, peer: int) -> bool:
+        """Whether the peer has a process that has not ended."""
+        process = self._processes.get(peer)
+        return process is not None and process.running
+
+    def kill_peer(self, after_s: float | None, peer: int, fault: str) -> None:
+        """SIGKILL to all its processes. It is started again ``after_s`` later, or never."""
+        kind, extra = ("crash", {}) if after_s is None else ("restart", {"seconds": after_s})
+        self.record("fault", peer, kind=kind, round=self.view.round, fault=fault, **extra)
+        self._processes[peer].send_all(signal.SIGKILL)
+
+    def stop_peer(self, for_s: float, peer: int, fault: str) -> None:
+        """SIGSTOP to all its processes, SIGCONT ``for_s`` later."""
+        self.record("fault", peer, kind="hang", round=self.view.round, fault=fault, seconds=for_s)
+        self.view.hangs.pop(peer, None)
+        self._processes[peer].send_all(signal.SIGSTOP)
+        self._wake_later(peer, for_s)
+
+    def ask_peer_to_leave(self, peer: int, fault: str) -> None:
+        """SIGTERM to its trainer, as a scheduler does that wants its machine back. It is not started again."""
+        self.record("fault", peer, kind="leave", round=self.view.round, fault=fault)
+        self._processes[peer].send_trainer(signal.SIGTERM)
+        self._processes[peer].send_all(signal.SIGCONT)  # whoever sleeps could not leave
+
+    def wake_all(self) -> list[int]:
+        """SIGCONT at once to whoever would be woken later. Returns whom."""
+        return self._sleepers.wake_all()
+
+    # --- all peers --------------------------------------------------------------------------------------------------------
+
+    async def _watch(self, began: float) -> None:
+        """Redraws, says whom we wait for, and gives up on a run that does not start."""
+        told, looked, warned = began, began, -INSECURE_EVERY_S
+        while True:
+            if self.config.insecure and time.monotonic() - warned >= INSECURE_EVERY_S:
+                warned = time.monotonic()
+                self._remind(INSECURE)
+            await asyncio.sleep(TICK_S)
+            now = time.monotonic()
+            self.screen.tick(self.view)
+            if self._guardian.revive():
+                self._say("! the guardian process was killed; it is started again")
+            self._dismiss_early_birds()
+            if self.view.holders.in_vain:
+                lost_state.look(self)
+            if self.joins and not (self.is_training or self.is_over) and now - looked >= WAITING_EVERY_S:
+                looked = now
+                if nobody_left(self.folder / "seeds", self.peers):
+                    self.end("never_started", "x the run is over: everybody has left while ours were on their way")
+            elsewhere = self.doorway.missing if self.doorway is not None else []
+            unmet = self.view.unmet(now).union(elsewhere)
+            if self.view.ready or self._stop.is_set() or not (self.view.missing or unmet):
+                continue
+            if now - told >= WAITING_EVERY_S:
+                told = now
+                self._remind(waiting(self.view, self.config, now - began, now, elsewhere=elsewhere))
+                doors = self.doorway.troubles() if self.doorway is not None else []
+                for peer, why in self._tries.found.items():
+                    self.record("unmet", None, subject=peer, why=why)
+                for trouble in doors + self._tries.troubles(unmet, shared=self.doorway is None):
+                    self._remind(f"!   {trouble}")
+            if self._tries.over:  # they have ended while ours were on their way here
+                self.end("never_started", f"x the run is over: {self._tries.over} have completed it, and nobody else is there")
+            elif now - began > self.config.start_timeout_s + START_SLACK_S and len(self.view.here) < self._need:
+                error = NeverStarted(self._need, tuple(self.view.here), tuple(self.view.missing), now - began)
+                self._say(f"x {error}")
+                self._say(f"  hint: {error.hint}: {self.folder / f'peer-{self.view.missing[0]}' / 'out.log'}")
+                self.end("never_started")
+
+    def _on_signal(self, number: int) -> None:
+        if self.outcome.stopped == "":
+            interrupted = number == signal.SIGINT
+            again = " (Ctrl-C again: stop now)" if interrupted else ""
+            self.end("interrupt" if interrupted else "terminate", f"stopping after this round{again}")
+        elif self.outcome.stopped in ("interrupt", "terminate"):
+            self.kill("stopping now")
+        else:
+            self.kill("")
+
+    def end(self, why: Stop, say: str = "", grace_s: float | None = None) -> None:
+        """Asks every trainer to leave after its round, and kills those that have not left ``grace_s`` later."""
+        grace_s = STOP_GRACE_S if grace_s is None else grace_s
+        if len(self._ended) == len(self.peers):
+            return  # everybody is done; we are only writing it down
+        self.outcome.stopped = why
+        self._stop.set()
+        if say:
+            self._say(say)
+        self.record("stopping", None, reason=why)
+        for process in self._processes.values():
+            process.send_trainer(signal.SIGTERM)
+            process.send_all(signal.SIGCONT)  # whoever sleeps could not leave
+        asyncio.get_running_loop().call_later(grace_s, self.kill, f"not gone after {grace_s:.0f} s")
+
+    def kill(self, say: str) -> None:
+        """Kills whoever is left."""
+        left = {peer: process.members() for peer, process in self._processes.items()}
+        if not any(left.values()):
+            return
+        if say:
+            named = ", ".join(f"{peer} (pids {' '.join(map(str, pids))})" for peer, pids in left.items() if pids)
+            self._say(f"{say}: killing peers {named}")
+        if self.outcome.stopped == "interrupt":
+            self.outcome.stopped = "killed"
+        for process in self._processes.values():
+            process.send_all(signal.SIGKILL)
+
+    def record(self, event: str, peer: int | None, t: float | None = None, **fields: Any) -> None:
+        """A row of our own in events.jsonl."""
+        self._tell({"t": time.monotonic() if t is None else t, "wall": time.time(), "peer": peer, "event": event, **fields})
+
+    def _tell(self, row: dict[str, Any]) -> None:
+        """Writes down what has happened, and says what of it is worth a line."""
+        self._events.write(row)
+        for line in self.view.feed(row):
+            self._say(shown(line))  # one line, whatever ends of lines a peer's words have
+
+    def _tell_trouble(self, path: str, why: str) -> None:
+        self.record("cannot_write", None, path=path, why=why)
+
+    def _remind(self, text: str) -> None:
+        """Of what goes on for a while: said again and again."""
+        self._say(text)
+
+    def _say(self, text: str) -> None:
+        self.screen.say(text)
+        if text[:1] in "x+?-*=":
+            self._logbook.note(text)

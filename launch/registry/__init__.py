@@ -1,0 +1,1 @@
+"""Where newcomers knock, and where the launchers of a run tell each other where their peers are."""

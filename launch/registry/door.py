@@ -1,0 +1,386 @@
+"""A launcher's door: where newcomers knock, and where the launchers of a run tell each other where their peers are.
+
+Each writes what it hears into its own ``seeds/``, which is all that a peer's node ever reads. Doors visit each other
+(``neighbours``); what they agree on, and who is believed, is in ``doorkeeper``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import secrets
+import time
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import zmq
+import zmq.asyncio
+
+from gossip.config import RunConfig
+from gossip.errors import ConfigError, Malformed
+from gossip.launch.report.words import counted
+from gossip.run.keys import read_pair
+from gossip.run.telemetry import read_json
+from gossip.transport.curve import Authenticator, as_server, prove_closed
+from gossip.transport.sockets import endpoint, listen
+
+from . import door_messages as says
+from .door_calls import NUMBER_BYTES, ask, join, new_socket, plain
+from .door_folder import DoorFolder
+from .door_proxy import Proxy, bind_inside
+from .door_rates import Allowance
+from .doorkeeper import CLAIMED, DOOR_ID_BYTES, DoorEntry, Doorkeeper, Entry
+from .entrance import Entrance
+from .neighbours import Neighbours
+
+LOOK_S = 0.2
+ASK_S = 2.0
+GOODBYE_S = 1.0
+CLAIM_TRIES = 8
+CLAIM_PAUSE_S = 0.1
+KNOCKS_MAX = 32
+KNOCK_COST = 20.0
+BYTES_A_UNIT = 4096
+UNITS_A_S, UNITS_AT_ONCE = 500.0, 2000.0
+STUMBLES_MAX = 16
+
+
+class Door:
+    """The door of one launcher.
+
+    Args:
+        own: The peers that this launcher runs, and the incarnations that they begin with.
+        let_in: Says which of them train with the others.
+        lost: Called with an own id that turned out to be somebody else's.
+        say: For lines to a person.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        folder: Path,
+        own: Mapping[int, int],
+        entrance: Entrance,
+        *,
+        let_in: Callable[[], Collection[int]] = tuple,
+        lost: Callable[[int], None] = lambda peer: None,
+        say: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        self._config, self._run_dir, self._entrance = config, folder, entrance
+        self._own, self._let_in, self._lost, self._say = dict(own), let_in, lost, say
+        self.door = entrance.door or secrets.token_bytes(DOOR_ID_BYTES)
+        self._folder = DoorFolder(folder, self.door)
+        self._host = entrance.host or config.host
+        self.key_file = entrance.key
+        if config.keyed and entrance.key is None:
+            missing = f"{folder}/swarm.key is missing: a door of a run with keys opens with it only"
+            raise ConfigError(missing, "copy it there, for you alone (chmod 600)")
+        self._key = read_pair(entrance.key) if entrance.key is not None else None
+        self._insecure = config.insecure or self._key is not None  # it may listen elsewhere than on loopback
+        self._authenticator: Authenticator | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._allowance = Allowance(UNITS_A_S, UNITS_AT_ONCE)
+        self._knocks = 0
+        self._versions = says.Versions.here()
+        self._draw = random.Random(self.door).randrange
+        self.refused = 0  # what was sent here and is no question
+        self._stumbles: set[str] = set()
+        self._to_meet = list(entrance.seeds)
+        self.goodbye_s = GOODBYE_S
+        self.address = ""  # HOST:PORT, once it is open
+
+    async def open(self) -> None:
+        """Raises: ConfigError, AddressInUse: It cannot listen there."""
+        self._context = zmq.asyncio.Context()
+        self._socket = new_socket(self._context, zmq.ROUTER)
+        try:
+            self._lock()
+            inside = bind_inside(plain(self._socket))
+            if self._authenticator is not None and self._key is not None:
+                prove_closed(self._context, [f"ipc://@{inside}"], self._key.public, self._authenticator)
+            listener = listen(self._host, self._entrance.port, self._insecure)
+        except BaseException:
+            self._destroy()
+            raise
+        self._proxy = Proxy(listener, inside)
+        self.address = join(*listener.getsockname()[:2])
+        local = DoorEntry(self.door, self.address, self._folder.place())
+        self.keeper = Doorkeeper(local, self._own, self._config.peers, self._config.peers_max)
+        self.neighbours = Neighbours(self._config.run_id, self.keeper, self._ask, self._learn, self._run, self._going_on)
+        self._folder.announce(local)
+        self.meet(self._to_meet)
+        self._look()
+        for task in (self._serve(), self._keep(), self._proxy.serve()):
+            self._run(task)
+
+    def _lock(self) -> None:
+        """Who has the swarm key may talk to this door, and nobody else."""
+        if (key := self._key) is not None:
+            self._authenticator = Authenticator(self._context, lambda knock: knock.key == key.public)
+            as_server(plain(self._socket), key)
+            asyncio.get_running_loop().add_reader(self._authenticator.fd, self._authenticator.answer)
+
+    def _destroy(self) -> None:
+        if self._authenticator is not None:
+            asyncio.get_running_loop().remove_reader(self._authenticator.fd)
+            self._authenticator.close()
+        self._context.destroy(0)
+
+    async def close(self) -> None:
+        """Tells the others, if they take it in a moment. Nothing when it was never open."""
+        if not self.address:
+            return
+        self._look()
+        entry = self.keeper.end()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        question = says.Push(self._config.run_id, entry, tuple(self.keeper.entries.values()), ())
+        # Whoever was visited a moment ago may know of this door, though its answer is still on the way.
+        others = [other for other in self.neighbours.all.values() if other.answered or not other.tries]
+        goodbyes = [self._ask(other.address, question) for other in others]
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.gather(*goodbyes, return_exceptions=True), self.goodbye_s)
+        await self._proxy.close()
+        self._destroy()
+        self._folder.withdraw()
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._say(f"! the door has lost a hand: {type(error).__name__}: {error}")
+
+    # --- what others ask ----------------------------------------------------------------------------------------------------
+
+    async def _serve(self) -> None:
+        while True:
+            frames = await self._socket.recv_multipart(copy=False)
+            with self._going_on():
+                self._hear(frames)
+
+    def _hear(self, frames: Sequence[zmq.Frame]) -> None:
+        """One question."""
+        if len(frames) != 3 or len(frames[1].buffer) != NUMBER_BYTES:
+            self.refused += 1
+            return
+        sender, number, data = frames[0].bytes, frames[1].bytes, frames[2].bytes
+        seen = self._proxy.host_of(frames[2])
+        if not self._allowance.take(seen, 1.0 + len(data) / BYTES_A_UNIT, time.monotonic()):
+            self.refused += 1
+            return
+        try:
+            question = says.decode(data)
+        except Malformed:
+            self.refused += 1
+            if says.is_other_version(data):
+                self._reply(sender, number, self._other_version(data))
+            return
+        if not isinstance(question, says.Knock):
+            self._reply(sender, number, self._answer(question, seen))
+        elif self._allowance.take(seen, KNOCK_COST, time.monotonic()) and self._knocks < KNOCKS_MAX:
+            self._run(self._let(sender, number, question))
+        else:
+            self._reply(sender, number, says.TurnedAway("wait", "too many knock at this door", ""))
+
+    @contextlib.contextmanager
+    def _going_on(self) -> Iterator[None]:
+        """A full disk, no descriptors, or an answer that is too large costs what was to be done, and not the door."""
+        try:
+            yield
+        except (OSError, ValueError) as error:
+            self.refused += 1
+            if (told := f"{type(error).__name__}: {error}") not in self._stumbles and len(self._stumbles) < STUMBLES_MAX:
+                self._stumbles.add(told)
+                self._say(f"! the door at {self.address} could not do something, and goes on: {told}")
+
+    def _reply(self, sender: bytes, number: bytes, answer: says.Said | None) -> None:
+        if answer is None:
+            self.refused += 1
+            return
+        sent = asyncio.ensure_future(self._socket.send_multipart([sender, number, says.encode(answer)], zmq.NOBLOCK))
+        sent.add_done_callback(lambda done: done.cancelled() or done.exception())  # whoever asked has gone, or takes no answers
+
+    def _other_version(self, data: bytes) -> says.TurnedAway:
+        theirs = data[3:4].decode("ascii", "replace")
+        return says.TurnedAway(
+            "version",
+            f"this door speaks version {says.VERSION[3:].decode()}, you version {theirs}",
+            "use the same version of gossip",
+        )
+
+    def _answer(self, question: says.Said, seen: str) -> says.Said | None:
+        """None: it is no question."""
+        now, keeper = time.monotonic(), self.keeper
+        match question:
+            case says.Look():
+                here = [peer for peer, entry in sorted(keeper.entries.items()) if entry.progress > CLAIMED and not entry.ended]
+                free = len(keeper.free(now))
+                run, name = self._config.run_id, self._config.name
+                code = self._code()
+                return says.Here(run, name, keeper.state, tuple(here), free, seen[:80], self._versions, *code)
+            case says.Propose() | says.Pull() | says.Push() if question.run != self._config.run_id:
+                return says.TurnedAway("run", f"this door is of the run {self._config.name}, not of yours", "")
+            case says.Propose():
+                return says.Granted(tuple(keeper.consider(question.entries, now)))
+            case says.Pull():
+                self._learn((), (question.sender,))
+                digest = keeper.digest()
+                if digest == question.digest:
+                    return says.State(keeper.local, digest, (), ())
+                return says.State(keeper.local, digest, tuple(keeper.entries.values()), keeper.told)
+            case says.Push():
+                self._learn(question.entries, (question.sender, *question.doors))
+                self.neighbours.make_sure(question.sender, question.entries)
+                return says.State(keeper.local, keeper.digest(), (), ())
+            case _:
+                return None
+
+    # --- newcomers ----------------------------------------------------------------------------------------------------------
+
+    async def _let(self, sender: bytes, number: bytes, knock: says.Knock) -> None:
+        self._knocks += 1
+        try:
+            self._reply(sender, number, await self._welcome(knock))
+        finally:
+            self._knocks -= 1
+
+    async def _welcome(self, knock: says.Knock) -> says.Welcome | says.TurnedAway:
+        config, keeper = self._config, self.keeper
+        if differences := self._versions.differences(knock.versions):
+            return says.TurnedAway("version", f"not the same versions: {'; '.join(differences)}", "install what the swarm has")
+        if keeper.state == "over":
+            return says.TurnedAway("over", f"the run {config.name} is over", "start another: gossip run")
+        if keeper.state == "not begun":
+            return says.TurnedAway("wait", f"the run {config.name} has not begun", "wait until its peers have started")
+        if config.room <= config.peers:
+            first = f"the run {config.name} has room for its {config.peers} first peers only"
+            return says.TurnedAway("full", first, f"gossip run --room {2 * config.peers} ...")
+        if knock.door in keeper.doors:
+            return says.TurnedAway("wait", "there is a door of that number", "knock again: another number is drawn")
+        if len(knock.door) != DOOR_ID_BYTES or not 1 <= knock.count <= config.peers_max:
+            return says.TurnedAway(
+                "full", f"{counted(knock.count, 'newcomer')} at once", f"the run {config.name} has room for {config.peers_max}"
+            )
+        ids = await self.claim(knock.door, knock.count)
+        if ids is None:
+            free = len(keeper.free(time.monotonic()))
+            knocked = f"{knock.count} {'was' if knock.count == 1 else 'were'} to join"
+            message = f"the run {config.name} has room for {counted(config.peers_max, 'peer')} at a time: {knocked}, "
+            hint = "who leaves or is killed makes room; whose launcher was killed does not"
+            return says.TurnedAway("full", f"{message}and there is room for {free}", hint)
+        # Where this launcher's peers listen decides about keys when nobody has; theirs listen elsewhere.
+        keys = None if config.insecure else config.keyed
+        # That there is a list they are told, not what is on it: each machine's is kept by who runs that machine.
+        allowed = Path(config.allowed).name
+        given = config.model_copy(update={"run_dir": "", "host": "127.0.0.1", "keys": keys, "allowed": allowed})
+        return says.Welcome(
+            config.run_id,
+            tuple(sorted(ids.items())),
+            given.model_dump_json().encode(),
+            tuple(keeper.entries.values()),
+            keeper.told,
+        )
+
+    def _code(self) -> tuple[tuple[str, ...], str, str]:
+        """What the peers here run from the script on, where, and its commit; nothing when it is too long to be said."""
+        found = read_json(self._run_dir / "command.json") or {}
+        code = (read_json(self._run_dir / "environment.json") or {}).get("code")
+        commit = str(code["commit"])[:80] if isinstance(code, dict) and "commit" in code else ""
+        words, where = found.get("command"), str(found.get("folder", ""))
+        if not isinstance(words, list) or not 3 <= len(words) <= says.WORDS_MAX or len(where) > says.WORD_MAX:
+            return (), "", commit
+        command = tuple(map(str, words[2:]))
+        return (command, where, commit) if all(len(word) <= says.WORD_MAX for word in command) else ((), "", commit)
+
+    async def claim_own(self) -> tuple[int, int] | None:
+        """An id for a newcomer of this launcher, and its incarnation. None: there is no room."""
+        taken = await self.claim(self.door, 1)
+        return None if taken is None else next(iter(taken.items()))
+
+    async def claim(self, owner: bytes, count: int) -> dict[int, int] | None:
+        """Ids for newcomers, which no other door that can be reached gives to anybody else, and the incarnations that they begin
+        with. None: there are not so many."""
+        keeper = self.keeper
+        for attempt in range(CLAIM_TRIES):
+            self._look()  # somebody may just have taken one by the folder
+            proposal = keeper.propose(owner, count, time.monotonic(), self._draw if attempt else None)
+            if proposal is None:
+                return None
+            question = says.Propose(self._config.run_id, proposal.entries)
+            asked = (self._ask(address, question) for address in self.neighbours.there)
+            answers = await asyncio.gather(*asked, return_exceptions=True)
+            granted = [answer.peers for answer in answers if isinstance(answer, says.Granted)]
+            if keeper.agreed(proposal, granted) and self._folder.claim(proposal.entries):
+                self.neighbours.spread(keeper.give(proposal, time.monotonic()))
+                return {entry.peer: entry.incarnation for entry in proposal.entries}
+            await asyncio.sleep(CLAIM_PAUSE_S * (1 + self._draw(8)))
+        return None
+
+    # --- what is known ------------------------------------------------------------------------------------------------------
+
+    @property
+    def missing(self) -> list[int]:
+        """Those of the first peers that nobody has told us an address of."""
+        return self.keeper.missing()
+
+    def is_met(self, peer: int) -> bool:
+        """Whether the door of a peer answers, or the peer has ended."""
+        entry = self.keeper.entries.get(peer)
+        return entry is not None and (entry.ended or self.neighbours.answers(entry.owner))
+
+    def troubles(self) -> list[str]:
+        """Which doors do not answer, and what came back."""
+        return self.neighbours.troubles()
+
+    async def _keep(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_S)
+            if self._authenticator is not None:
+                self._authenticator.answer()  # its descriptor tells of news only
+            with self._going_on():
+                self._look()
+                expired = self.keeper.expire(time.monotonic())
+                self._folder.write(expired, self.keeper)
+                self.neighbours.spread(expired)
+
+    def _look(self) -> None:
+        """Reads what has changed in the folder, and tells the others."""
+        for news in self._folder.look(self.keeper, self._let_in()):
+            self.neighbours.spread(news)
+        self.meet(self._folder.other_doors())
+
+    def _learn(self, entries: Iterable[Entry], doors: Iterable[DoorEntry], source: bytes = b"") -> None:
+        """What another door says goes into the folder. It is passed on to nobody: every door tells all others itself, and who
+        has missed that compares. ``source``: whose word it is."""
+        news = self.keeper.hear(entries, doors, source, self.neighbours.answers)
+        for door in news.doors:
+            self._visit(door.address, named=True)
+        for door in news.closed:
+            self.neighbours.make_sure(door, ())
+        self._folder.write(news, self.keeper)
+        for peer in news.lost:
+            self._lost(peer)
+
+    # --- other doors --------------------------------------------------------------------------------------------------------
+
+    def meet(self, addresses: Iterable[str]) -> None:
+        """Visits these doors, too, as soon as this one is open."""
+        if not self.address:
+            self._to_meet += addresses
+            return
+        for address in addresses:
+            self._visit(address)
+
+    def _visit(self, address: str, named: bool = False) -> None:
+        if address != self.address and endpoint(f"tcp://{address}", self._insecure):
+            self.neighbours.visit(address, named)
+
+    async def _ask(self, address: str, question: says.Question) -> says.Said:
+        return await ask(self._context, address, question, ASK_S, self._key)

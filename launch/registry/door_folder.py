@@ -1,0 +1,94 @@
+"""What a door reads from its run's folder and writes into it: the addresses of peers, claims to ids, the doors that share it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from collections.abc import Collection, Iterable, Iterator
+from pathlib import Path
+
+from gossip.run.rendezvous import FILE_BYTES_MAX, claims_in, peers_in, read_seed, take_claim, write_seed
+from gossip.run.telemetry import read_json, write_json
+
+from .doorkeeper import CLAIMED, DOOR_ID_BYTES, LET_IN, DoorEntry, Doorkeeper, Entry, News
+
+DOORS = "doors"
+
+
+class DoorFolder:
+    """``seeds/`` and ``doors/`` of a run, for one door of it."""
+
+    def __init__(self, run: Path, door: bytes) -> None:
+        self._seeds, self._doors = run / "seeds", run / DOORS
+        self._file = self._doors / f"{door.hex()}.json"
+        self._read: dict[int, tuple[int, int]] = {}  # peer -> (inode, time) of the file last read
+        self._claims: set[tuple[int, int]] = set()
+        self._others: set[str] = set()
+
+    def place(self) -> bytes:
+        """The number of this folder: of whoever was the first to open a door here."""
+        self._doors.mkdir(parents=True, exist_ok=True)
+        path = self._doors / "place"
+        scratch = self._doors / f".place.{self._file.stem}"
+        scratch.write_text(secrets.token_hex(DOOR_ID_BYTES), "utf-8")
+        with contextlib.suppress(FileExistsError):
+            os.link(scratch, path)  # whole, and only if there is none yet
+        scratch.unlink()
+        return bytes.fromhex(path.read_text("utf-8"))
+
+    def announce(self, entry: DoorEntry) -> None:
+        """Writes down where this door is."""
+        write_json(self._file, {"address": entry.address, "door": entry.door, "place": entry.place, "pid": os.getpid()})
+
+    def withdraw(self) -> None:
+        self._file.unlink(missing_ok=True)
+
+    def look(self, keeper: Doorkeeper, let_in: Collection[int]) -> Iterator[News]:
+        """Tells the keeper what has changed."""
+        for peer in peers_in(self._seeds):
+            known = keeper.entries.get(peer)
+            promoted = peer in keeper.own and peer in let_in and known is not None and known.progress < LET_IN
+            if self._has_changed(peer) or promoted:
+                seed = read_seed(self._seeds, peer)
+                if seed is not None:
+                    yield keeper.publish(seed, promoted)
+        for peer, incarnation in claims_in(self._seeds) - self._claims:
+            self._claims.add((peer, incarnation))
+            known = keeper.entries.get(peer)
+            if known is None or known.incarnation < incarnation:
+                yield keeper.claimed(peer, incarnation)
+
+    def _has_changed(self, peer: int) -> bool:
+        try:
+            status = (self._seeds / f"{peer}.addr").stat()
+        except FileNotFoundError:
+            return False
+        stamp = (status.st_ino, status.st_mtime_ns)
+        changed = self._read.get(peer) != stamp and status.st_size <= FILE_BYTES_MAX
+        self._read[peer] = stamp
+        return changed
+
+    def other_doors(self) -> list[str]:
+        """Addresses of doors that have come to share this folder."""
+        new = [path for path in self._doors.glob("*.json") if path != self._file and path.name not in self._others]
+        self._others.update(path.name for path in new)
+        return [str((read_json(path) or {}).get("address", "")) for path in new]
+
+    def write(self, news: News, keeper: Doorkeeper) -> None:
+        """For the peers of this folder: what others have said."""
+        for entry in news.entries:
+            owner = keeper.doors.get(entry.owner)
+            if entry.peer in keeper.own or (owner is not None and owner.place == keeper.local.place):
+                continue  # who runs it writes it
+            self._seeds.mkdir(parents=True, exist_ok=True)
+            if entry.progress == CLAIMED or entry.peer >= keeper.first:
+                # Also of a newcomer that has an address when we hear of it: or who joins by this folder could have the same id.
+                take_claim(self._seeds, entry.peer, entry.incarnation)
+            if (seed := entry.seed) is not None:
+                write_seed(self._seeds, seed)
+
+    def claim(self, entries: Iterable[Entry]) -> bool:
+        """So that those who join by the folder do not take the same ids. False: one was quicker."""
+        self._seeds.mkdir(parents=True, exist_ok=True)
+        return all(take_claim(self._seeds, entry.peer, entry.incarnation) for entry in entries)

@@ -1,0 +1,386 @@
+"""What the doors of a run know and agree on: where each peer is, who has which id, which doors there are. Pure: no sockets.
+
+Everything is one register an id, and of two entries for an id every door keeps the same, whatever it hears first and however
+often: so doors that have heard of the same entries know the same. A door is an id of its own and the launcher that owns it.
+
+Whoever talks to doors can say what he likes, so who says it counts (``hear``): a door is believed about its own peers when it
+answers at its own address, before anybody else, and others are believed about them when it does not answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
+from typing import Literal, TypeAlias
+
+from gossip.run.rendezvous import Seed
+
+DOOR_ID_BYTES = 8
+DOORS_MAX = 1024
+GRANT_S = 10.0
+"""Who was granted an id has told all doors by then, or does not take it."""
+LEASE_S = 60.0
+"""Who was given an id opens a door of its own at once; whoever has not by then will not come."""
+CLAIM_S = 300.0
+"""A newcomer has an address by then, or its id goes back, whoever has claimed it."""
+UNMET_MAX = 64
+"""Doors that were named and have not answered yet: whoever makes them up fills no more than this."""
+JUMP_MAX = 2**16
+"""So many lives further may somebody else say that a peer is: what comes after the last number there is would be nobody's."""
+CLAIMED: Literal[0] = 0
+LISTENING: Literal[1] = 1
+LET_IN: Literal[2] = 2
+Progress: TypeAlias = Literal[0, 1, 2]
+
+Order: TypeAlias = tuple[int, int, bytes, bool, str, str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What is known of the life of a peer.
+
+    Attributes:
+        progress: CLAIMED: its id is taken; LISTENING: it has an address; LET_IN: it trains with the others. It only grows.
+        owner: The door whose launcher runs it; b"": one that has no door.
+        ended: It is not started again, and who comes may have its id, under a higher incarnation.
+    """
+
+    peer: int
+    incarnation: int
+    progress: Progress
+    owner: bytes
+    ended: bool = False
+    control: str = ""
+    bulk: str = ""
+    key: str = ""
+
+    @property
+    def order(self) -> Order:
+        """Of two entries for an id the greater counts: the later life; of two that were given the same by doors that could not
+        reach each other whoever got further, then whose door has the greater number, which is drawn and so nobody's choice."""
+        return (self.incarnation, self.progress, self.owner, self.ended, self.control, self.bulk, self.key)
+
+    @property
+    def seed(self) -> Seed | None:
+        """As the file for the peers of a host says it; None: there is no address yet."""
+        if self.ended:
+            return Seed(self.peer, "", "", self.incarnation, ended=True)
+        if self.progress == CLAIMED:
+            return None
+        return Seed(self.peer, self.control, self.bulk, self.incarnation, key=self.key)
+
+
+@dataclass(frozen=True, slots=True)
+class DoorEntry:
+    """A door.
+
+    Attributes:
+        place: Of its run's folder: doors that share one do not write each other's entries into it.
+    """
+
+    door: bytes
+    address: str
+    place: bytes
+    ended: bool = False
+
+    @property
+    def order(self) -> tuple[bool, str, bytes]:
+        return (self.ended, self.address, self.place)
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """What a door did not know yet."""
+
+    entries: tuple[Entry, ...] = ()
+    doors: tuple[DoorEntry, ...] = ()
+    lost: tuple[int, ...] = ()  # own ids that turned out to be somebody else's
+    closed: tuple[DoorEntry, ...] = ()  # doors that are said to have closed: whoever visits them finds out
+
+    def __bool__(self) -> bool:
+        return bool(self.entries or self.doors)
+
+
+@dataclass(slots=True)
+class Proposal:
+    """Ids that this door wants to give away, until the others have agreed."""
+
+    entries: tuple[Entry, ...]
+    yielded: set[int] = field(default_factory=set)
+
+
+class Doorkeeper:
+    """The knowledge of one door.
+
+    Args:
+        own: Ids that this launcher runs, and the incarnations that they begin with.
+        first: Ids from this on are for newcomers; ``ids``: there are no more than so many.
+    """
+
+    def __init__(self, local: DoorEntry, own: Mapping[int, int], first: int, ids: int) -> None:
+        self.local, self.first, self._ids = local, first, ids
+        self.entries: dict[int, Entry] = {}
+        self.doors: dict[bytes, DoorEntry] = {local.door: local}
+        self.own: set[int] = set(own)
+        self._proposals: list[Proposal] = []
+        self._granted: dict[int, tuple[Entry, float]] = {}
+        self._leases: dict[int, tuple[Entry, float]] = {}
+        self._claims: dict[int, tuple[Entry, float]] = {}  # of newcomers, and until when they count
+        self._vouched: set[int] = set()  # ids whose entry is the word of the door that it names
+        self._met: set[bytes] = set()  # doors that have answered
+        self.merge([Entry(peer, incarnation, CLAIMED, local.door) for peer, incarnation in own.items()])
+
+    # --- what is known ----------------------------------------------------------------------------------------------------
+
+    def merge(self, entries: Iterable[Entry] = (), doors: Iterable[DoorEntry] = ()) -> News:
+        """Takes in what another door says, or what was found in the folder. Returns what of it was new."""
+        new = tuple([taken for entry in entries if self._take(taken := self._disowned(entry))])
+        lost = tuple([entry.peer for entry in new if entry.peer in self.own and entry.owner != self.local.door])
+        self.own.difference_update(lost)
+        return News(new, tuple([door for door in doors if self._take_door(door)]), lost)
+
+    def hear(self, entries: Iterable[Entry], doors: Iterable[DoorEntry], source: bytes, answers: Callable[[bytes], bool]) -> News:
+        """As ``merge``, for what was said by somebody: takes what that one may say.
+
+        Args:
+            source: The door that has said it at its own address; b"": somebody has sent it here.
+            answers: Whether a door of that number answers at present.
+        """
+        new: list[Entry] = []
+        lost: list[int] = []
+        for entry in entries:
+            if self._may_say(entry, source, answers):
+                own_word = source != b"" and entry.owner == source and not entry.ended  # who has ended has no more to lose
+                if own_word and entry.peer not in self._vouched | self.own:
+                    self.entries.pop(entry.peer, None)  # what others had said of it before, however great
+                news = self.merge([entry])
+                new += news.entries
+                lost += news.lost
+                if own_word and self.entries.get(entry.peer) == entry:
+                    self._vouched.add(entry.peer)
+        named = [door for door in doors if door.door != self.local.door]
+        closed = [door for door in named if door.ended and door.door in self.doors and not self.doors[door.door].ended]
+        return News(tuple(new), tuple([door for door in named if self._takes_named(door)]), tuple(lost), tuple(closed))
+
+    def _may_say(self, entry: Entry, source: bytes, answers: Callable[[bytes], bool]) -> bool:
+        known, own_word = self.entries.get(entry.peer), source != b"" and entry.owner == source
+        if entry.incarnation > JUMP_MAX + (0 if known is None else known.incarnation):
+            return False
+        if known is None:
+            return True
+        if entry.peer in self.own:
+            # Of ours nobody knows more than we do; but a newcomer's id may have been given away twice.
+            return own_word and entry.peer >= self.first and entry.incarnation == known.incarnation
+        later = entry.incarnation > known.incarnation
+        vouched = entry.peer in self._vouched and answers(known.owner)
+        if not vouched or entry.owner == known.owner == source:
+            return True
+        # Its door is there, and has said how it is: another door may have been given the id as well, or have it next.
+        return known.ended if later else own_word
+
+    def _takes_named(self, door: DoorEntry) -> bool:
+        """A door has one address, and when it has closed others cannot know better than whoever visits it."""
+        known = self.doors.get(door.door)
+        unmet = [other for other in self.doors.values() if other.door not in self._met and not other.ended]
+        if door.ended or len(unmet) > UNMET_MAX:
+            return False
+        if known is not None and not known.ended:
+            return known.address != door.address and door.door not in self._met  # it is where somebody answers
+        self.doors.pop(door.door, None)  # it was taken for closed: that others have said so may have been a lie
+        self._met.discard(door.door)
+        return self._take_door(door)
+
+    def meet(self, door: DoorEntry) -> bool:
+        """A door has answered, at the address that this says. False: one of its number is known elsewhere."""
+        known = self.doors.get(door.door)
+        if door.ended or door.door == self.local.door:
+            return False
+        if known is not None and known.address != door.address and door.door in self._met and not known.ended:
+            return False
+        if known is None and not self._take_door(door):
+            return False
+        self.doors[door.door] = door  # what others have said of it counts no more
+        self._met.add(door.door)
+        return True
+
+    def forget(self, door: bytes) -> None:
+        """It was said to have closed, or was only named, and does not answer."""
+        if door in self._met:
+            self.merge((), [replace(self.doors[door], ended=True)])
+        elif door != self.local.door:
+            self.doors.pop(door, None)
+
+    @property
+    def told(self) -> tuple[DoorEntry, ...]:
+        """The doors that others are told of: those where we have seen that somebody is there, or was."""
+        return tuple([entry for door, entry in self.doors.items() if door in self._met or door == self.local.door])
+
+    def _disowned(self, entry: Entry) -> Entry:
+        """Ids that we are said to have and do not know of go back: the answer that gave them to us was lost."""
+        known = self.entries.get(entry.peer)
+        mine = entry.owner == self.local.door and entry.peer not in self.own
+        had = known is not None and (known.owner, known.incarnation) == (entry.owner, entry.incarnation)
+        return replace(entry, ended=True) if mine and not had else entry
+
+    def _take(self, entry: Entry) -> bool:
+        known = self.entries.get(entry.peer)
+        if not 0 <= entry.peer < self._ids or (known is not None and entry.order <= known.order):
+            return False
+        self.entries[entry.peer] = entry
+        self._vouched.discard(entry.peer)
+        return True
+
+    def _take_door(self, door: DoorEntry) -> bool:
+        known = self.doors.get(door.door)
+        if door.door == self.local.door or (known is not None and door.order <= known.order):
+            return False
+        if known is None and len(self.doors) >= DOORS_MAX:
+            gone = next((other.door for other in self.doors.values() if other.ended), None)
+            if gone is None:
+                return False
+            del self.doors[gone]
+            self._met.discard(gone)
+        self.doors[door.door] = door
+        return True
+
+    def publish(self, seed: Seed, let_in: bool = False) -> News:
+        """What the file of a peer in this run's folder says: of an own one, or of one that has no door."""
+        known, own = self.entries.get(seed.peer), seed.peer in self.own
+        same = known is not None and known.incarnation == seed.incarnation
+        if known is not None and same and not own and known.owner:
+            return News()  # its door knows better
+        progress: Progress = LET_IN if let_in else CLAIMED if seed.ended else LISTENING
+        if known is not None and same and known.progress > progress:
+            progress = known.progress
+        owner = self.local.door if own else b""
+        where = (seed.control, seed.bulk, seed.key)
+        news = self.merge([Entry(seed.peer, seed.incarnation, progress, owner, seed.ended, *where)])
+        if seed.ended:
+            self.own.discard(seed.peer)
+        return news
+
+    def claimed(self, peer: int, incarnation: int) -> News:
+        """Somebody without a door has taken an id: there is the file of a claim."""
+        return self.merge([Entry(peer, incarnation, CLAIMED, b"")])
+
+    def digest(self) -> bytes:
+        """The same at two doors that know the same."""
+        doors = sorted(door for door, entry in self.doors.items() if not entry.ended)
+        return blake2b(repr((sorted(entry.order for entry in self.entries.values()), doors)).encode(), digest_size=16).digest()
+
+    def missing(self) -> list[int]:
+        """Those of the first peers that nobody knows an address of, ascending."""
+        known = {peer for peer, entry in self.entries.items() if entry.progress > CLAIMED or entry.ended}
+        return [peer for peer in range(self.first) if peer not in known]
+
+    @property
+    def state(self) -> Literal["not begun", "running", "over"]:
+        """``over``: all peers that ever came have ended."""
+        if all(entry.ended for entry in self.entries.values()):
+            return "over" if self.entries else "not begun"
+        return "running" if any(entry.progress > CLAIMED and not entry.ended for entry in self.entries.values()) else "not begun"
+
+    def end(self) -> DoorEntry:
+        """This door closes. Returns what to tell the others."""
+        self.local = self.doors[self.local.door] = replace(self.local, ended=True)
+        return self.local
+
+    # --- ids for newcomers ------------------------------------------------------------------------------------------------
+
+    def free(self, now: float) -> list[int]:
+        """Ids that a newcomer may have, those that nobody has had first."""
+        taken = {entry.peer for proposal in self._proposals for entry in proposal.entries}
+        taken |= {peer for peer, (_, until) in self._granted.items() if now < until}
+        fresh = [peer for peer in range(self.first, self._ids) if peer not in self.entries and peer not in taken]
+        return fresh + [peer for peer, entry in sorted(self.entries.items()) if entry.ended and peer not in taken]
+
+    def propose(self, owner: bytes, count: int, now: float, draw: Callable[[int], int] | None = None) -> Proposal | None:
+        """Chooses ids for ``count`` newcomers of a launcher; None: there are not so many.
+
+        Args:
+            draw: A number below the one given: after a proposal that others were in the way of, to go out of theirs.
+        """
+        free = self.free(now)
+        if len(free) < count:
+            return None
+        skip = draw(len(free) - count + 1) if draw is not None else 0
+        chosen = free[skip : skip + count]
+        proposal = Proposal(tuple([Entry(peer, self._next_incarnation(peer), CLAIMED, owner) for peer in chosen]))
+        self._proposals.append(proposal)
+        return proposal
+
+    def _next_incarnation(self, peer: int) -> int:
+        known = self.entries.get(peer)
+        return 0 if known is None else known.incarnation + 1
+
+    def consider(self, entries: Iterable[Entry], now: float) -> list[int]:
+        """Which of the ids that another door wants to give away it may. What is granted is granted to nobody else for a while.
+
+        Of two doors that want the same id at the same time one yields, and always the same one: so each pair of doors that can
+        reach each other gives an id away once.
+        """
+        return [entry.peer for entry in entries if self._grants(entry, now)]
+
+    def _grants(self, entry: Entry, now: float) -> bool:
+        known, (granted, until) = self.entries.get(entry.peer), self._granted.get(entry.peer, (None, 0.0))
+        if not 0 <= entry.peer < self._ids or (known is None and entry.peer < self.first):
+            return False
+        if known is not None and known != entry and not (known.ended and entry.incarnation > known.incarnation):
+            return False
+        if granted is not None and granted != entry and now < until:
+            return False
+        for proposal in self._proposals:
+            for ours in proposal.entries:
+                if ours.peer == entry.peer and ours.peer not in proposal.yielded:
+                    if ours.order > entry.order:
+                        return False
+                    proposal.yielded.add(ours.peer)
+        self._granted[entry.peer] = (entry, now + GRANT_S)
+        return True
+
+    def agreed(self, proposal: Proposal, granted: Iterable[Iterable[int]]) -> bool:
+        """Whether nobody is in the way of a proposal, which is over now.
+
+        Args:
+            granted: Of each door that has answered, what it granted. Who cannot be reached has no say: should it have given away
+                the same, ``merge`` finds out.
+        """
+        self._proposals.remove(proposal)
+        wanted = {entry.peer for entry in proposal.entries}
+        free = not proposal.yielded and all(map(self._is_next, proposal.entries))
+        return free and all(wanted <= set(peers) for peers in granted)
+
+    def give(self, proposal: Proposal, now: float) -> News:
+        """Gives away what all have agreed to."""
+        for entry in proposal.entries:
+            if entry.owner == self.local.door:
+                self.own.add(entry.peer)
+            else:
+                self._leases[entry.peer] = (entry, now + LEASE_S)
+        return self.merge(proposal.entries)
+
+    def _is_next(self, entry: Entry) -> bool:
+        known = self.entries.get(entry.peer)
+        return known is None or (known.ended and entry.incarnation > known.incarnation)
+
+    def expire(self, now: float) -> News:
+        """Takes ids back from launchers that were given them and never came."""
+        self._granted = {peer: grant for peer, grant in self._granted.items() if now < grant[1]}
+        over = [entry for entry, until in self._leases.values() if now >= until]
+        for entry in over:
+            del self._leases[entry.peer]
+        missing = [entry for entry in over if entry.owner not in self.doors and self.entries.get(entry.peer) == entry]
+        missing += self._old_claims(now)
+        return self.merge([replace(entry, ended=True) for entry in missing])
+
+    def _old_claims(self, now: float) -> list[Entry]:
+        """Ids that somebody has claimed, and nobody uses."""
+        claims = [
+            entry
+            for entry in self.entries.values()
+            if entry.progress == CLAIMED and not entry.ended and entry.peer not in self.own and entry.peer >= self.first
+        ]
+        since = {peer: until for peer, (entry, until) in self._claims.items() if self.entries.get(peer) == entry}
+        self._claims = {entry.peer: (entry, since.get(entry.peer, now + CLAIM_S)) for entry in claims}
+        return [entry for entry, until in self._claims.values() if now >= until]

@@ -1,0 +1,1 @@
+"""What a run has left behind, read and said to people."""

@@ -1,0 +1,164 @@
+"""``gossip ls``, ``logs``, ``stop`` and ``explain``: for runs that were started before, by whomever."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from .run_logs import Write
+    from .run_state import RunState
+
+Run = Annotated[str, typer.Argument(help="Folder of the run, or its name under runs/.", show_default=False)]
+Dir = Annotated[Path, typer.Option("--dir", help="Where the runs' folders are.")]
+STATUS_WIDTH = 24
+
+
+def ls(
+    runs: Dir = Path("runs"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print them as JSON.")] = False,
+) -> None:
+    """List runs, the latest first: whether they train, how far they are, how they ended."""
+    from gossip.run.untrusted import shown
+
+    from . import run_state
+
+    found = [run_state.look(folder) for folder in run_state.folders(runs)]
+    if as_json:
+        print(json.dumps([run.to_json() for run in found]))
+    elif not found:
+        print(f"no runs in {runs}/" + ("" if runs.is_dir() else ": there is no such folder"))
+    else:
+        print("\n".join(table(found, time.time())))
+    for line in [line for run in found for line in run.broken]:
+        print(f"! {shown(line)}", file=sys.stderr)
+
+
+def table(runs: list[RunState], now: float) -> list[str]:
+    """One line a run, under a head."""
+    rows = [("name", "state", "peers", "round", "began", "acc", "loss", "exit")]
+    for run in runs:
+        alive = f"{run.alive}/{run.peers}" if run.alive is not None else str(run.peers)
+        at = "-" if run.round is None else f"{run.round}/{run.rounds}" if run.rounds else str(run.round)
+        code = f"{run.exit_code} {run.status}" if run.exit_code is not None else "-"
+        state = run.state if run.state != "elsewhere" else f"on {', '.join(sorted({one.host for one in run.launchers}))}"
+        rows.append((run.name, state, alive, at, _ago(run.began, now), _figure(run.accuracy), _figure(run.loss), code))
+    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def _figure(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}" if abs(value) < 1000 else f"{value:.1e}"
+
+
+def _ago(then: float | None, now: float) -> str:
+    """How long ago, in the largest unit of which there are two at least."""
+    if then is None:
+        return "-"
+    seconds = max(0.0, now - then)
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit} ago"
+    return f"{seconds:.0f} s ago"
+
+
+def logs(
+    run: Run,
+    peers: Annotated[
+        str | None, typer.Option("-p", "--peer", help="Of these peers only: 2, or 0-3,5.", show_default=False)
+    ] = None,
+    goes_on: Annotated[bool, typer.Option("-f", "--follow", help="Go on with what they write, until the run is over.")] = False,
+    lines: Annotated[
+        int | None, typer.Option("-n", "--lines", min=0, help="Only the last so many of each peer.", show_default=False)
+    ] = None,
+    runs: Dir = Path("runs"),
+) -> None:
+    """Show what the peers of a run have written, each line with its peer in front: gossip logs -f RUN"""
+    from gossip.errors import ConfigError
+
+    from . import run_logs, run_state
+
+    folder = run_state.find(run, runs)
+    wanted = _wanted(peers)
+    there = run_logs.peers_with_logs(folder)
+    chosen = [peer for peer in there if wanted is None or peer in wanted]
+    if wanted is not None and (missing := sorted(set(wanted) - set(there))) and not goes_on:
+        which = f"peer {missing[0]} has" if len(missing) == 1 else f"peers {', '.join(map(str, missing))} have"
+        raise ConfigError(
+            f"{which} written nothing here", f"logs are in {folder}: of peers {', '.join(map(str, there)) or 'none'}"
+        )
+    write = _writer(max([*there, *(wanted or ())], default=0))
+    try:
+        tails = run_logs.show(folder, chosen, lines, write)
+        for tail in tails.values():
+            if tail.why_not:
+                print(f"! {tail.why_not}", file=sys.stderr)
+        if goes_on:
+            run_logs.follow(
+                folder,
+                tails,
+                wanted=lambda peer: wanted is None or peer in wanted,
+                goes_on=lambda: run_state.look(folder).state in ("running", "elsewhere"),
+                write=write,
+            )
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+    if tails and all(tail.why_not for tail in tails.values()):
+        raise typer.Exit(ConfigError.exit_code)
+
+
+def _wanted(peers: str | None) -> tuple[int, ...] | None:
+    from gossip.errors import BadFault, ConfigError
+    from gossip.faults.syntax import peers_of
+
+    try:
+        return None if peers is None else peers_of(peers)
+    except BadFault as error:
+        raise ConfigError(f"--peer {peers}: which peers is that?", error.hint) from None
+
+
+def _writer(most: int) -> Write:
+    """Prints a line with its peer in front, in the peer's colour on a terminal."""
+    from rich.console import Console
+    from rich.text import Text
+
+    from gossip.run.untrusted import shown_line
+
+    from .screens import COLOURS
+
+    console, width = Console(highlight=False, soft_wrap=True), len(str(most))
+    if not console.is_terminal:
+        return lambda peer, line: print(f"{peer:>{width}}| {shown_line(line)}", flush=True)
+    return lambda peer, line: console.print(Text.assemble((f"{peer:>{width}}| ", COLOURS[peer % len(COLOURS)]), shown_line(line)))
+
+
+def stop(
+    run: Run,
+    now: Annotated[bool, typer.Option("--now", help="Kill its peers; otherwise each finishes its round and leaves.")] = False,
+    timeout: Annotated[float, typer.Option(min=0.0, help="Seconds to wait for that.")] = 60.0,
+    runs: Dir = Path("runs"),
+) -> None:
+    """End a run politely, and wait until nothing of it is left: gossip stop RUN"""
+    from gossip.run.untrusted import shown
+
+    from . import run_state, stopping
+
+    stopping.stop(run_state.look(run_state.find(run, runs)), now, timeout, lambda line: print(shown(line), flush=True))
+
+
+def explain(
+    code: Annotated[int | None, typer.Argument(help="Exit code.", min=0, max=255, show_default=False)] = None,
+) -> None:
+    """Say what an exit code of gossip means, and what to do: gossip explain 5"""
+    from . import exit_codes
+
+    for each in exit_codes.CODES if code is None else (code,):
+        print("\n".join(exit_codes.explain(each)))
+
+
+COMMANDS = (ls, logs, stop, explain)

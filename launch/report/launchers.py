@@ -1,0 +1,214 @@
+"""Who runs a run: each launcher says so in the run's folder, so that it is found by pid and start, never by name."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from gossip.errors import ConfigError
+from gossip.launch import hold
+from gossip.launch.guardian import stat
+from gossip.run.telemetry import write_json
+from gossip.run.untrusted import RECORD_BYTES_MAX, object_in, open_in, read_at_most, real, shown, whole
+
+FOLDER = "launchers"
+PID_MAX = 2**31 - 1
+COMMAND_BYTES_MAX = 4096
+PROGRAM = "gossip"
+RECORDS_MAX = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Launcher:
+    """A process that has started peers of a run.
+
+    Attributes:
+        started: Clock ticks since boot: with the pid it means one process and no other.
+        machine: Where that pid means something.
+        user: Its user id.
+        since: When it began; seconds of the epoch.
+        peers: Which it has started.
+        ended: When its last peer was gone; 0.0: they are not, or it was killed.
+        owner: The user id of whom the file belongs to that says so, and the folders that it lies in. Where these are several,
+            it is one who is not this user; -1: it was not read from a file.
+        folder: Of the run, in which the file was found.
+    """
+
+    pid: int
+    started: int
+    machine: str
+    host: str
+    user: int
+    since: float
+    peers: tuple[int, ...]
+    ended: float = 0.0
+    owner: int = -1
+    folder: Path = Path()
+
+    @property
+    def here(self) -> bool:
+        """Whether it was started on this machine, since it booted."""
+        return self.machine == this_machine()
+
+    @property
+    def alive(self) -> bool:
+        """Whether its process is there, and has not said that its peers are gone."""
+        return not self.ended and self.here and is_alive(self.pid, self.started)
+
+    @property
+    def running(self) -> bool:
+        """Whether it still watches over its peers, as far as this machine can tell."""
+        return self.alive and hold.leads(self.pid, self.folder) is not False
+
+    @property
+    def strays(self) -> bool:
+        """Whether its process is there and does not lead this folder: that is a copy, or what it says is made up."""
+        return self.alive and hold.leads(self.pid, self.folder) is False
+
+
+@contextlib.contextmanager
+def present(folder: Path, peers: Iterable[int]) -> Iterator[None]:
+    """While the body runs, this process says in a run's folder that it is a launcher of that run; afterwards, that it was."""
+    own = stat(os.getpid())
+    assert own is not None, "a process that runs is there"
+    host, began = socket.gethostname(), time.time()
+    path = folder / FOLDER / f"{os.getpid()}-{own.started}-{this_machine()[:8]}.json"
+    path.parent.mkdir(exist_ok=True)
+    launcher = Launcher(os.getpid(), own.started, this_machine(), host, os.getuid(), began, tuple(peers))
+    said = {field: value for field, value in asdict(launcher).items() if field not in ("owner", "folder")}
+    held = hold.take(folder)  # before it says so, and until it has said that it is over
+    write_json(path, said)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):  # the disk is full, or somebody has removed the run's folder: it is held to the end
+            write_json(path, {**said, "ended": time.time()})
+            os.close(held)
+
+
+def of(folder: Path, broken: list[str] | None = None) -> list[Launcher]:
+    """All that ever were, in the order in which they came.
+
+    Args:
+        broken: Gets a line on each file among their records that is none.
+    """
+    told = [] if broken is None else broken
+    try:
+        names = sorted([name for name in os.listdir(folder / FOLDER) if name.endswith(".json")])
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        told.append(f"{shown(folder / FOLDER)} cannot be read: {error.strerror}")
+        return []
+    if len(names) > RECORDS_MAX:
+        told.append(f"{shown(folder / FOLDER)} has {len(names)} records: {RECORDS_MAX} of them are read")
+    found = []
+    for name in names[:RECORDS_MAX]:
+        try:
+            found.append(_read(folder, f"{FOLDER}/{name}"))
+        except FileNotFoundError:
+            continue  # it was there a moment ago
+        except ConfigError as error:
+            told.append(str(error))
+    return sorted(found, key=lambda launcher: (launcher.since, launcher.pid))
+
+
+def _read(folder: Path, name: str) -> Launcher:
+    """Raises: ConfigError: It is no record of a launcher."""
+    owners: set[int] = set()
+    with open_in(folder, name, owners) as file:
+        said = object_in(read_at_most(file, RECORD_BYTES_MAX, folder / name), folder / name)
+    numbers = [whole(said.get(field)) for field in ("pid", "started", "user")]
+    times = [real(said.get("since")), real(said.get("ended", 0.0))]
+    words = [said.get(field) for field in ("machine", "host")]
+    peers = said.get("peers")
+    pid, started, user = numbers
+    fit = None not in (*numbers, *times) and all(isinstance(word, str) for word in words) and isinstance(peers, list)
+    if not (fit and pid and pid <= PID_MAX and all(whole(peer) is not None for peer in peers or ())):
+        raise ConfigError(f"{shown(folder / name)} is not a launcher's record: a value is missing, or not of its kind")
+    (since, ended), (machine, host) = times, words
+    owner = next((each for each in owners if each != os.geteuid()), os.geteuid())
+    led = tuple(peers or ())
+    return Launcher(pid, started, machine, shown(host), user, since, led, ended, owner, folder)  # type: ignore[arg-type]
+
+
+def command_of(pid: int) -> str:
+    """A process's command line as one line; "" when there is none, or it may not be seen."""
+    return " ".join(_words_of(pid))
+
+
+def _words_of(pid: int) -> list[str]:
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            words = file.read(COMMAND_BYTES_MAX).rstrip(b"\0").split(b"\0")
+    except OSError:
+        return []
+    return [word.decode("utf-8", "replace") for word in words]
+
+
+def is_launcher(pid: int, folder: Path) -> bool:
+    """Whether a process is this user's, leads the run in ``folder``, and was started by a command that starts peers.
+
+    Records say which are; but records can be made up, and whoever copies or unpacks a folder makes what it says their own.
+    """
+    try:
+        own = os.stat(f"/proc/{pid}").st_uid == os.geteuid()
+        return own and hold.leads(pid, folder) is True and starts_peers(_words_of(pid))
+    except OSError:
+        return False  # gone
+
+
+def starts_peers(command: Sequence[str]) -> bool:
+    """Whether it is ``gossip ...``, also as ``python /usr/bin/gossip ...``, or ``python -m gossip.launch.X ...``."""
+    if not command:
+        return False
+    program, *words = map(os.path.basename, command)
+    if program == PROGRAM:
+        return True
+    if not program.startswith("python"):
+        return False
+    rest = iter(words)
+    for word in rest:
+        if word in ("-W", "-X"):
+            next(rest, None)
+        elif not word.startswith("-"):
+            return word == PROGRAM
+        elif word.endswith("m"):
+            return next(rest, "").startswith(f"{PROGRAM}.launch.")
+        elif word.endswith("c"):
+            return False
+    return False
+
+
+def this_machine() -> str:
+    """A word for this boot and this world of pids: containers of one machine have their own."""
+    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        boot = file.read().strip()
+    return f"{boot}/{os.stat('/proc/self/ns/pid').st_ino}"
+
+
+def is_alive(pid: int, started: int) -> bool:
+    found = stat(pid)
+    return found is not None and found.started == started and found.state not in "ZX"
+
+
+def processes_of(folder: Path) -> list[int]:
+    """The living processes of this machine that were started as part of the run in ``folder``, as their environment says."""
+    word = f"GOSSIP_RUN_DIR={folder.resolve()}".encode()
+    found = []
+    for name in os.listdir("/proc"):
+        if not name.isdigit() or int(name) == os.getpid():
+            continue
+        with contextlib.suppress(OSError), open(f"/proc/{name}/environ", "rb") as file:  # gone, or not ours to look into
+            if os.fstat(file.fileno()).st_uid != os.geteuid():
+                continue  # root can look into those of others, who may write what they like there
+            if word in file.read().split(b"\0"):
+                alive = stat(int(name))
+                if alive is not None and alive.state not in "ZX":
+                    found.append(int(name))
+    return sorted(found)

@@ -1,0 +1,210 @@
+"""How a run in a folder stands, read from what it has written; fast, so little is imported and little of its files is read."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from gossip.errors import ConfigError
+from gossip.run.rendezvous import peers_in, read_seed
+from gossip.run.untrusted import last_rows, open_file, open_in, read_object, real, shown, text_of, whole
+
+from .launchers import Launcher
+from .launchers import of as launchers_of
+
+RUNS = "runs"
+TAIL_BYTES = 256 * 1024  # of events.jsonl: more rows than all peers write in a second
+TAIL_BYTES_MIN = 16 * 1024  # of each, where every peer has a file of its own
+State = Literal["running", "elsewhere", "copy", "ended", "killed", "not begun"]
+"""``elsewhere``: its launchers are on other machines, and have not said that they are done. ``copy``: a process that it names is
+there, and leads another folder. ``killed``: a launcher is gone without a word, and nobody has written a summary."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunState:
+    """``peers``: with those that joined. ``alive``: of these, as the run's last round saw them; None: it has had no round, or
+    there is nobody any more. ``broken``: a line on each file that is none of a run's."""
+
+    name: str
+    folder: Path
+    state: State
+    peers: int
+    alive: int | None
+    round: int | None
+    rounds: int | None
+    began: float | None
+    ended: float | None
+    accuracy: float | None
+    loss: float | None
+    exit_code: int | None
+    status: str | None
+    launchers: tuple[Launcher, ...]
+    broken: tuple[str, ...] = ()
+
+    @property
+    def over(self) -> bool:
+        return self.state in ("ended", "killed")
+
+    def to_json(self) -> dict[str, Any]:
+        fields = (
+            "name",
+            "state",
+            "peers",
+            "alive",
+            "round",
+            "rounds",
+            "began",
+            "ended",
+            "accuracy",
+            "loss",
+            "exit_code",
+            "status",
+        )
+        launchers = [{"pid": one.pid, "host": one.host, "running": one.running} for one in self.launchers]
+        return {**{field: getattr(self, field) for field in fields}, "folder": str(self.folder), "launchers": launchers}
+
+
+def find(run: str, runs: Path = Path(RUNS)) -> Path:
+    """The folder of a run that is named by its folder, or by its name under ``runs``.
+
+    Raises: ConfigError: There is none, or its settings are no file that can be read.
+    """
+    for folder in (Path(run), runs / run):
+        if _is_run(folder):
+            open_in(folder, "config.json").close()
+            return folder.resolve()
+    near = difflib.get_close_matches(Path(run).name, [folder.name for folder in folders(runs)], n=1, cutoff=0.6)
+    suggestion = f". Did you mean {near[0]!r}?" if near else ""
+    raise ConfigError(f"there is no run {shown(run)!r}{suggestion}", f"give its folder, or its name under {runs}/: gossip ls")
+
+
+def folders(runs: Path) -> list[Path]:
+    """Those of all runs, the latest first."""
+    found = [folder for folder in _folders_in(runs) if _is_run(folder)]
+    return sorted(found, key=_written_at, reverse=True)
+
+
+def _folders_in(runs: Path) -> list[Path]:
+    try:
+        return [runs / name for name in os.listdir(runs)]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise ConfigError(f"the runs in {shown(runs)} cannot be listed: {error.strerror}") from error
+
+
+def _is_run(folder: Path) -> bool:
+    """Whether something has the name of a run's settings: if it is no file, whoever reads it is told so."""
+    try:
+        return bool((folder / "config.json").stat(follow_symlinks=False))
+    except (OSError, ValueError):  # there is none, or no such name can be
+        return False
+
+
+def _written_at(folder: Path) -> float:
+    try:
+        return (folder / "config.json").stat(follow_symlinks=False).st_mtime
+    except OSError:  # it was there a moment ago
+        return 0.0
+
+
+def look(folder: Path) -> RunState:
+    """What is no file of a run is told (``broken``), and how the run stands is read from the others."""
+    broken: list[str] = []
+    config = _object(folder, "config.json", broken) or {}
+    summary = _object(folder, "summary.json", broken)
+    environment = _object(folder, "environment.json", broken) or {}
+    launchers = tuple(launchers_of(folder, broken))
+    state = _state(launchers, summary is not None)
+    ended = max((one.ended for one in launchers), default=0.0) if state == "ended" else 0.0
+    known = summary if summary is not None and state == "ended" else {}
+    progress = _progress(folder, broken) if not known else {}
+    accuracy = known.get("accuracy")
+    accuracy = accuracy if isinstance(accuracy, dict) else {}
+    return RunState(
+        name=text_of(config.get("name")) or shown(folder.name),
+        folder=folder,
+        state=state,
+        peers=max(whole(config.get("peers")) or 0, len({peer for one in launchers for peer in one.peers})),
+        alive=progress.get("alive") if state in ("running", "elsewhere") else None,
+        round=whole(known.get("rounds")) if known else progress.get("round"),
+        rounds=whole(config.get("rounds")),
+        began=real(environment.get("started")),
+        ended=ended or None,
+        accuracy=_first(real(accuracy.get("mean_model")), real(accuracy.get("worst_replica")), progress.get("accuracy")),
+        loss=_first(real(known.get("loss")), progress.get("loss")),
+        exit_code=whole(known.get("exit_code")),
+        status=text_of(known.get("status")),
+        launchers=launchers,
+        broken=tuple(broken),
+    )
+
+
+def _object(folder: Path, name: str, broken: list[str]) -> dict[str, Any] | None:
+    try:
+        return read_object(folder, name)
+    except ConfigError as error:
+        broken.append(str(error))
+        return None
+
+
+def _state(launchers: Sequence[Launcher], summarised: bool) -> State:
+    if any(one.running for one in launchers):
+        return "running"
+    if any(not one.here and not one.ended for one in launchers):
+        return "elsewhere"
+    if any(one.strays for one in launchers):
+        return "copy"
+    if summarised:
+        return "ended"
+    return "killed" if launchers else "not begun"
+
+
+def _first(*values: float | None) -> float | None:
+    return next((value for value in values if value is not None), None)
+
+
+def still_here(folder: Path) -> list[int]:
+    """Peers that have told where they are, and whose launcher has not said that they have ended."""
+    seeds = folder / "seeds"
+    return [peer for peer in peers_in(seeds) if (seed := read_seed(seeds, peer)) is not None and not seed.ended]
+
+
+def _progress(folder: Path, broken: list[str]) -> dict[str, Any]:
+    """Round, loss, accuracy and peers alive, by the last rows of the events."""
+    found: dict[str, Any] = {}
+    accuracies: dict[int, float] = {}
+    files = event_files(folder)
+    each_bytes = max(TAIL_BYTES // max(1, len(files)), TAIL_BYTES_MIN)
+    for row in (row for path in files for row in _last_rows(path, each_bytes, broken)):
+        event, round_id = row.get("event"), whole(row.get("round"))
+        if event == "round" and round_id is not None and round_id >= found.get("round", -1):
+            found["round"], found["loss"] = round_id, _first(real(row.get("loss")), found.get("loss"))
+            alive = row.get("alive")
+            found["alive"] = len(alive) if isinstance(alive, list) else whole(alive)
+        peer, accuracy = whole(row.get("peer")), real(row.get("accuracy"))
+        if event == "metrics" and peer is not None and accuracy is not None:
+            accuracies[peer] = accuracy
+    if accuracies:
+        found["accuracy"] = sum(accuracies.values()) / len(accuracies)
+    return found
+
+
+def event_files(folder: Path) -> list[Path]:
+    """What launchers of the run append to: one file, or of tasks of a scheduler one each."""
+    return [path for path in (folder / "events.jsonl", *sorted(folder.glob("events-*.jsonl"))) if os.path.lexists(path)]
+
+
+def _last_rows(path: Path, tail_bytes: int, broken: list[str]) -> list[dict[str, Any]]:
+    try:
+        with open_file(path) as file:
+            return last_rows(file, tail_bytes)
+    except FileNotFoundError:
+        return []
+    except ConfigError as error:
+        broken.append(str(error))
+        return []  # how far the run is, is not known then

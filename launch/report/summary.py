@@ -1,0 +1,367 @@
+"""``summary.json``: how a run went, read from what it left in its folder and nothing else (``docs/summary.md``)."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gossip.config import RunConfig
+from gossip.core.lifecycle.shutdown import QUORUM_LOST
+from gossip.errors import NeverStarted
+from gossip.run.records import Troubles
+from gossip.run.telemetry import JsonLines, read_json, read_lines, tell_on_stderr, write_json
+
+from . import history
+from .alone import trained_alone
+from .missed import missed
+from .run_state import event_files
+from .view import RunView
+
+SCHEMA = "gossip.summary/1"
+EPOCHS_MAX = 1000
+STATUS = {
+    0: "finished",
+    1: "failed",
+    2: "refused",
+    4: "never_started",
+    5: "quorum_lost",
+    6: "refused",
+    7: "state_lost",
+    130: "stopped",
+    143: "stopped",
+}
+
+
+def merge_commits(folder: Path, troubles: Troubles | None = None) -> list[dict[str, Any]]:
+    """Writes ``commits.jsonl`` from those of the peers: by round and shard, without doubles. Returns the rows."""
+    seen: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for path in sorted(folder.glob("peer-*/commits.jsonl")):
+        for row in read_lines(path):
+            seen.setdefault((row.get("lineage"), row.get("round"), row.get("shard"), row.get("made_at"), row.get("digest")), row)
+    rows = sorted(seen.values(), key=lambda row: (row.get("round", 0), row.get("shard", 0), row.get("attempt", 0)))
+    (folder / "commits.jsonl").unlink(missing_ok=True)
+    file = JsonLines(folder / "commits.jsonl", "commits", troubles)
+    for row in rows:
+        file.write(row)
+    file.close()
+    return rows
+
+
+def told(folder: Path, offset: float | None = None) -> Iterator[dict[str, Any]]:
+    """Every row of the files that launchers of a run append to, on one clock: each machine has its own.
+
+    Args:
+        offset: Between the wall clock and the one that all rows are put on; None: that of the first file.
+    """
+    for path in event_files(folder):
+        shift: float | None = None
+        for row in read_lines(path):
+            t, wall = row.get("t"), row.get("wall")
+            if isinstance(t, float) and isinstance(wall, float):
+                offset = wall - t if offset is None else offset
+                shift = wall - t - offset if shift is None else shift
+                row["t"] = t + shift
+            yield row
+
+
+def codes(folder: Path) -> list[int]:
+    """What the last life of each peer ended with; 5 for one that was killed."""
+    last = {row.get("peer"): row.get("code") for row in told(folder) if row.get("event") == "exited"}
+    return [code if isinstance(code, int) else 5 for code in last.values()]
+
+
+def of_the_run(exit_code: int, joined: bool, events: Iterable[Mapping[str, Any]], rounds: int) -> int:
+    """The exit code that tells how the run went, of which one launcher knows only how its own peers did.
+
+    Args:
+        exit_code: That launcher's.
+        joined: Its peers came to a run that others had begun. That they failed says nothing of the others.
+        rounds: That the run has had.
+    """
+    ends = [row for row in events if row.get("event") == "launcher_ended" and isinstance(row.get("exit_code"), int)]
+    if exit_code == 0 or any(row["exit_code"] == 0 for row in ends):
+        return 0
+    first = [int(row["exit_code"]) for row in ends if not row.get("joins")]
+    code = first[-1] if joined and first else exit_code
+    return QUORUM_LOST if code == NeverStarted.exit_code and rounds else code
+
+
+def build(
+    folder: Path,
+    exit_code: int,
+    wall_s: float,
+    joined: bool = False,
+    lacking: Mapping[str, int] | None = None,
+    seen: tuple[RunConfig, RunView] | None = None,
+) -> dict[str, Any]:
+    """The summary of the run in ``folder``.
+
+    Args:
+        exit_code, joined: Of the launcher that asks, see ``of_the_run``.
+        wall_s: From the start of the first peer to the end of the last.
+        lacking: Files that could not be written as the run went -> lines that each lacks.
+        seen: What that launcher knows of the run itself, where the folder lacks something, or is gone.
+    """
+    config = RunConfig.load(folder / "config.json") if seen is None else seen[0]
+    plan = config.plan
+    events = sorted(told(folder), key=lambda row: float(row.get("t") or 0.0))
+    # Who has joined may have been started by another launcher, which has written into the same file.
+    came = {int(row["peer"]) for row in events if row.get("event") == "spawned" and isinstance(row.get("peer"), int)}
+    view = RunView(sorted({*range(config.peers), *came}), plan) if seen is None else seen[1]
+    for event in events if seen is None else ():
+        view.feed(event)
+    past = history.read(read_lines(folder / "commits.jsonl"))
+    commits = past.true
+    done = Counter(int(row["round"]) for row in commits if isinstance(row.get("round"), int))
+    # A side that was given up may have been ahead.
+    last = max([*done, *(() if past.given_up else (view.round,))], default=-1)
+    # With commits a round that has none was lost; topologies without commits report what they lose.
+    elsewhere = _elsewhere(folder, config.peers, came, commits) if came else []
+    complete = bool(done) and not elsewhere and not lacking
+    missing = {number for number in range(last + 1) if number not in done} if complete else set()
+    lost = set(view.lost_rounds) | missing
+    finished = [peer for peer, row in view.rows.items() if row.state == "done"]
+    if finished and any(folder.glob("events-*.jsonl")):
+        exit_code = 0  # that of one launcher of many, each with a peer of its own, says nothing of the others
+    exit_code = of_the_run(exit_code, joined, events, last + 1)
+    if exit_code == 0 and lost and last + 1 == len(lost):
+        exit_code = 1  # all peers came to their end, and nothing was ever learnt: a rule that always fails, say
+    present = finished or [peer for peer, row in view.rows.items() if row.state != "gone"]
+    survivors = [peer for peer in present if peer not in plan.liars]
+    evaluation = read_json(folder / "evaluation.json") or {}
+    counted = epochs(commits) if not elsewhere else _told(view)
+    return {
+        "schema": SCHEMA,
+        "status": STATUS.get(exit_code, "failed"),
+        "exit_code": exit_code,
+        "run": config.run,
+        "name": config.name,
+        "peers": config.peers,
+        "topology": config.topology,
+        "aggregator": config.aggregator,
+        "f": config.f,
+        "faults": list(config.faults),
+        "faults_missed": missed(plan, events, view, last, elsewhere),
+        "liars": sorted(plan.liars),
+        "rounds": last + 1 - len(lost),
+        "accuracy": _accuracy(view, survivors, evaluation),
+        "loss": _loss(view, survivors, evaluation),
+        "replicas_identical": _identical(view, survivors, evaluation),
+        "deaths": [
+            {
+                "peer": blow.peer,
+                "round": blow.round,
+                "kind": blow.kind,
+                "planned": blow.planned,
+                "skip_ms": _rounded(blow.skip_ms),
+                "dead_ms": _rounded(blow.dead_ms),
+                "noticed_by": sorted({*blow.skips, *blow.deaths}),
+            }
+            for blow in view.blows
+            if blow.kind != "hang"
+        ],
+        "hangs": [
+            {"peer": blow.peer, "round": blow.round, "skip_ms": _rounded(blow.skip_ms), "noticed_by": sorted(blow.skips)}
+            for blow in view.blows
+            if blow.kind == "hang"
+        ],
+        "rejoins": [
+            {
+                "peer": rejoin.peer,
+                "incarnation": rejoin.incarnation,
+                "round": rejoin.round,
+                "after_ms": _rounded(rejoin.after_s * 1000 if rejoin.after_s is not None else None),
+            }
+            for rejoin in view.rejoins
+        ],
+        "joins": joins(view, commits),
+        "elsewhere": elsewhere,
+        "begun_anew": view.anew,
+        "alone": trained_alone(events, config.peers, finished),
+        "left": [{"peer": peer, "round": round_id} for peer, round_id in sorted(view.leaves.items())],
+        "partitions": partitions(view, past),
+        "suspected": sorted(view.suspicions),
+        "quarantined": sorted(view.quarantines),
+        "unconfirmed": sorted(view.unconfirmed),
+        "suspicion": {str(peer): why for peer, why in sorted(view.suspicions.items())},
+        "rounds_lost": len(lost),
+        "samples": samples(counted),
+        "epochs": counted[-EPOCHS_MAX:] if counted is not None else None,
+        "rounds_per_s": _rate(commits, events),
+        "bytes_sent": _bytes_sent(events),
+        "wall_s": round(max([wall_s, *(float(events[-1]["t"]) - float(event["t"]) for event in events[:1])]), 3),
+        "seed": config.seed,
+        "finished": finished,
+        "record_incomplete": dict(lacking or {}),
+    }
+
+
+def _elsewhere(folder: Path, first: int, came: set[int], commits: Iterable[Mapping[str, Any]]) -> list[int]:
+    """Whose files are not here: of other launchers' peers, first ones and newcomers, or of a host that was lost.
+
+    Who makes a commit writes it down: without these files nobody can tell from the others which rounds there were.
+    """
+    written = {path.parent.name for path in folder.glob("peer-*/commits.jsonl")}
+    contributed = {peer for row in commits for peer in _contributors(row)}
+    return sorted(({*range(first)} - came) | {peer for peer in contributed if f"peer-{peer}" not in written})
+
+
+def write(
+    folder: Path,
+    exit_code: int,
+    wall_s: float,
+    joined: bool = False,
+    lacking: Mapping[str, int] | None = None,
+    seen: tuple[RunConfig, RunView] | None = None,
+) -> dict[str, Any]:
+    """Merges the commits, builds the summary and writes it, as far as the disk allows: what it does not is in the summary that is
+    returned (``record_incomplete``), and told on stderr.
+
+    Each launcher of a run does so when its own peers have ended, one at a time: the last one has all.
+
+    Raises: OSError: The folder is gone.
+    """
+    troubles = Troubles(tell_on_stderr)
+    troubles.lacking.update(lacking or {})
+    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        troubles.try_to(folder / "commits.jsonl", lambda: merge_commits(folder, troubles))
+        summary = build(folder, exit_code, wall_s, joined, troubles.lacking, seen)
+        if not troubles.try_to(folder / "summary.json", lambda: write_json(folder / "summary.json", summary)):
+            summary["record_incomplete"] = dict(troubles.lacking)
+    finally:
+        os.close(lock)
+    return summary
+
+
+def joins(view: RunView, commits: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Who came later, and the first round that each contributed to. What peers tell of rounds is thinned out, commits are not."""
+    rows = list(commits)
+    found = []
+    for join in view.joins:
+        since = join.since or 0.0
+        first = next((row for row in rows if float(row.get("t") or 0.0) >= since and join.peer in _contributors(row)), None)
+        at, after_s = join.round, join.after_s
+        if first is not None:
+            at, after_s = int(first["round"]), float(first["t"]) - since
+        after_ms = _rounded(after_s * 1000 if after_s is not None else None)
+        found.append({"peer": join.peer, "incarnation": join.incarnation, "round": at, "after_ms": after_ms})
+    return found
+
+
+def _contributors(row: Mapping[str, Any]) -> set[int]:
+    return {int(each["peer"]) for each in row.get("contributors") or ()}
+
+
+def partitions(view: RunView, past: history.History) -> list[dict[str, Any]]:
+    """What befell the network, and what became of those who were apart. A fork that no injected fault explains is told, too."""
+    found: list[dict[str, Any]] = [
+        {
+            "fault": outage.fault,
+            "round": outage.round,
+            "for_s": round(outage.over_at - outage.at, 3) if outage.over_at is not None else None,
+            "paused": sorted(outage.paused),
+            "alone": sorted(outage.alone),
+            "given_up": [],
+        }
+        for outage in view.outages
+    ]
+    for branch in past.given_up:
+        fields = {"peers": branch.peers, "first_round": branch.first, "rounds": branch.rounds, **history.cost(branch, past.true)}
+        number = view.outage_at(branch.t)
+        if number is None:
+            found.append({"fault": None, "round": branch.first, "for_s": None, "paused": [], "alone": [], "given_up": [fields]})
+        else:
+            found[number]["given_up"].append(fields)
+    return found
+
+
+def epochs(commits: Iterable[Mapping[str, Any]]) -> list[dict[str, int]] | None:
+    """Of each completed epoch, how often its samples were used: once, twice or more, never. None: no data was sharded."""
+    rows = list(commits)
+    used = history.used(rows)
+    if not used:
+        return None
+    rounds: dict[int, set[int]] = defaultdict(set)
+    for row in rows:
+        if isinstance(row.get("epoch"), int) and isinstance(row.get("round"), int):
+            rounds[row["epoch"]].add(row["round"])
+    counted = []
+    for epoch, count in sorted(used.items()):
+        never, once = int((count == 0).sum()), int((count == 1).sum())
+        if epoch == max(used) and never:
+            continue  # the last one was not over
+        counts = {"once": once, "twice": len(count) - once - never, "never": never}
+        counted.append({"epoch": epoch, **counts, "rounds": len(rounds[epoch])})
+    return counted
+
+
+def _told(view: RunView) -> list[dict[str, int]] | None:
+    """The same as the peers tell it, of the epochs whose end they saw."""
+    names = ("epoch", "once", "twice", "never", "rounds")
+    return [{name: int(row.get(name) or 0) for name in names} for _, row in sorted(view.epochs.items())] or None
+
+
+def samples(counted: list[dict[str, int]] | None) -> dict[str, int] | None:
+    """The same of all epochs together."""
+    return None if counted is None else {name: sum(each[name] for each in counted) for name in ("once", "twice", "never")}
+
+
+def _accuracy(view: RunView, survivors: list[int], evaluation: Mapping[str, Any]) -> dict[str, float | None]:
+    """Of the evaluation when there is one; else what honest survivors last logged, which says nothing about their mean."""
+    if "worst_replica" in evaluation:
+        return {"mean_model": evaluation["mean_model"], "worst_replica": evaluation["worst_replica"]}
+    logged = [view.rows[peer].accuracy for peer in survivors]
+    known = [accuracy for accuracy in logged if accuracy is not None]
+    return {"mean_model": None, "worst_replica": min(known) if known else None}
+
+
+def _loss(view: RunView, survivors: list[int], evaluation: Mapping[str, Any]) -> float | None:
+    if "loss" in evaluation:
+        loss: float | None = evaluation["loss"]
+        return loss
+    logged = [view.rows[peer].loss for peer in survivors]
+    known = [loss for loss in logged if loss is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _identical(view: RunView, survivors: list[int], evaluation: Mapping[str, Any]) -> bool | None:
+    """Whether all honest survivors ended with the same bits; None when nothing tells."""
+    evaluated = evaluation.get("digests")
+    if evaluated:
+        found = [evaluated.get(str(peer)) for peer in survivors]
+        return None not in found and len(set(found)) == 1
+    ends = [(row.get("state_round"), row.get("state_digest")) for row in map(view.halted.get, survivors) if row is not None]
+    # Who ended earlier than others has parameters of another round, which says nothing about the bits.
+    comparable = len(ends) == len(survivors) > 0 and len({at for at, _ in ends}) == 1
+    if not comparable or any(digest is None for _, digest in ends):
+        return None
+    return len({digest for _, digest in ends}) == 1
+
+
+def _rate(commits: Sequence[Mapping[str, Any]], events: list[dict[str, Any]]) -> float | None:
+    """Rounds a second, from the first commit to the last; start and end of the processes are not in it."""
+    times = [(int(row["round"]), float(row["t"])) for row in commits if row.get("t") is not None]
+    if not times:
+        times = [
+            (int(row["round"]), float(row["t"])) for row in events if row.get("event") == "round" and row.get("t") is not None
+        ]
+    if len(times) < 2:
+        return None
+    (first, began), (last, ended) = min(times, key=lambda pair: pair[1]), max(times, key=lambda pair: pair[1])
+    return round((last - first) / (ended - began), 1) if ended > began else None
+
+
+def _bytes_sent(events: list[dict[str, Any]]) -> int:
+    """What nodes said they sent when they halted; whoever was killed could not say."""
+    traffic = [row.get("traffic") for row in events if row.get("event") == "halted"]
+    return sum(int(found.get("sent_bytes") or 0) for found in traffic if isinstance(found, dict))
+
+
+def _rounded(milliseconds: float | None) -> float | None:
+    return None if milliseconds is None else round(milliseconds, 1)

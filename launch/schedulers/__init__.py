@@ -1,0 +1,1 @@
+"""Peers as tasks of a scheduler."""

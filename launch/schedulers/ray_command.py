@@ -1,0 +1,175 @@
+"""``gossip ray``: the peers of a run as actors in a placement group of a Ray cluster."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gossip.errors import ConfigError
+from gossip.launch.report.words import counted
+from gossip.run.untrusted import shown
+
+if TYPE_CHECKING:
+    from gossip.config import Resolved
+
+PLACE_S = 30.0
+SILENT_S = 20.0
+STRATEGIES = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
+
+
+def ray(
+    words: Annotated[
+        list[str], typer.Argument(metavar="[OPTIONS] SCRIPT [ARGS]", help="What would follow gossip run.", show_default=False)
+    ],
+    peers: Annotated[int, typer.Option("-n", "--peers", min=1, help="How many peers.", show_default=False)],
+    address: Annotated[str, typer.Option(help="Of the cluster: HOST:PORT, or auto for the one of this machine.")] = "auto",
+    strategy: Annotated[str, typer.Option(help=f"Where peers go: {', '.join(STRATEGIES)}.")] = "SPREAD",
+    cpus: Annotated[float, typer.Option(min=0.0, help="Processors of each peer.")] = 1.0,
+    gpus: Annotated[float, typer.Option(min=0.0, help="GPUs of each peer.")] = 0.0,
+    restarts: Annotated[int, typer.Option(min=-1, help="How often Ray starts a lost peer again; -1: always.")] = 3,
+    place_timeout: Annotated[float, typer.Option(help="Seconds to wait for room in the cluster.")] = PLACE_S,
+) -> None:
+    """Train with peers on a Ray cluster: gossip ray -n 8 --address auto -- train.py --lr 0.1
+
+    A peer whose process or node is lost is started again by Ray, and takes over the state from the others; they go on meanwhile.
+    The script and gossip are needed on every node, under the same path. Needs the extra ray: pip install 'gossip-train[ray]'
+    """
+    try:
+        import ray as the_ray
+    except ImportError:
+        raise ConfigError("Ray is not installed", "pip install 'gossip-train[ray]'") from None
+    from .task_words import check, script_of
+
+    if strategy not in STRATEGIES:
+        raise ConfigError(f"--strategy {strategy}: it should be one of {', '.join(STRATEGIES)}")
+    resolved = _resolved(check(words, peers), peers)
+    script = script_of(words)
+    at = len(words) - 1 - words[::-1].index(script) if words.count(script) == 1 else words.index(script)
+    raise typer.Exit(Driver(the_ray, resolved, words[at:], cpus, gpus, restarts).run(address, strategy, place_timeout))
+
+
+def _resolved(shown: dict[str, Any], peers: int) -> Resolved:
+    """What ``gossip run --show-config`` has shown, with the number of actors as the number of peers."""
+    from gossip.config import Resolved, RunConfig
+
+    sources = {key: row["source"] for key, row in shown.items()}
+    if sources["peers"] != "default" and shown["peers"]["value"] != peers:
+        raise ConfigError(f"-n {peers}, and {counted(shown['peers']['value'], 'peer')} ({sources['peers']})", "leave one out")
+    config = RunConfig.model_validate({**{key: row["value"] for key, row in shown.items()}, "peers": peers})
+    return Resolved(config, {**sources, "peers": "flag"})
+
+
+class Driver:
+    """Starts the actors, waits for them, and puts together what they bring back."""
+
+    def __init__(self, ray: Any, resolved: Resolved, command: list[str], cpus: float, gpus: float, restarts: int) -> None:
+        self.ray, self.resolved, self.command = ray, resolved, command
+        self.cpus, self.gpus, self.restarts = cpus, gpus, restarts
+        self.stopped = 0
+
+    def run(self, address: str, strategy: str, place_timeout: float) -> int:
+        """Returns the exit code."""
+        from gossip.config import RunConfig
+        from gossip.launch.report.run_state import RUNS
+        from gossip.run.scheduler_env import make, settled
+
+        from . import task_runs
+        from .ray_peer import PeerActor, Plan, Register
+
+        ray, peers = self.ray, self.resolved.config.peers
+        try:
+            ray.init(address=address, log_to_driver=True, namespace=f"gossip-{os.getpid()}", logging_level="WARNING")
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            said = str(error).strip().splitlines()[0]
+            raise ConfigError(f"no Ray cluster at {address}: {said}", "ray start --head, or --address HOST:PORT") from None
+        try:
+            one_host = sum(node["Alive"] for node in ray.nodes()) == 1
+            if not one_host and not self.resolved.config.insecure:
+                self.resolved = self.resolved.with_values("Ray, on several machines", keys=True)
+            name = self.resolved.config.name or f"ray-{os.urandom(2).hex()}"
+            folder = Path(self.resolved.config.run_dir or Path(RUNS) / name).resolve()
+            make(folder, settled(self.resolved, folder), sys.argv, Path(self.command[0]).resolve().parent)
+            config = RunConfig.load(folder / "config.json")
+            group = self._place(peers, strategy, place_timeout)
+            nodes = sum(node["Alive"] for node in ray.nodes())
+            print(
+                f"{config.name}: {counted(peers, 'peer')} on {counted(nodes, 'node')} ({strategy}), in {folder}",
+                flush=True,
+            )
+            register = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(Register).options(name="register").remote()
+            plan = Plan(config.model_dump_json(), tuple(self.command), os.getcwd(), one_host)
+            pinned = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy
+            made = ray.remote(num_cpus=self.cpus, num_gpus=self.gpus, max_restarts=self.restarts, max_task_retries=self.restarts)(
+                PeerActor
+            )
+            actors = [
+                made.options(name=f"peer-{peer}", scheduling_strategy=pinned(group, placement_group_bundle_index=peer)).remote(
+                    plan, peer, register
+                )
+                for peer in range(peers)
+            ]
+            signal.signal(signal.SIGTERM, lambda number, frame: self._stop(register, number))
+            signal.signal(signal.SIGINT, lambda number, frame: self._stop(register, number))
+            codes = self._wait(register, {actor.run.remote(): peer for peer, actor in enumerate(actors)}, folder)
+        finally:
+            ray.shutdown()
+        code = next((codes[key] for key in sorted(codes) if codes[key]), 0)
+        return 128 + self.stopped if self.stopped else task_runs.verdict(folder, code)
+
+    def _place(self, peers: int, strategy: str, timeout_s: float) -> Any:
+        """Raises: ConfigError: The cluster has no room."""
+        ray = self.ray
+        bundle = {"CPU": self.cpus, **({"GPU": self.gpus} if self.gpus else {})}
+        group = ray.util.placement_group([bundle] * peers, strategy=strategy)
+        if not group.wait(timeout_s):
+            have = {key: value for key, value in ray.available_resources().items() if key in ("CPU", "GPU")}
+            raise ConfigError(
+                f"the cluster has no room for {counted(peers, 'time')} {bundle} ({strategy}) in {timeout_s:.0f} s; "
+                f"free: {json.dumps(have)}",
+                "fewer peers, --cpus 0.5, or another --strategy",
+            )
+        return group
+
+    def _any_lives(self, register: Any, peers: set[int]) -> bool:
+        """Whether one of them has been heard of, as far as that can be known now."""
+        try:
+            return not peers.isdisjoint(self.ray.get(register.heard.remote(SILENT_S), timeout=SILENT_S))
+        except self.ray.exceptions.RayError:
+            return True
+
+    def _stop(self, register: Any, number: int) -> None:
+        """Each peer leaves after its round; said twice, all actors end with this process."""
+        if self.stopped:
+            raise KeyboardInterrupt
+        self.stopped = number
+        print("stopping after this round (Ctrl-C again: stop now)", flush=True)
+        register.stop.remote()
+
+    def _wait(self, register: Any, running: dict[Any, int], folder: Path) -> dict[int, int]:
+        codes: dict[int, int] = {}
+        while running:
+            if 0 in codes.values() and not self._any_lives(register, set(running.values())):
+                # Ray may wait for room for them as long as it takes.
+                print(f"x peers {', '.join(map(str, sorted(running.values())))} are lost; the others are done", flush=True)
+                break
+            done, _ = self.ray.wait(list(running), timeout=1.0)
+            for one in done:
+                peer = running.pop(one)
+                try:
+                    result = self.ray.get(one)
+                except self.ray.exceptions.RayError as error:
+                    print(f"x peer {peer} is lost: {shown(str(error).strip().splitlines()[0])}", flush=True)
+                    codes[peer] = 5
+                    continue
+                codes[peer] = int(result["code"])
+                for name, data in result["files"].items():
+                    path = folder / name
+                    path.parent.mkdir(exist_ok=True)
+                    path.write_bytes(data)
+        return codes

@@ -1,0 +1,186 @@
+"""What runs on Ray's nodes: an actor a peer, and one that tells them of each other. Nothing of it is imported by the rest.
+
+An actor's peer is its own processes, as under every launcher; the guardian of its supervisor ends them when the actor is killed.
+Ray starts an actor again whose process or node is lost, and its peer comes back as another life that takes over the state.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from gossip.config import RunConfig
+from gossip.errors import ConfigError, GossipError
+from gossip.run.rendezvous import Seed, peers_in, read_seed, write_seed
+from gossip.run.untrusted import shown_lines
+
+EVERY_S = 0.2
+ANSWER_S = 10.0
+BYTES_MAX = 64 * 2**20  # of what a peer has written down that goes to the driver
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What every peer of the run is told.
+
+    Attributes:
+        command: Program and arguments, run in ``folder``.
+        one_host: All are on one machine, and listen on its loopback interface.
+    """
+
+    config: str
+    command: Sequence[str]
+    folder: str
+    one_host: bool
+    quiet: bool = False
+
+
+class Register:
+    """Where each peer is: what each has found in its own folder, put together. Started again it hears everything anew."""
+
+    def __init__(self) -> None:
+        self._seeds: dict[int, Seed] = {}
+        self._lives: dict[int, int] = {}
+        self._stop = False
+        self._heard: dict[int, float] = {}
+
+    def begin(self, peer: int) -> int | None:
+        """The incarnation of another life of a peer; None: it is too late, all others have come to their end."""
+        former = self._seeds.get(peer)
+        others = [seed for seed in self._seeds.values() if seed.peer != peer]
+        if former is not None and others and all(seed.ended for seed in others):
+            return None
+        life = max(self._lives.get(peer, -1), -1 if former is None else former.incarnation) + 1
+        self._lives[peer] = life
+        return life
+
+    def exchange(self, peer: int, known: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], bool]:
+        """Takes in what a peer knows. Returns what all know, and whether the run is to stop."""
+        self._heard[peer] = time.monotonic()
+        for fields in known:
+            seed = Seed(**fields)
+            if newer(seed, self._seeds.get(seed.peer)):
+                self._seeds[seed.peer] = seed
+        return [asdict(seed) for seed in self._seeds.values()], self._stop
+
+    def heard(self, seconds: float) -> list[int]:
+        """Who has asked within so many seconds."""
+        return [peer for peer, at in self._heard.items() if time.monotonic() - at <= seconds]
+
+    def stop(self) -> None:
+        self._stop = True
+
+
+def newer(seed: Seed, known: Seed | None) -> bool:
+    """Whether it says more: of a later life, or the end of the same."""
+    return known is None or (seed.incarnation, seed.ended) > (known.incarnation, known.ended)
+
+
+class Courier(threading.Thread):
+    """Carries seeds between the own folder and the register, and the wish to stop to the own process.
+
+    A register that does not answer is asked again: peers that know each other need none.
+    """
+
+    def __init__(self, folder: Path, peer: int, register: Any) -> None:
+        super().__init__(name="gossip-courier", daemon=True)
+        self.folder, self.peer, self.register, self.stopped = folder, peer, register, False
+        self._over = threading.Event()
+
+    def run(self) -> None:
+        while not self._over.wait(EVERY_S):
+            self.carry()
+
+    def carry(self) -> None:
+        import ray
+
+        known = {peer: seed for peer in peers_in(self.folder) if (seed := read_seed(self.folder, peer)) is not None}
+        try:
+            told = [asdict(seed) for seed in known.values()]
+            found, stop = ray.get(self.register.exchange.remote(self.peer, told), timeout=ANSWER_S)
+        except Exception as error:  # noqa: BLE001 - Ray has many; whatever it was, the next try may do better
+            print(f"gossip: the register does not answer: {type(error).__name__}", file=sys.stderr)
+            return
+        for fields in found:
+            seed = Seed(**fields)
+            if newer(seed, known.get(seed.peer)):
+                write_seed(self.folder, seed)
+        if stop and not self.stopped:
+            self.stopped = True
+            os.kill(os.getpid(), signal.SIGTERM)  # the supervisor's, which lets its peer finish the round
+
+    def close(self) -> None:
+        self._over.set()
+        self.join()
+        self.carry()  # the last word: that the peer has ended
+
+
+class PeerActor:
+    """One peer."""
+
+    def __init__(self, plan: Plan, peer: int, register: Any) -> None:
+        self.plan, self.peer, self.register = plan, peer, register
+
+    def run(self) -> dict[str, Any]:
+        """All the life of the peer. Returns its exit code, and what it has written down."""
+        import ray
+
+        from gossip.launch.local.peer_setup import script_command
+        from gossip.launch.local.supervisor import Supervisor
+        from gossip.launch.report.screens import PlainScreen
+
+        incarnation = ray.get(self.register.begin.remote(self.peer))
+        if incarnation is None:
+            print(f"! peer {self.peer} came back too late: the others are done", flush=True)
+            return {"code": 5, "files": {}}
+        try:
+            os.chdir(self.plan.folder)
+            config = RunConfig.model_validate_json(self.plan.config)
+            folder = Path(config.run_dir) / f"ray-{self.peer}"  # of its own: the machines may share no file system
+            (folder / "seeds").mkdir(parents=True, exist_ok=True, mode=0o700)
+            config = config.model_copy(update={"run_dir": str(folder)})
+            config.dump(folder / "config.json")
+            script, *arguments = self.plan.command
+            if not Path(script).is_file():
+                raise ConfigError(f"there is no script {script} in {self.plan.folder} on {ray.util.get_node_ip_address()}")
+            listen = "" if self.plan.one_host else ray.util.get_node_ip_address()
+            environment = {**os.environ, **({"GOSSIP_LISTEN": listen} if listen else {})}
+            life = f", incarnation {incarnation}" if incarnation else ""
+            print(f"+ peer {self.peer}{life} at {listen or 'loopback'}, pid {os.getpid()}, in {folder}", flush=True)
+        except (OSError, GossipError) as error:
+            print(f"error: peer {self.peer}: {shown_lines(error)}", flush=True)
+            return {"code": 2, "files": {}, "error": str(error)}
+        courier = Courier(folder / "seeds", self.peer, self.register)
+        courier.carry()
+        courier.start()
+        try:
+            command = script_command(Path(script), arguments)
+            screen = PlainScreen(every_s=10.0, quiet=self.plan.quiet)
+            share = {self.peer: incarnation}
+            outcome = asyncio.run(Supervisor(config, command, screen, environment, share=share).run())
+        finally:
+            courier.close()
+        return {"code": outcome.exit_code, "files": self._files(folder)}
+
+    def _files(self, folder: Path) -> dict[str, bytes]:
+        """For the driver, under the names that they have in a run's folder."""
+        named = {"events.jsonl": f"events-{self.peer}.jsonl", "logbook.md": f"logbook-{self.peer}.md"}
+        own = folder / f"peer-{self.peer}"
+        paths = {name: folder / path for path, name in named.items()}
+        paths.update({f"{own.name}/{path.name}": path for path in own.glob("*") if path.suffix in (".jsonl", ".log")})
+        files: dict[str, bytes] = {}
+        for name, path in sorted(paths.items()):
+            with contextlib.suppress(FileNotFoundError):
+                data = path.read_bytes()
+                if sum(map(len, files.values())) + len(data) <= BYTES_MAX:
+                    files[name] = data
+        return files

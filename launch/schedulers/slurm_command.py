@@ -1,0 +1,105 @@
+"""``gossip slurm``: a batch script for a job whose tasks are the peers of one run, and which goes on when a node is lost."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gossip.errors import ConfigError
+
+from .task_words import check, check_fit, script_of
+
+SCRIPT = """\
+#!/bin/bash
+{options}
+# --no-kill, here and for srun: a lost node takes its own tasks with it, not the job.
+# --signal: every task hears SIGTERM before the time is up, and its peer leaves after its round.
+# --requeue: a job that is started again is another run, in another folder: there is no state left to go on from.
+
+cd "$SLURM_SUBMIT_DIR" || exit 2
+{environment}run="runs/slurm-$SLURM_JOB_ID"
+[ "${{SLURM_RESTART_COUNT:-0}}" = 0 ] || run="$run-r$SLURM_RESTART_COUNT"
+
+# --kill-on-bad-exit=0, --wait=0: a task that ends, however, leaves the others alone.
+srun --no-kill --kill-on-bad-exit=0 --wait=0{srun} \\
+  {python} -m gossip.launch.cli run --run-dir "$run" {words}
+
+# The code of srun is the worst of its tasks. The job has gone well when peers came to the end.
+{python} -m gossip.launch.schedulers.task_runs "$run" $?
+"""
+
+
+def slurm(
+    words: Annotated[
+        list[str],
+        typer.Argument(metavar="[OPTIONS] SCRIPT [ARGS]", help="What follows gossip run in every task.", show_default=False),
+    ],
+    nodes: Annotated[int, typer.Option("-N", "--nodes", min=1, help="Machines.", show_default=False)],
+    per_node: Annotated[int, typer.Option("--per-node", min=1, help="Peers on each.")] = 1,
+    time: Annotated[
+        str | None, typer.Option("--time", help="Most that the job may take, as sbatch wants it.", show_default=False)
+    ] = None,
+    cpus: Annotated[int, typer.Option("--cpus", min=1, help="Processors, and so threads, of each peer.")] = 1,
+    gpus: Annotated[int, typer.Option("--gpus", min=0, help="GPUs of each peer.")] = 0,
+    partition: Annotated[str | None, typer.Option("-p", "--partition", help="As sbatch's.", show_default=False)] = None,
+    account: Annotated[str | None, typer.Option("-A", "--account", help="As sbatch's.", show_default=False)] = None,
+    leave: Annotated[int, typer.Option("--leave", min=0, help="Seconds before the end at which peers are asked to leave.")] = 90,
+    more: Annotated[
+        list[str] | None,
+        typer.Option("--sbatch", help="One more option for sbatch: --sbatch=--mem=8G. Repeatable.", show_default=False),
+    ] = None,
+    submit: Annotated[bool, typer.Option("--submit", help="Send it with sbatch instead of printing it.")] = False,
+) -> None:
+    """Print or --submit a Slurm job that survives lost nodes: gossip slurm -N 4 --per-node 2 --time 2:00:00 -- train.py --lr 0.1
+
+    Inside of any srun with several tasks, gossip run train.py is one peer of them, with or without this: docs/schedulers.md.
+    """
+    check_fit(check(words, nodes * per_node), nodes * per_node)
+    options = {
+        "job-name": Path(script_of(words)).stem,
+        "nodes": str(nodes),
+        "ntasks-per-node": str(per_node),
+        "cpus-per-task": str(cpus),
+        "gpus-per-task": str(gpus) if gpus else None,
+        "time": time,
+        "partition": partition,
+        "account": account,
+        "signal": f"TERM@{leave}" if leave else None,
+        "open-mode": "append",
+    }
+    lines = [f"#SBATCH --{key}={value}" for key, value in options.items() if value is not None]
+    lines += ["#SBATCH --no-kill", "#SBATCH --requeue", *(f"#SBATCH {option}" for option in more or ())]
+    text = SCRIPT.format(
+        options="\n".join(lines),
+        environment=f"export OMP_NUM_THREADS={cpus}\n",
+        srun=f" --cpus-per-task={cpus}" + (f" --gpus-per-task={gpus}" if gpus else ""),
+        python=shlex.quote(sys.executable),
+        words=shlex.join(words),
+    )
+    if submit:
+        send(text)
+    else:
+        print(text, end="")
+
+
+def send(text: str) -> None:
+    """Raises: GossipError: There is no sbatch, or it refuses."""
+    if shutil.which("sbatch") is None:
+        raise ConfigError(
+            "there is no sbatch on this machine",
+            "submit where your cluster's commands are; without --submit the script is printed",
+        )
+    done = subprocess.run(["sbatch", "--parsable"], input=text, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        said = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
+        raise ConfigError(
+            f"sbatch refuses the job: {said}", "without --submit the script is printed, to be changed and sent by hand"
+        )
+    job = done.stdout.strip().partition(";")[0]
+    print(f"job {job}: runs/slurm-{job}, output in slurm-{job}.out\n  watch: squeue -j {job}    stop: scancel {job}")

@@ -1,0 +1,89 @@
+"""``gossip run`` as a task of a scheduler: one peer of a run whose others are started elsewhere, and how the whole went."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from gossip.config import Resolved
+from gossip.errors import ConfigError
+from gossip.launch.local import feasible
+from gossip.launch.local.outcome import Outcome, telling
+from gossip.launch.local.runs import COMMAND
+from gossip.launch.local.supervisor import Supervisor
+from gossip.launch.report import launchers, missed, summary
+from gossip.launch.report.screens import Screen
+from gossip.launch.report.words import counted
+from gossip.run.scheduler_env import Task, meet, slurm_task
+from gossip.run.telemetry import write_json
+from gossip.run.untrusted import shown
+
+from .condor_job import condor_task
+
+
+def look(given: str | None, resolved: Resolved) -> Task | None:
+    """Which task this process is: as ``--task`` says, or as the scheduler's variables do. None: it is none.
+
+    Raises: ConfigError: That cannot be.
+    """
+    if given is None:
+        return slurm_task(os.environ) or condor_task(os.environ)
+    numbers = re.fullmatch(r"(\d+)/(\d+)", given)
+    if numbers is None or int(numbers[1]) >= int(numbers[2]):
+        raise ConfigError(f"--task {given}: it should be the number of the task, from 0, and how many there are", "--task 3/8")
+    if not resolved.config.run_dir:
+        raise ConfigError(
+            f"--task {given} without a folder in which the tasks meet", "--run-dir FOLDER, the same for all of them"
+        )
+    return Task(
+        "--task",
+        Path(resolved.config.run_dir).name,
+        int(numbers[1]),
+        int(numbers[2]),
+        one_host=resolved.config.host == "127.0.0.1" and not os.environ.get("GOSSIP_LISTEN"),
+        comes_back=True,
+    )
+
+
+def train(task: Task, resolved: Resolved, command: Sequence[str], screen: Screen, code: Path) -> tuple[Path, Outcome]:
+    """Runs the task's peer to its end. Returns the run's folder, and how that went."""
+    feasible.check_memory(1)
+    meeting = meet(task, resolved, sys.argv, code)
+    where = f" at {meeting.listen}" if meeting.listen else ""
+    life = f", incarnation {meeting.incarnation}" if meeting.incarnation else ""
+    screen.say(f"{meeting.config.name}: peer {task.peer} of {task.peers}{life}{where}, in {meeting.folder}")
+    feasible.say_of_gpus(1, screen.say)
+    if task.peer == 0:
+        write_json(meeting.folder / COMMAND, {"command": list(command), "folder": os.getcwd()})
+    environment = {**os.environ, **({"GOSSIP_LISTEN": meeting.listen} if meeting.listen else {})}
+    share = {task.peer: meeting.incarnation}
+    supervisor = Supervisor(meeting.config, command, screen, environment, share=share, files=f"-{task.peer}")
+    with launchers.present(meeting.folder, share):
+        return meeting.folder, asyncio.run(supervisor.run())
+
+
+def verdict(folder: Path, code: int) -> int:
+    """What a batch script ends with: 0 when peers came to the end, whatever became of the others; else ``code``, or when that is
+    0 what the peers have ended with."""
+    if not (folder / "config.json").is_file():
+        print(f"error: there is no run in {folder}: no task has begun", file=sys.stderr)
+        return code or ConfigError.exit_code
+    found = summary.write(folder, code, 0.0)
+    if not found["finished"] and not found["exit_code"]:  # whoever asks need not know how the tasks have ended
+        found = summary.write(folder, telling(summary.codes(folder)), 0.0)
+    finished = found["finished"]
+    others = [peer for peer in range(found["peers"]) if peer not in finished]
+    lost = f"; not: {', '.join(map(str, others))}" if others else ""
+    came = ", ".join(map(str, finished)) or "nobody"
+    print(f"{found['status']} after {counted(found['rounds'], 'round')}; came to the end: {came}{lost}")
+    for line in missed.told(found["faults_missed"]):
+        print(shown(line))
+    return int(found["exit_code"]) if finished else code or int(found["exit_code"])
+
+
+if __name__ == "__main__":
+    sys.exit(verdict(Path(sys.argv[1]), int(sys.argv[2])))

@@ -1,0 +1,143 @@
+"""What stands behind ``--`` where tasks are described for a scheduler: words for ``gossip run``, looked at before anything waits.
+
+Tasks run elsewhere, and none of what is set here is set there: what counts is carried, or it is said that it is not.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from gossip.errors import ConfigError, GossipError
+
+if TYPE_CHECKING:
+    from gossip.config import Resolved
+
+NO_USE = (2, 6)
+"""Exit codes of a peer that would end the same way again: wrong settings, refused by the others."""
+PEERS = "GOSSIP_PEERS"
+START_S = 600.0
+"""Tasks begin when there are machines for them, one after the other."""
+
+
+def check(words: list[str], peers: int) -> dict[str, Any]:
+    """Finds now what every task would find later. Returns every option, its value and source.
+
+    Args:
+        peers: How many tasks there will be.
+
+    Raises: ConfigError: ``gossip run`` would refuse this.
+    """
+    from gossip.launch.local import feasible
+
+    shown = check_options(words, peers)
+    feasible.check_script(Path(script_of(words)))
+    return shown
+
+
+def check_options(words: list[str], peers: int) -> dict[str, Any]:
+    """The same where the script is not on this machine."""
+    said_so = PEERS in os.environ  # then the caller may not like it
+    done = subprocess.run(
+        [sys.executable, "-m", "gossip.launch.cli", "run", "--show-config", "--json", *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={PEERS: str(peers), **os.environ},
+    )
+    if done.returncode != 0:
+        said = [line for line in done.stderr.splitlines() if line.strip()]
+        error = next(
+            (line.removeprefix("error: ") for line in said if line.startswith("error: ")), said[-1] if said else "it failed"
+        )
+        hint = next((line.strip().removeprefix("hint: ") for line in said if line.strip().startswith("hint: ")), None)
+        raise GossipError(f"gossip run {shlex.join(words)}: {error}") if hint is None else ConfigError(error, hint)
+    shown: dict[str, Any] = json.loads(done.stdout)
+    if shown["peers"]["source"] == PEERS and not said_so:
+        shown["peers"]["source"] = "default"
+    return shown
+
+
+def parsed(words: list[str]) -> dict[str, Any]:
+    """What ``gossip run`` makes of words that have been found to be right."""
+    from gossip.launch.cli import app
+
+    command = typer.main.get_command(app)
+    run = getattr(command, "commands")["run"]  # noqa: B009 - of a group, which typer's types do not promise
+    params: dict[str, Any] = run.make_context("run", list(words)).params
+    return params
+
+
+def script_of(words: list[str]) -> str:
+    return str(parsed(words)["script"])
+
+
+def refuse(shown: Mapping[str, Any], elsewhere: Mapping[str, str], hint: str) -> None:
+    """Raises: ConfigError: One of these options is set, which are said in another place."""
+    for option, why in elsewhere.items():
+        if (source := shown[option]["source"]) not in ("default", "drawn"):
+            raise ConfigError(f"{option} is set ({source}): {why}", hint)
+
+
+def patient(words: list[str], shown: dict[str, Any], scheduler: str) -> list[str]:
+    """The same words, with a start timeout that fits a queue where none was given."""
+    if shown["start_timeout_s"]["source"] != "default":
+        return words
+    shown["start_timeout_s"] = {"value": START_S, "source": scheduler}
+    return ["--start-timeout", f"{START_S:g}", *words]
+
+
+def resolved_for(shown: Mapping[str, Any], peers: int, name: str, scheduler: str) -> Resolved:
+    """All settings, checked as far as can be before a task waits in a queue. Raises: ConfigError and its kin."""
+    from gossip.run.scheduler_env import settled
+
+    resolved = _given(shown, peers, name)
+    if not resolved.config.insecure:
+        if resolved.config.keys is False:
+            raise ConfigError(
+                "the peers are on several machines: without keys whoever reaches them could take part",
+                "leave out --no-keys, or say --insecure as well",
+            )
+        resolved = resolved.with_values(f"{scheduler}, on several machines", keys=True)
+    if resolved.config.allowed:
+        raise ConfigError("--allowed names a file of this machine, and the peers are on others", "leave it out")
+    return settled(resolved, Path(name))
+
+
+def check_fit(shown: Mapping[str, Any], peers: int) -> None:
+    """Where the tasks make the run by themselves: whether so many can train like this, before any waits in a queue.
+
+    Raises: ConfigError and its kin: The rule cannot tolerate f among so many, or --min-peers could not train, and so on.
+    """
+    from gossip.run.scheduler_env import settled
+
+    settled(_given(shown, peers, "run"), Path("run"))
+
+
+def _given(shown: Mapping[str, Any], peers: int, name: str) -> Resolved:
+    from gossip.config import Resolved, RunConfig
+
+    sources = {key: row["source"] for key, row in shown.items()}
+    values = {**{key: row["value"] for key, row in shown.items()}, "peers": peers, "name": name}
+    return Resolved(RunConfig.model_validate(values), {**sources, "peers": "flag", "name": "flag"})
+
+
+def environment_of(shown: Mapping[str, Any]) -> dict[str, str]:
+    """Settings that stand in variables here, and so would be missing there."""
+    sources = [str(row["source"]) for row in shown.values()]
+    return {name: os.environ[name] for name in sources if name.startswith("GOSSIP_")}
+
+
+def left_behind() -> list[str]:
+    """Variables of ours that are set here, say something about this machine, and are not carried to another."""
+    from gossip.config import NOT_OPTIONS
+
+    return sorted(name for name in os.environ if name.startswith("GOSSIP_") and name[len("GOSSIP_") :].lower() in NOT_OPTIONS)

@@ -1,0 +1,1 @@
+"""Fault schedules on a virtual clock, from the command line."""

@@ -1,0 +1,1 @@
+"""One swarm on many hosts, over the user's own ssh."""

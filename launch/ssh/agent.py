@@ -1,0 +1,420 @@
+"""``python -m gossip.launch.ssh.agent``: the launcher's hand on one host, at the other end of its ssh.
+
+Everything comes in over stdin, nothing by argv: what to look at, then config, command, environment and secrets. It supervises
+the peers of its host, and sends what they do and say. It ends them when stdin ends, which is when the launcher or its ssh has
+died. A cut cable is no end of anything: the peers go on, and what could not be sent is sent when the cable is back. Where the
+launcher had been silent for long before stdin ended, its host was lost and not the launcher: then they go on until they are done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import itertools
+import json
+import os
+import signal
+import sys
+import time
+from collections import deque
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gossip.config import RunConfig
+from gossip.errors import GossipError, LocalError, Malformed
+from gossip.launch import guardian
+from gossip.launch.local import feasible, runs
+from gossip.launch.local.outcome import Outcome
+from gossip.launch.local.peer_setup import script_command
+from gossip.launch.local.supervisor import Supervisor
+from gossip.launch.registry.entrance import Entrance
+from gossip.launch.report import launchers
+from gossip.launch.report.view import RunView
+from gossip.launch.report.words import counted
+from gossip.run.keys import SWARM_KEY, write_pair
+from gossip.run.rendezvous import announce_end, read_seed
+from gossip.run.telemetry import read_json, write_json
+from gossip.run.untrusted import RECORD_BYTES_MAX, open_in, owner_of, parse_json, read_at_most, shown_lines, whole
+from gossip.transport.addresses import is_loopback
+from gossip.transport.curve import KeyPair
+
+from . import frames, hostfacts, pairs
+from .frames import Frame
+
+VERSION = 1
+LOST_S = 10.0  # a launcher that was silent for so long before stdin ended was cut off, and has not died
+STOP_S = 0.5  # what peers have to leave in, once the launcher has died
+LEAVE_S = 0.5  # and then the agent, for its last files: a summary of a long run takes longer, and nobody is there who waits
+GOODBYE_S = 0.1
+OUTPUTS_MAX = 5000
+ROWS_AT_ONCE = 200
+FILE_BYTES_MAX = 64 * 2**20
+LOOK_S = 0.05
+FETCHED = ("*.log", "*.jsonl", "*.json", "*.toml", "*.md", "*.txt")
+NOT_FETCHED = ("seeds", "doors", "launchers", "checkpoints")
+AGENT = "agent.json"
+TOKEN_LEAST = 16  # characters: a short one could be in the environment of anything
+
+
+class Outbox:
+    """What is on its way to the launcher. It never blocks: events wait in their file, and of the output the oldest is dropped."""
+
+    def __init__(self) -> None:
+        self._frames: deque[Frame] = deque()
+        self._outputs: deque[Frame] = deque(maxlen=OUTPUTS_MAX)
+        self._dropped = 0
+        self._rows: Path | None = None
+        self._offset = 0
+        self._some = asyncio.Event()
+        self._closed = False
+
+    def send(self, kind: str, **fields: Any) -> None:
+        self._frames.append({"kind": kind, **fields})
+        self._some.set()
+
+    def output(self, peer: int, text: str, err: bool) -> None:
+        self._dropped += len(self._outputs) == OUTPUTS_MAX
+        self._outputs.append({"kind": "output", "peer": peer, "text": text, "err": err})
+        self._some.set()
+
+    def follow(self, rows: Path) -> None:
+        """From now on sends what is appended to that file."""
+        self._rows, self._offset = rows, 0
+
+    async def run(self, writer: asyncio.StreamWriter) -> None:
+        """Until the other side is gone."""
+        try:
+            while True:
+                for frame in self._next():
+                    writer.write(frames.encode(frame))
+                await writer.drain()
+                if not self._frames and not self._outputs:
+                    self._some.clear()
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(self._some.wait(), LOOK_S)
+        except OSError:
+            pass  # what that means is for the end of stdin to tell
+        finally:
+            self._closed = True
+
+    async def flushed(self) -> None:
+        """Until all that there was has been handed over, or nobody is there to take it."""
+        while not self._closed and (self._frames or self._outputs or self._has_rows()):
+            await asyncio.sleep(LOOK_S)
+
+    def _has_rows(self) -> bool:
+        return self._rows is not None and self._rows.exists() and self._rows.stat().st_size > self._offset
+
+    def _next(self) -> list[Frame]:
+        found = [self._frames.popleft() for _ in range(min(len(self._frames), 16))]
+        found += self._new_rows()
+        if self._dropped:
+            lines = f"{counted(self._dropped, 'line')} of its peers {'is' if self._dropped == 1 else 'are'}"
+            found.append({"kind": "say", "text": f"! {lines} in their logs only"})
+            self._dropped = 0
+        found += [self._outputs.popleft() for _ in range(min(len(self._outputs), ROWS_AT_ONCE))]
+        return found
+
+    def _new_rows(self) -> list[Frame]:
+        if self._rows is None or not self._rows.exists():
+            return []
+        with self._rows.open("rb") as file:
+            file.seek(self._offset)
+            lines = [line for line in itertools.islice(file, ROWS_AT_ONCE) if line.endswith(b"\n")]
+        self._offset += sum(map(len, lines))
+        rows = [json.loads(line) for line in lines]
+        return [{"kind": "row", "row": row} for row in rows if "schema" not in row]
+
+
+class _Screen:
+    """What its supervisor has to say goes to the launcher."""
+
+    def __init__(self, outbox: Outbox) -> None:
+        self.output, self._outbox = outbox.output, outbox
+
+    def say(self, text: str) -> None:
+        self._outbox.send("say", text=text)
+
+    def tick(self, view: RunView) -> None:
+        pass
+
+    def close(self, view: RunView) -> None:
+        pass
+
+
+class _Supervisor(Supervisor):
+    """The launcher hears all hosts, so what is worth a line of what happens, or goes on, is for it to say."""
+
+    def _tell(self, row: dict[str, Any]) -> None:
+        self._events.write(row)
+        self.view.feed(row)
+
+    def _remind(self, text: str) -> None:
+        if text.startswith("!   "):  # what came back from peers and doors that were tried from here
+            self.screen.say(text)
+
+
+class Agent:
+    """One host's part of one run."""
+
+    def __init__(self, outbox: Outbox) -> None:
+        self._outbox = outbox
+        self._listener: pairs.Listener | None = None
+        self._supervisor: _Supervisor | None = None
+        self._outcome: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._folder: Path | None = None
+        self._heard_at = time.monotonic()
+        self._reader: asyncio.StreamReader | None = None
+
+    async def run(self, reader: asyncio.StreamReader) -> int:
+        """Until it is dismissed, or nothing is left of its peers. Returns the exit code."""
+        self._reader = reader
+        self._outbox.send("hello", version=VERSION, pid=os.getpid())
+        decoder = frames.Decoder()
+        code = 0
+        try:
+            async for frame in frames.read(reader, decoder):
+                self._heard_at = time.monotonic()
+                if frame["kind"] == "bye":
+                    break
+                self._take(frame)
+                await asyncio.sleep(0)  # what was started has begun before the next frame is about it
+            self._at_end_of_input()
+        except (OSError, Malformed) as error:
+            print(f"gossip agent: {shown_lines(error)}", file=sys.stderr)
+            self._at_end_of_input()
+            code = 1
+        if self._outcome is not None:
+            await self._outcome
+        if self._listener is not None:
+            self._listener.close()
+        return code
+
+    def _at_end_of_input(self) -> None:
+        silent_s = time.monotonic() - self._heard_at
+        if self._supervisor is None or self._outcome is None or self._outcome.done():
+            return
+        if silent_s < LOST_S:
+            self._supervisor.end("terminate", "the launcher is gone: stopping", STOP_S)
+            asyncio.get_running_loop().call_later(STOP_S + LEAVE_S, _leave, self._supervisor.token)
+            if self._supervisor.doorway is not None:
+                self._supervisor.doorway.door.goodbye_s = GOODBYE_S  # the other doors of the run close in this moment, too
+        else:
+            self._supervisor.record("launcher_lost", None, silent_s=round(silent_s, 1))
+
+    def _take(self, frame: Frame) -> None:
+        match frame["kind"]:
+            case "ping":
+                self._outbox.send("pong", n=frame["n"], **hostfacts.clock())
+            case "check":
+                self._do(self._look(frame)).add_done_callback(self._end_if_failed)
+            case "listen":
+                self._do(self._listen(frame["word"], frame["addresses"]))
+            case "probe":
+                self._do(self._probe(frame["targets"], frame["word"]))
+            case "measure":
+                self._do(self._measure(frame["target"], frame["word"]))
+            case "examine":
+                self._do(self._examine())
+            case "start":
+                try:
+                    self._start(frame)
+                except (GossipError, OSError) as error:
+                    hint = error.hint if isinstance(error, GossipError) else None
+                    self._outbox.send("failed", message=str(error), hint=hint)
+            case "stop" if self._supervisor is not None:
+                self._supervisor.end(frame["why"])
+            case "kill" if self._supervisor is not None:
+                self._supervisor.kill("stopping now")
+            case "doors" if self._supervisor is not None and self._supervisor.doorway is not None:
+                self._supervisor.doorway.door.meet(frame["addresses"])
+            case "gone" if self._folder is not None:
+                seeds, peer, incarnation = self._folder / "seeds", frame["peer"], frame["incarnation"]
+                known = read_seed(seeds, peer)
+                if known is None or known.incarnation <= incarnation:  # else a newcomer has its id by now
+                    announce_end(seeds, peer, incarnation)
+            case "fetch" if self._folder is not None:
+                self._do(self._send_files(self._folder))
+
+    def _do(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    # --- before the start -------------------------------------------------------------------------------------------------
+
+    async def _look(self, asked: Frame) -> None:
+        """In a thread: a driver or a disk may take longer than an agent may be silent, and slow pongs tell a wrong clock."""
+        self._outbox.send("facts", facts=await asyncio.to_thread(hostfacts.look, asked))
+
+    def _end_if_failed(self, looking: asyncio.Task[None]) -> None:
+        """Who waits for the facts is told at once that there will be none: the reading of frames ends with what went wrong."""
+        if not looking.cancelled() and isinstance(error := looking.exception(), Exception) and self._reader is not None:
+            self._reader.set_exception(error)
+
+    async def _listen(self, word: str, addresses: Sequence[str]) -> None:
+        self._listener = pairs.Listener(word)
+        self._outbox.send("listening", ports=await self._listener.open(addresses), agent=self._listener.agent)
+
+    async def _probe(self, targets: Sequence[Mapping[str, Any]], word: str) -> None:
+        said = await asyncio.gather(*(pairs.probe(to["address"], to["port"], to["agent"], word) for to in targets))
+        self._outbox.send("probed", results=said)
+
+    async def _measure(self, target: Mapping[str, Any], word: str) -> None:
+        self._outbox.send("measured", result=await pairs.measure(target["address"], target["port"], word))
+
+    async def _examine(self) -> None:
+        """``gossip doctor`` in a process of its own: it imports torch, which an agent needs not."""
+        words = (sys.executable, "-m", "gossip.launch.cli", "doctor", "--json")
+        pipe, nothing = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
+        process = await asyncio.create_subprocess_exec(*words, stdin=nothing, stdout=pipe, stderr=pipe)
+        out, err = await process.communicate()
+        try:
+            findings = json.loads(out)["findings"]
+        except (ValueError, LookupError):
+            findings = []
+        last = (err.decode("utf-8", "replace").strip().splitlines() or ["gossip doctor said nothing"])[-1]
+        self._outbox.send("examined", findings=findings, error=last)
+
+    # --- the run ----------------------------------------------------------------------------------------------------------
+
+    def _start(self, order: Mapping[str, Any]) -> None:
+        if self._listener is not None:
+            self._listener.close()
+        folder = Path(order["run_dir"]).resolve()
+        given = RunConfig.model_validate({**order["config"], "run_dir": str(folder)})
+        if hostfacts.is_of_run(folder, given.run):
+            _end_former(folder)
+            if self._is_done(folder):
+                return
+        else:
+            feasible.make_run_folder(folder)
+        given.dump(folder / "config.json")
+        environment = {**os.environ, **order["environment"]}
+        if not is_loopback(order["address"]):
+            environment["GOSSIP_LISTEN"] = order["address"]
+        command = script_command(Path(order["script"]), order["arguments"])
+        write_json(folder / runs.COMMAND, {"command": command, "folder": os.getcwd()})
+        share = {int(peer): int(incarnation) for peer, incarnation in order["peers"].items()}
+        key = folder / SWARM_KEY if order["key"] is not None else None
+        if key is not None and not key.exists():
+            write_pair(key, KeyPair(**order["key"]))
+        entrance = Entrance(tuple(order["doors"]), host=order["address"], key=key, invites=False)
+        supervisor = _Supervisor(given, command, _Screen(self._outbox), environment, share=share, entrance=entrance)
+        found = guardian.stat(os.getpid())
+        assert found is not None
+        write_json(folder / AGENT, {"pid": os.getpid(), "started": found.started, "token": supervisor.token})
+        self._supervisor, self._folder = supervisor, folder
+        events = folder / "events.jsonl"
+        self._outbox.follow(events)
+        self._outcome = asyncio.get_running_loop().create_task(self._supervise(supervisor, folder))
+        self._outbox.send("started", peers=sorted(share), run_dir=str(folder))
+
+    def _is_done(self, folder: Path) -> bool:
+        """Whether the peers here have finished while the launcher could not be told: it is told then."""
+        summary = read_json(folder / "summary.json") or {}
+        if not summary.get("finished"):
+            return False
+        self._folder = folder
+        self._outbox.follow(folder / "events.jsonl")
+        self._do(self._tell_end("", summary["exit_code"], ()))
+        return True
+
+    async def _tell_end(self, stopped: str, exit_code: int, dismissed: Iterable[int]) -> None:
+        """After all that happened before it."""
+        await self._outbox.flushed()
+        self._outbox.send("ended", stopped=stopped, exit_code=exit_code, dismissed=sorted(dismissed))
+
+    async def _supervise(self, supervisor: _Supervisor, folder: Path) -> None:
+        with launchers.present(folder, supervisor.peers):
+            outcome: Outcome = await supervisor.run()
+        summary = await asyncio.to_thread(runs.conclude, folder, outcome)
+        (folder / AGENT).unlink(missing_ok=True)
+        await self._tell_end(outcome.stopped, summary["exit_code"], outcome.dismissed)
+
+    async def _send_files(self, folder: Path) -> None:
+        """What people read of a run, and no more. Of a file that is too long its end."""
+        for path in sorted({path for pattern in FETCHED for path in folder.rglob(pattern)}):
+            where = path.relative_to(folder)
+            if path.is_file() and where.parts[0] not in NOT_FETCHED and where.name != AGENT:
+                await self._send_file(path, str(where))
+        self._outbox.send("fetched")
+
+    async def _send_file(self, path: Path, where: str) -> None:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            file.seek(max(0, size - FILE_BYTES_MAX))
+            left_out = file.tell()
+            while True:
+                data = file.read(frames.CHUNK_BYTES)
+                self._outbox.send("file", path=where, data=base64.b64encode(data).decode(), left_out=left_out)
+                if not data:
+                    break
+                await self._outbox.flushed()
+
+
+def _leave(token: str) -> None:
+    """Ends what is left of our peers, and this process."""
+    guardian.end({}, token, mercy_s=0.0)
+    os._exit(1)
+
+
+def _end_former(folder: Path) -> None:
+    """Ends an agent of this run that is still here, and its peers: we begin their next lives.
+
+    Nothing is ended by the word of another user's file, nor what is no agent.
+    """
+    try:
+        with open_in(folder, AGENT) as file:
+            said = parse_json(read_at_most(file, RECORD_BYTES_MAX, AGENT)) if owner_of(file.fileno()) == os.geteuid() else None
+    except (FileNotFoundError, ValueError):
+        return
+    former = said if isinstance(said, dict) else {}
+    pid, started, token = whole(former.get("pid")), whole(former.get("started")), former.get("token")
+    if not pid or started is None or not isinstance(token, str) or len(token) < TOKEN_LEAST:
+        return
+    with contextlib.suppress(OSError):
+        handle = os.pidfd_open(pid)  # what is looked at next is this very process, whatever happens to its number
+        try:
+            found = guardian.stat(pid)
+            if found is not None and found.started == started and "gossip" in launchers.command_of(pid):
+                signal.pidfd_send_signal(handle, signal.SIGKILL)
+        finally:
+            os.close(handle)
+    guardian.end({}, token, mercy_s=1.0)
+
+
+async def _main() -> int:
+    loop = asyncio.get_running_loop()
+    # Whatever else is written to stdout, by whomever, must not stand among the frames.
+    out = os.fdopen(os.dup(1), "wb", buffering=0)
+    os.dup2(2, 1)
+    reader = asyncio.StreamReader()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(os.dup(0), "rb", buffering=0))
+    with open(os.devnull, "rb") as nothing:
+        os.dup2(nothing.fileno(), 0)
+    transport, protocol = await loop.connect_write_pipe(lambda: asyncio.streams.FlowControlMixin(), out)
+    outbox = Outbox()
+    sender = asyncio.create_task(outbox.run(asyncio.StreamWriter(transport, protocol, None, loop)))
+    try:
+        return await Agent(outbox).run(reader)
+    finally:
+        # Who has said bye has heard everything; nobody else listens.
+        sender.cancel()
+        await asyncio.gather(sender, return_exceptions=True)
+        transport.abort()
+
+
+def main() -> None:
+    """Entry point. Its one argument, the name of the run, is for who looks at the processes of this host."""
+    if len(sys.argv) > 2:
+        raise LocalError("an agent is started by gossip hosts, and told everything over stdin")
+    sys.exit(asyncio.run(_main()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+"""What the hosts of a run leave behind, put together in the launcher's folder: logs, metrics, commits and events of all peers."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Container, Iterable, Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any, BinaryIO
+
+from gossip.errors import Malformed
+from gossip.run.telemetry import JsonLines, read_lines, to_json
+
+FETCHED = "fetched"
+"""Folder for what there is one of on each host, such as its events; what belongs to a peer lies where peers' files always do."""
+SAME_CLOCK_S = 0.002
+
+
+class Collector:
+    """Takes in the files of one host. Where they go is ours to say: a path that leads out of the folder, or to a peer of another
+    host, is refused.
+
+    Args:
+        peers: Which run there.
+    """
+
+    def __init__(self, folder: Path, host: str, peers: Container[int]) -> None:
+        self._folder, self._host, self._peers = folder, host, peers
+        self._open: tuple[str, BinaryIO] | None = None
+        self.paths: list[Path] = []
+        self.left_out: list[str] = []
+
+    def take(self, frame: Mapping[str, Any]) -> None:
+        """A piece of a file; an empty one is its end. Raises: Malformed: No path of ours."""
+        name, data = str(frame["path"]), base64.b64decode(frame["data"])
+        if self._open is None or self._open[0] != name:
+            self.close()
+            path = self._path(name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._open = name, path.open("wb")
+            self.paths.append(path)
+            if frame.get("left_out"):
+                self.left_out.append(name)
+        if data:
+            self._open[1].write(data)
+        else:
+            self.close()
+
+    def _path(self, name: str) -> Path:
+        parts = PurePosixPath(name).parts
+        if not parts or ".." in parts or parts[0].startswith("/"):
+            raise Malformed(f"{self._host} sends a file that is none of the run's: {name!r}")
+        is_peers = parts[0].startswith("peer-") and len(parts) > 1
+        number = parts[0].removeprefix("peer-")
+        if is_peers and not (number.isdecimal() and int(number) in self._peers):
+            raise Malformed(f"{self._host} sends a file of a peer that is not there: {name!r}")
+        return self._folder.joinpath(*parts) if is_peers else self._folder.joinpath(FETCHED, self._host, *parts)
+
+    def close(self) -> None:
+        if self._open is not None:
+            self._open[1].close()
+            self._open = None
+
+    def to_our_clock(self, shift_s: float) -> None:
+        """Rows that say when something was have the monotonic time of their host; of several hosts they need one."""
+        for path in self.paths if abs(shift_s) > SAME_CLOCK_S else ():
+            if path.suffix == ".jsonl":
+                lines = path.read_text("utf-8", "replace").splitlines(keepends=True)
+                schema = [line for line in lines[:1] if '"schema"' in line]
+                rows = "".join(f"{to_json(shifted(row, shift_s))}\n" for row in read_lines(path))
+                path.write_text("".join(schema) + rows, "utf-8")
+
+
+def shifted(row: Mapping[str, Any], shift_s: float) -> dict[str, Any]:
+    return {**row, "t": row["t"] + shift_s} if isinstance(row.get("t"), int | float) else dict(row)
+
+
+def merge_events(folder: Path, hosts: Iterable[str]) -> None:
+    """Rewrites ``events.jsonl``: of a host whose own file was fetched its rows, of the others those that it had sent."""
+    rows, have = [], set()
+    for host in hosts:
+        path = folder / FETCHED / host / "events.jsonl"
+        if path.exists():
+            have.add(host)
+            rows += [{**row, "host": host} for row in read_lines(path)]
+    rows += [row for row in read_lines(folder / "events.jsonl") if row.get("host") not in have]
+    scratch = folder / "events.jsonl.new"
+    scratch.unlink(missing_ok=True)
+    merged = JsonLines(scratch, "events")
+    for row in sorted(rows, key=lambda row: float(row.get("t") or 0.0)):
+        merged.write(row)
+    merged.close()
+    scratch.replace(folder / "events.jsonl")

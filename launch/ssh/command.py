@@ -1,0 +1,204 @@
+"""``gossip hosts``: one swarm on many machines, over the user's own ssh."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gossip.errors import ConfigError
+from gossip.launch import options
+from gossip.launch.options import UNSET, Config, Insecure, Json, Keys, Quiet, Settings, ShowConfig, SwarmKey
+from gossip.launch.report.words import counted
+from gossip.run.untrusted import shown
+
+if TYPE_CHECKING:
+    from gossip.config import Resolved, RunConfig
+    from gossip.transport.curve import KeyPair
+
+    from .hostlist import Host
+    from .survey import Survey
+    from .swarm import Program
+
+Hosts = Annotated[
+    str,
+    typer.Option("-H", "--hosts", help="Hosts and how many peers each gets, a,user@b:2; or a host file.", show_default=False),
+]
+Ssh = Annotated[str, typer.Option(help="Command that reaches a host, as in --ssh 'ssh -F my_config'.")]
+Python = Annotated[str, typer.Option(help="Interpreter on the hosts; the path of this one by default.", show_default=False)]
+Workdir = Annotated[str, typer.Option(help="Folder to run in on the hosts; the path of this one by default.", show_default=False)]
+Env = Annotated[
+    list[str] | None,
+    typer.Option(help="Variable to send to the hosts: NAME, or NAME=VALUE. Repeatable; no others are sent.", show_default=False),
+]
+Restarts = Annotated[int, typer.Option(min=0, help="How often in a row a host that was lost is started again.")]
+Check = Annotated[bool, typer.Option("--check", help="Look at all hosts and all pairs of them, and start nothing.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be started and sent, and connect to nobody.")]
+SECRETIVE = ("KEY", "TOKEN", "SECRET", "PASS", "CREDENTIAL", "AUTH")
+
+
+@options.with_settings()
+def hosts(
+    script: Annotated[Path, typer.Argument(help="Your training script, which is there on every host.", show_default=False)],
+    where: Hosts,
+    arguments: Annotated[list[str] | None, typer.Argument(metavar="ARGS", help="Its own arguments.")] = None,
+    ssh: Ssh = "ssh",
+    python: Python = "",
+    workdir: Workdir = "",
+    env: Env = None,
+    restarts: Restarts = 3,
+    check: Check = False,
+    dry_run: DryRun = False,
+    settings: Settings = UNSET,
+    keys: Keys = None,
+    key: SwarmKey = None,
+    insecure: Insecure = False,
+    config: Config = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    show: ShowConfig = False,
+) -> None:
+    """Train SCRIPT on many machines over ssh: gossip hosts -H a,b:2 -- train.py --lr 0.1"""
+    from dataclasses import replace
+
+    from gossip.config import resolve
+    from gossip.launch.local import runs
+    from gossip.launch.local import swarm_keys as keygen
+    from gossip.run import fitting
+
+    from . import hostlist, weighing
+    from . import ssh as ssh_
+    from .swarm import Program
+
+    found = tuple(replace(host, python=host.python or python, workdir=host.workdir or workdir) for host in hostlist.load(where))
+    peers = sum(host.slots for host in found)
+    keyed = keys if key is None else keys is not False
+    flags = {**settings, "peers": peers, "keys": keyed, "insecure": insecure or None}
+    resolved = resolve(flags, config)
+    resolved = weighing.said(resolved, found)
+    if show:
+        fitting.check(resolved.config)
+        runs.show_config(resolved, as_json)
+        return
+    resolved = runs.settle(resolved, script.stem, here=sum(host.slots for host in found if host.is_local))
+    words = tuple(arguments or ())
+    program = Program(found, str(script), words, os.getcwd(), environment(env or (), os.environ), ssh_.parse(ssh), restarts)
+    check_list(resolved.config, found)
+    if dry_run:
+        print("\n".join(plan(resolved.config, program)))
+        return
+    pair = keygen.own_key(key, resolved.config)
+    raise typer.Exit(asyncio.run(_hosts(resolved, program, pair, check, as_json, quiet)))
+
+
+async def _hosts(resolved: Resolved, program: Program, pair: KeyPair | None, check: bool, as_json: bool, quiet: bool) -> int:
+    from gossip.launch.local import runs
+    from gossip.launch.report import launchers
+    from gossip.launch.report.screens import PlainScreen
+
+    from . import survey, weighing
+    from .swarm import Launch
+
+    launch: Launch
+    screen = PlainScreen(sys.stderr if as_json else None, every_s=10.0, quiet=quiet, name=lambda peer: launch.bracketed(peer))
+    launch = Launch(resolved.config, program, screen)
+    try:
+        if not quiet:
+            screen.say(f"looking at {counted(len(program.hosts), 'host')}: {', '.join(launch.places)}")
+        found = await launch.look()
+        resolved = weighing.by_bandwidth(resolved, program.hosts, found.addresses, found.measured, found.report)
+        _print_report(found, check, as_json, quiet)
+        survey.refuse(found)
+        resolved = survey.with_keys(resolved, found)
+        if check:
+            return 0
+        folder, config = (
+            runs.begin(resolved, without_values(sys.argv, program.script), Path(program.workdir), pair),
+            resolved.config,
+        )
+        exchange = f"{config.weighted_topology}, {config.aggregator} (f={config.f})"
+        screen.say(f"{config.name}: {counted(config.peers, 'peer')}, {exchange}, in {folder}")
+        screen.say("start   " + " ".join(launch.peer_name(peer) for peer in range(config.peers)))
+        with launchers.present(folder, range(config.peers)):
+            outcome = await launch.run(folder, config)
+    finally:
+        await launch.close()
+    return runs.finish(folder, outcome, screen, as_json)
+
+
+def _print_report(found: Survey, check: bool, as_json: bool, quiet: bool) -> None:
+    if check and as_json:
+        print(json.dumps({"addresses": dict(found.addresses), "lines": found.report.as_json()}))
+        return
+    out = sys.stderr if as_json else sys.stdout
+    for line in found.report.as_text():
+        if not quiet or not line.startswith("ok"):
+            print(shown(line), file=out, flush=True)
+
+
+def environment(asked: Sequence[str], inherited: Mapping[str, str]) -> dict[str, str]:
+    """What ``--env`` names. Raises: ConfigError: It is not set here, or is ours to set."""
+    found = {}
+    for word in asked:
+        name, equals, value = word.partition("=")
+        if not name.isidentifier():
+            raise ConfigError(f"--env {word}: {name!r} is no name of a variable", "--env NAME or --env NAME=VALUE")
+        if name.startswith("GOSSIP_") and name != "GOSSIP_KEY":  # the file in which a host keeps its peers' keys
+            raise ConfigError(f"--env {name}: a run's settings are the same on all hosts", "set it here, or as an option")
+        if not equals and name not in inherited:
+            raise ConfigError(f"--env {name}: it is not set here", f"--env {name}=VALUE")
+        found[name] = value if equals else inherited[name]
+    return found
+
+
+def check_list(config: RunConfig, hosts: Sequence[Host]) -> None:
+    """Raises: ConfigError: The list of who is allowed would be another file on each host, or none."""
+    elsewhere = [host.name for host in hosts if not host.is_local]
+    if elsewhere and config.allowed and not Path(config.allowed).is_absolute():
+        raise ConfigError(
+            f"allowed = {config.allowed!r} names a file by where it is from here: {', '.join(elsewhere)} would look elsewhere",
+            "each host has a list of its own, which is not sent: give the path from / at which all of them keep it",
+        )
+
+
+def without_values(argv: Sequence[str], script: str) -> list[str]:
+    """What was typed, as it is written down: without the values of ``--env``, which may be secrets. The script's are its own."""
+    ours = next((at for at, word in enumerate(argv) if at and word in ("--", script)), len(argv))
+    said = list(argv)
+    for at, word in enumerate(argv[:ours]):
+        before, name = ("--env=", word[6:]) if word.startswith("--env=") else ("", word if argv[at - 1] == "--env" else "")
+        if "=" in name:
+            said[at] = f"{before}{name.partition('=')[0]}=(not shown)"
+    return said
+
+
+def plan(config: RunConfig, program: Program) -> list[str]:
+    """What would be started and sent, for people; values that look like secrets are not shown."""
+    from . import ssh
+    from .hostlist import place
+    from .survey import Wanted
+
+    wanted = Wanted(program.script, program.workdir, config.run_dir, config.run)
+    lines = [f"run     {config.name}: {counted(config.peers, 'peer')}, {config.topology}, {config.aggregator} (f={config.f})"]
+    lines += [f"serve   {config.server_weights}, others 1"] if config.server_weights else []
+    for host in program.hosts:
+        peers = place(program.hosts)[host.name]
+        command = [ssh.python_of(host), "-u", program.script, *program.arguments]
+        lines += [
+            f"host    {host.name}: peers {' '.join(map(str, peers))}",
+            f"        {shlex.join(ssh.command(host, program.ssh, config.name))}",
+            f"        in {host.workdir or program.workdir}: {shlex.join(command)}",
+            f"        run folder {wanted.host_folder(host)}",
+        ]
+    for name, value in program.environment.items():
+        hidden = any(word in name.upper() for word in SECRETIVE)
+        lines.append(f"env     {name}={'(not shown)' if hidden else value}")
+    lines += [] if program.environment else ["env     nothing is sent but what --env names"]
+    return lines

@@ -1,0 +1,236 @@
+"""What agents have found, judged: a line for each host and each pair of hosts, and what to do where something is wrong. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+from gossip.launch.local import gpus
+from gossip.launch.local.feasible import PEER_BYTES
+from gossip.launch.report.words import counted
+from gossip.transport.addresses import is_loopback
+
+from .hostlist import Host
+
+CLOCK_S = 5.0
+DISK_BYTES = 2**30
+PAIRS_SHOWN = 15
+Facts: TypeAlias = Mapping[str, Any]
+Level: TypeAlias = Literal["ok", "warn", "fail"]
+Results: TypeAlias = Mapping[tuple[str, str], Mapping[str, Any]]
+"""(from, to) -> what a probe said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """``about``: a host or a pair of them. ``hint``: what to do. ``problem``: not so a host's first line, which sums up."""
+
+    level: Level
+    about: str
+    text: str
+    hint: str = ""
+    problem: bool = True
+
+
+@dataclass(slots=True)
+class Report:
+    """All lines, in order."""
+
+    lines: list[Line] = field(default_factory=list)
+
+    def add(self, level: Level, about: str, text: str, hint: str = "") -> None:
+        self.lines.append(Line(level, about, text, hint))
+
+    @property
+    def failed(self) -> list[Line]:
+        return [line for line in self.lines if line.level == "fail" and line.problem]
+
+    def as_text(self) -> list[str]:
+        """For people: level, whom it is about, what was found; then, further in, what to do."""
+        width = max((len(line.about) for line in self.lines), default=0)
+        found = []
+        for line in self.lines:
+            found.append(f"{line.level:4}  {line.about:{width}}  {line.text}")
+            found += [f"      {'':{width}}  try: {line.hint}"] if line.hint else []
+        return found
+
+    def as_json(self) -> list[dict[str, str]]:
+        return [{"level": line.level, "about": line.about, "text": line.text, "hint": line.hint} for line in self.lines]
+
+
+def judge_hosts(report: Report, hosts: Sequence[Host], found: Mapping[str, Facts], script: str, digest: str | None) -> None:
+    """A line for each host that answered, and one for whatever is wrong there.
+
+    Args:
+        found: What each agent has told, with ``clock_s``: how far its clock is ahead of ours.
+        script: "": nothing is to be run.
+        digest: Of the script here; None: it is not here, and the first host's counts.
+    """
+    answered = [found[host.name] for host in hosts if host.name in found]
+    first = next((facts for facts in answered if facts.get("script")), None)
+    digest = digest if digest is not None else (first["script"]["digest"] if first else None)
+    for host in hosts:
+        if host.name in found:
+            problems = [*_problems(host, found[host.name], answered[0], script, digest)]
+            worst: Level = "fail" if any(line.level == "fail" for line in problems) else "warn" if problems else "ok"
+            report.lines.append(Line(worst, host.name, _told(host, found[host.name]), problem=False))
+            report.lines += problems
+
+
+def _told(host: Host, facts: Facts) -> str:
+    packages = facts["packages"]
+    peers = f"{counted(host.slots, 'peer')} on {counted(facts['cores'], 'core')}"
+    return "  ".join(
+        (
+            f"python {facts['python']}",
+            f"torch {packages['torch'] or '-'}",
+            f"gossip {packages['gossip-train'] or '-'}",
+            f"clock {facts['clock_s']:+.3f} s",
+            f"{peers}, {facts['memory_bytes'] / 2**30:.1f} GiB free{_on_gpus(facts)}",
+        )
+    )
+
+
+def _on_gpus(facts: Facts) -> str:
+    found = gpus.Gpus.from_json(facts["gpus"])
+    free = sum(gpu.free_bytes for gpu in found.each)
+    return f", {free / 2**30:.1f} GiB on {counted(len(found.each), 'GPU')}" if found.each else ""
+
+
+def _problems(host: Host, facts: Facts, reference: Facts, script: str, digest: str | None) -> Iterable[Line]:
+    name, packages, others = host.name, facts["packages"], reference["packages"]
+
+    def fail(text: str, hint: str = "") -> Line:
+        return Line("fail", name, text, hint)
+
+    def warn(text: str, hint: str = "") -> Line:
+        return Line("warn", name, text, hint)
+
+    if packages["torch"] is None:
+        yield fail(f"{facts['executable']} has no torch", f"python=... of an environment that has, behind {name} in a host file")
+    elif packages["torch"].partition("+")[0] != str(others["torch"]).partition("+")[0]:
+        yield fail(f"torch is {packages['torch']}, {others['torch']} elsewhere", "install the same version on all hosts")
+    elif packages["torch"] != others["torch"]:
+        yield warn(f"torch is {packages['torch']}, {others['torch']} elsewhere: results may differ in their last bits")
+    if facts["python"].split(".")[:2] != reference["python"].split(".")[:2]:
+        yield fail(f"python is {facts['python']}, {reference['python']} elsewhere", f"python=... behind {name} in a host file")
+    if packages["gossip-train"] != others["gossip-train"]:
+        versions = f"{packages['gossip-train']}, {others['gossip-train']} elsewhere"
+        yield fail(f"gossip is {versions}", "install the same version on all hosts")
+    elif facts["code"] != reference["code"]:
+        yield warn("gossip has the same version as elsewhere, but other code", "install the same on all hosts")
+    if abs(facts["clock_s"]) > CLOCK_S:
+        yield warn(f"its clock is {facts['clock_s']:+.1f} s off: times in its logs are, too", "chronyc makestep, or ntpd -gq")
+    if facts["workdir_error"]:
+        yield fail(
+            f"cannot work in {facts['workdir']}: {facts['workdir_error']}",
+            f"workdir=... behind {name} in a host file, or: ssh {name} mkdir -p {facts['workdir']}",
+        )
+        return
+    if script and facts["script"] is None:
+        yield fail(f"there is no {script} in {facts['workdir']}", f"scp {script} {host.target}:{facts['workdir']}/")
+    elif script and digest is not None and facts["script"]["digest"] != digest:
+        yield warn(f"its {script} is another one than here", f"scp {script} {host.target}:{facts['workdir']}/")
+    if facts["memory_bytes"] < host.slots * PEER_BYTES:
+        fits, free = facts["memory_bytes"] // PEER_BYTES, f"{facts['memory_bytes'] / 2**30:.1f} GiB are free"
+        need_gib = host.slots * PEER_BYTES / 2**30
+        need = f"{counted(host.slots, 'peer')} need{'s' if host.slots == 1 else ''} about {need_gib:.1f} GiB"
+        yield fail(f"{need}, {free}", f"{name} slots={fits}" if fits else "another host")
+    on_gpus = gpus.Gpus.from_json(facts["gpus"])
+    if on_gpus.error:
+        yield warn(f"its GPUs are not known: {on_gpus.error}", "nvidia-smi there; without it they may still train")
+    if short := on_gpus.short_of(host.slots):
+        yield warn(short, gpus.HINT)
+    if facts["cores"] < host.slots:
+        yield warn(f"{host.slots} peers share {counted(facts['cores'], 'core')}", f"{name} slots={facts['cores']}")
+    if facts["run_dir_error"]:
+        yield fail(f"the run folder {facts['run_dir']}: {facts['run_dir_error']}", "another --name or --run-dir")
+    elif facts["disk_bytes"] < DISK_BYTES:
+        yield warn(f"{facts['disk_bytes'] / 2**20:.0f} MiB are free on the disk of {facts['run_dir']}")
+    if facts["address_error"]:
+        yield fail(facts["address_error"], f"address=... behind {name} in a host file")
+
+
+def choose(names: Sequence[str], listening: Mapping[str, Sequence[str]], probed: Mapping[str, Results]) -> dict[str, str]:
+    """An address for each host: of those it listens on the first that all others reach, or else the one that most do.
+
+    Args:
+        listening: Host -> its addresses, the most likely first.
+        probed: Address -> what those said who tried it, of each host that has it.
+    """
+
+    def reached(name: str, address: str) -> int:
+        return sum("ms" in probed.get(address, {}).get((other, name), {}) for other in names if other != name)
+
+    loopback = {name: next((address for address in listening[name] if is_loopback(address)), "") for name in names}
+    one_machine = all(address and reached(name, address) == len(names) - 1 for name, address in loopback.items())
+    if len(names) > 1 and one_machine:
+        return loopback
+    chosen = {}
+    for name in names:
+        own = [address for address in listening[name] if not is_loopback(address)] or list(listening[name])
+        chosen[name] = max(own, key=lambda address: (reached(name, address), -own.index(address))) if own else ""
+    return chosen
+
+
+def judge_pairs(
+    report: Report,
+    names: Sequence[str],
+    chosen: Mapping[str, str],
+    probed: Mapping[str, Results],
+    measured: Mapping[tuple[str, str], float],
+) -> None:
+    """A line for each pair, or one for all of many; and one for each way that is closed.
+
+    Args:
+        measured: (from, to) -> Mbit/s.
+    """
+    pairs = [(a, b) for i, a in enumerate(names) for b in names[i + 1 :]]
+    fine: list[tuple[str, str]] = []
+    for a, b in pairs:
+        closed = False
+        for source, target in ((a, b), (b, a)):
+            said = probed.get(chosen[target], {}).get((source, target), {"error": "not tried"})
+            if "error" in said:
+                closed = True
+                report.add("fail", f"{source} -> {target}", *_closed(chosen, source, target, str(said["error"])))
+            elif said["seen"] != chosen[source] and not is_loopback(chosen[source]):
+                seen = f"{target} sees {source} as {said['seen']}, not as {chosen[source]}"
+                report.add("warn", f"{source} -> {target}", f"{seen}: there is a NAT or another route between them")
+        if not closed:
+            fine.append((a, b))
+    if len(pairs) <= PAIRS_SHOWN:
+        for a, b in fine:
+            report.add("ok", f"{a} <-> {b}", f"{chosen[a]} <-> {chosen[b]}  {_figures([(a, b)], chosen, probed, measured)}")
+    elif fine:
+        figures = _figures(fine, chosen, probed, measured)
+        report.add("ok", counted(len(fine), "pair"), f"of {len(pairs)} reach each other  {figures}")
+
+
+def _closed(chosen: Mapping[str, str], source: str, target: str, error: str) -> tuple[str, str]:
+    address = chosen[target]
+    if is_loopback(address):
+        text = f"{target} has no address but {address}, other machines cannot reach that"
+        return text, f"address=... behind {target} in a host file: an interface, a network such as 10.0.0.0/8, or a number"
+    text = f"nobody answered at {address} from {chosen[source]}: {error}"
+    why = "a firewall? Peers listen on ports that the system chooses" if "refused" not in error else "a firewall that says so?"
+    return text, f"{why}; over another network: address=... behind {target} in a host file"
+
+
+def _figures(
+    pairs: Sequence[tuple[str, str]],
+    chosen: Mapping[str, str],
+    probed: Mapping[str, Results],
+    measured: Mapping[tuple[str, str], float],
+) -> str:
+    ways = [way for a, b in pairs for way in ((a, b), (b, a))]
+    times = [float(probed[chosen[target]][source, target]["ms"]) for source, target in ways]
+    rates = [measured[way] for way in ways if way in measured]
+    told = [f"{_span(times, 2)} ms", *([f"{_span(rates, 0)} Mbit/s"] if rates else [])]
+    return "  ".join(told)
+
+
+def _span(numbers: Sequence[float], digits: int) -> str:
+    least, most = f"{min(numbers):.{digits}f}", f"{max(numbers):.{digits}f}"
+    return least if least == most else f"{least}..{most}"

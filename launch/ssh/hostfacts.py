@@ -1,0 +1,145 @@
+"""What an agent finds on its host before anything starts: versions, the script, memory, clock, addresses."""
+
+from __future__ import annotations
+
+import functools
+import getpass
+import importlib.metadata
+import ipaddress
+import os
+import shutil
+import socket
+import sys
+import time
+from collections.abc import Mapping
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from gossip.errors import ConfigError
+from gossip.launch.local import gpus
+from gossip.run.telemetry import read_json
+from gossip.transport.addresses import is_loopback
+
+PACKAGES = ("gossip-train", "torch", "pyzmq", "msgpack", "numpy")
+LOOPBACK = "127.0.0.1"
+_OURS = Path(__file__).resolve().parents[2] / "gossip"
+
+
+def look(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Facts for the launcher to judge; changes into the folder that peers are to run in.
+
+    Args:
+        asked: ``workdir``, ``script``, ``run_dir``, ``run`` and ``address``, as the launcher was given them.
+    """
+    found: dict[str, Any] = {
+        "python": sys.version.split()[0],
+        "executable": sys.executable,
+        "packages": {name: _version(name) for name in PACKAGES},
+        "code": code_digest(),
+        "host": socket.gethostname(),
+        "user": getpass.getuser(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_bytes": psutil.virtual_memory().available,
+        "gpus": gpus.look().to_json(),
+        "workdir": asked["workdir"],
+        "workdir_error": "",
+        "script": None,
+        "run_dir_error": "",
+        "address_error": "",
+    }
+    try:
+        os.chdir(asked["workdir"])
+    except OSError as error:
+        found["workdir_error"] = error.strerror or str(error)
+        return found
+    script, run_dir = Path(asked["script"]), Path(asked["run_dir"])
+    if script.is_file():
+        found["script"] = {"path": str(script.resolve()), "digest": digest(script)}
+    found["run_dir"] = str(run_dir.resolve())
+    if run_dir.is_dir() and any(run_dir.iterdir()) and not is_of_run(run_dir, asked["run"]):
+        found["run_dir_error"] = "it is there already"
+    existing = next(path for path in (run_dir.resolve(), *run_dir.resolve().parents) if path.exists())
+    if not os.access(existing, os.W_OK):
+        found["run_dir_error"] = f"{existing} cannot be written to"
+    found["disk_bytes"] = shutil.disk_usage(existing).free
+    try:
+        found["addresses"] = addresses(asked["address"])
+    except ConfigError as error:
+        found["addresses"], found["address_error"] = [], str(error)
+    return found
+
+
+def is_of_run(folder: Path, run: str) -> bool:
+    """Whether an agent of this very run has made it: one that comes back after another goes on there."""
+    try:
+        return (read_json(folder / "config.json") or {}).get("run") == run
+    except ValueError:
+        return False
+
+
+def digest(path: Path) -> str:
+    return blake2b(path.read_bytes(), digest_size=8).hexdigest()
+
+
+@functools.cache
+def code_digest() -> str:
+    """Of gossip itself: two hosts may have different code under the same version."""
+    mixed = blake2b(digest_size=8)
+    for where, folders, files in os.walk(_OURS, followlinks=True):
+        folders[:] = sorted(name for name in folders if name != "__pycache__")
+        for name in sorted(files):
+            if name.endswith(".py"):
+                path = Path(where, name)
+                mixed.update(f"{path.relative_to(_OURS)}\0".encode() + path.read_bytes() + b"\0")
+    return mixed.hexdigest()
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def addresses(wanted: str = "") -> list[str]:
+    """Where others may reach this host, the most likely first; loopback comes last, for those on the same machine.
+
+    The own name is never looked up: what it leads to is often 127.0.1.1. ssh knows an address that somebody has reached.
+
+    Args:
+        wanted: A number, an interface, or a network such as 10.0.0.0/8; "": whatever there is.
+    Raises: ConfigError: There is no such address here.
+    """
+    by_interface: dict[str, list[str]] = {}
+    for interface, entries in sorted(psutil.net_if_addrs().items()):
+        numbers = [entry.address.partition("%")[0] for entry in entries if entry.family in (socket.AF_INET, socket.AF_INET6)]
+        by_interface[interface] = [number for number in numbers if not ipaddress.ip_address(number).is_link_local]
+    every = [address for entries in by_interface.values() for address in entries]
+    if wanted:
+        return _wanted(wanted, by_interface, every)
+    _, _, reached, *_ = [*os.environ.get("SSH_CONNECTION", "").split(), "", "", ""]
+    likely = [address for address in [reached, *every] if address in every and not is_loopback(address)]
+    likely.sort(key=lambda address: (address != reached, ":" in address))
+    return [*dict.fromkeys(likely), LOOPBACK]
+
+
+def _wanted(wanted: str, by_interface: Mapping[str, list[str]], every: list[str]) -> list[str]:
+    there = "; ".join(f"{name} {' '.join(found)}" for name, found in by_interface.items() if found)
+    if wanted in by_interface:
+        found = by_interface[wanted]
+    else:
+        try:
+            network = ipaddress.ip_network(wanted, strict=False)
+        except ValueError:
+            raise ConfigError(f"{wanted!r} is no address, network or interface here: {there}") from None
+        found = [address for address in every if ipaddress.ip_address(address) in network]
+    if not found:
+        raise ConfigError(f"no address here is in {wanted}: {there}")
+    return found
+
+
+def clock() -> dict[str, float]:
+    return {"wall": time.time(), "mono": time.monotonic()}

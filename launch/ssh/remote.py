@@ -1,0 +1,215 @@
+"""The launcher's end of one agent: its ssh started, its frames read, its clock known, its end noticed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import os
+import signal
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gossip.errors import LocalError, Malformed
+from gossip.launch.guardian import TOKEN_VARIABLE, stat
+from gossip.launch.local.peer_process import Guardian
+
+from . import frames, ssh
+from .agent import VERSION
+from .frames import Decoder, Frame
+from .hostlist import Host
+
+HELLO_S = 60.0  # a far host, a slow disk, a cold cache: python and gossip are read from it
+ANSWER_S = 60.0
+PING_S = 1.0
+BYE_S = 3.0
+TAIL_LINES = 40
+LAST_WORDS_S = 0.5
+CLOCK_SAMPLES = 32
+
+
+class Lost(LocalError):
+    """The agent of a host is gone, or does not answer."""
+
+
+class Remote:
+    """One life of one host's agent.
+
+    Args:
+        argv: Starts it.
+        on_frame: Called with what nobody has asked for.
+        on_end: Called once, when there will be no more frames.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        argv: Sequence[str],
+        token: str,
+        guardian: Guardian,
+        on_frame: Callable[[Remote, Frame], None],
+        on_end: Callable[[Remote], None],
+    ) -> None:
+        self.host, self.name, self._argv = host, host.name, list(argv)
+        self._token, self._guardian, self._on_frame, self._on_end = token, guardian, on_frame, on_end
+        self._decoder = Decoder()
+        self._tail: deque[str] = deque(maxlen=TAIL_LINES)
+        self._asked: dict[str, asyncio.Future[Frame]] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._pings: dict[int, float] = {}
+        self._clocks: deque[tuple[float, float, float]] = deque(maxlen=CLOCK_SAMPLES)  # round trip, monotonic, wall
+        self.heard_at = time.monotonic()
+        self.over = False
+        self.closing = False
+        self.stumbled = False  # some of what it told was lost
+
+    async def open(self) -> None:
+        """Raises: Unreachable: There is no agent."""
+        try:
+            self._process = await asyncio.create_subprocess_exec(
+                *self._argv,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                env={**os.environ, TOKEN_VARIABLE: self._token},
+                start_new_session=True,  # a Ctrl-C is for us: we tell the agents what to do
+            )
+        except OSError as error:
+            raise ssh.Unreachable(self.host.target, f"cannot start {self._argv[0]}: {error.strerror}", "--ssh COMMAND") from error
+        self.pid = self._process.pid
+        found = stat(self.pid)
+        self.started_ticks = found.started if found is not None else 0
+        self._guardian.watch(self)
+        self._tasks = [asyncio.create_task(work) for work in (self._read_errors(), self._read())]
+        try:
+            hello = await self._expect("hello", HELLO_S)
+        except Lost:
+            code = self._process.returncode if self.over else None
+            await self.close(now=True)
+            raise ssh.explain(self.host, code, [*self._decoder.noise, *self._tail]) from None
+        if hello.get("version") != VERSION:
+            await self.close(now=True)
+            raise ssh.Unreachable(self.host.target, "its gossip speaks another language", "install the same version on all hosts")
+        self._tasks.append(asyncio.create_task(self._keep_pinging()))
+
+    @property
+    def shift_s(self) -> float:
+        """What to add to its monotonic times to get ours."""
+        return min(self._clocks)[1] if self._clocks else 0.0
+
+    @property
+    def clock_s(self) -> float:
+        """How far its clock is ahead of ours."""
+        return min(self._clocks)[2] if self._clocks else 0.0
+
+    @property
+    def silent_s(self) -> float:
+        return time.monotonic() - self.heard_at
+
+    @property
+    def last_words(self) -> str:
+        return str(ssh.explain(self.host, self._process.returncode, [*self._decoder.noise, *self._tail]))
+
+    def send(self, kind: str, **fields: Any) -> None:
+        """What nobody is there to hear any more is lost: ``on_end`` tells."""
+        assert self._process.stdin is not None
+        if not self.over and not self._process.stdin.is_closing():
+            self._process.stdin.write(frames.encode({"kind": kind, **fields}))
+
+    async def ask(self, kind: str, answer: str, within_s: float = ANSWER_S, **fields: Any) -> Frame:
+        """Raises: Lost: No answer came."""
+        self.send(kind, **fields)
+        return await self._expect(answer, within_s)
+
+    async def _expect(self, kind: str, within_s: float) -> Frame:
+        if self.over:
+            raise Lost(f"{self.name} is gone")
+        future = self._asked[kind] = asyncio.get_running_loop().create_future()
+        try:
+            return await asyncio.wait_for(future, within_s)
+        except TimeoutError:
+            raise Lost(f"{self.name} did not answer in {within_s:.0f} s") from None
+        finally:
+            self._asked.pop(kind, None)
+
+    async def _read(self) -> None:
+        assert self._process.stdout is not None
+        try:
+            async for frame in frames.read(self._process.stdout, self._decoder):
+                self.heard_at = time.monotonic()
+                if frame["kind"] == "pong":
+                    self._pong(frame)
+                elif (future := self._asked.get(frame["kind"])) is not None and not future.done():
+                    future.set_result(frame)
+                else:
+                    self._give(frame)
+        except (LookupError, OSError, TypeError, ValueError, Malformed) as error:  # nobody would hear it any more: it ends, too
+            self._tail.append(f"it cannot be understood: {type(error).__name__}: {error}")
+            self._signal(signal.SIGKILL)
+        await self._process.wait()
+        await asyncio.wait(self._tasks[:1], timeout=LAST_WORDS_S)
+        self._guardian.forget(self)
+        self._end()
+
+    def _end(self) -> None:
+        """No frame comes any more."""
+        if self.over:
+            return
+        self.over = True
+        for future in self._asked.values():
+            if not future.done():
+                future.set_exception(Lost(f"{self.name} is gone"))
+        self._on_end(self)
+
+    def _give(self, frame: Frame) -> None:
+        """What is no word of an agent, or cannot be written down here (a full disk), costs that word, not host or run."""
+        try:
+            self._on_frame(self, frame)
+        except (LookupError, OSError, TypeError, ValueError) as error:
+            if not self.stumbled:
+                self.stumbled = True
+                self._give({"kind": "say", "text": f"! some of what it tells is lost: {type(error).__name__}: {error}"})
+
+    async def _read_errors(self) -> None:
+        assert self._process.stderr is not None
+        with contextlib.suppress(ValueError, OSError):  # a line without an end is nothing to read
+            async for line in self._process.stderr:
+                self._tail.append(line.decode("utf-8", "replace").rstrip())
+
+    async def _keep_pinging(self) -> None:
+        """Also tells the agent that we are there: it knows by that whether we die or the cable is cut."""
+        for number in itertools.count():
+            self._pings[number] = time.monotonic()
+            self._pings.pop(number - CLOCK_SAMPLES, None)
+            self.send("ping", n=number)
+            await asyncio.sleep(PING_S if number > 3 else 0.05)
+
+    def _pong(self, frame: Frame) -> None:
+        sent = self._pings.pop(frame["n"], None)
+        if sent is not None:
+            trip, middle = self.heard_at - sent, (self.heard_at + sent) / 2
+            wall = time.time() - (time.monotonic() - middle)
+            self._clocks.append((trip, middle - float(frame["mono"]), float(frame["wall"]) - wall))
+
+    def _signal(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(number)
+
+    async def close(self, now: bool = False) -> None:
+        """Dismisses the agent, which ends what it still runs; ``now``: does not wait for it."""
+        self.closing = True
+        if not self.over:
+            self.send("bye")
+            assert self._process.stdin is not None
+            self._process.stdin.close()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(asyncio.shield(self._tasks[1]), 0.0 if now else BYE_S)
+        if not self.over:
+            self._signal(signal.SIGKILL)
+            await asyncio.wait(self._tasks[1:2], timeout=BYE_S)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._end()  # also of a process that not even SIGKILL has ended in time

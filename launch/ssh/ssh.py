@@ -1,0 +1,92 @@
+"""How a host's agent is started: over the user's own ssh, with their config, jump hosts and agent. Nothing is ever asked for."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from collections.abc import Sequence
+
+from gossip.errors import ConfigError, GossipError
+
+from .hostlist import Host
+
+CONNECT_S = 10
+# ControlMaster: a connection that is there is used; one that others may use, too, is none of ours to begin and to end.
+OPTIONS = ("BatchMode=yes", f"ConnectTimeout={CONNECT_S}", "ControlMaster=no", "ClearAllForwardings=yes")
+
+
+class Unreachable(GossipError):
+    """No agent could be started on a host."""
+
+    exit_code = 4
+
+    def __init__(self, host: str, why: str, hint: str) -> None:
+        super().__init__(host, why, hint)
+        self.host, self.why, self._hint = host, why, hint
+
+    def __str__(self) -> str:
+        return f"ssh {self.host}: {self.why}"
+
+    @property
+    def hint(self) -> str:
+        return self._hint
+
+
+def parse(given: str) -> tuple[str, ...]:
+    """The words of ``--ssh``. Raises: ConfigError."""
+    try:
+        words = tuple(shlex.split(given))
+    except ValueError as error:
+        raise ConfigError(f"--ssh {given!r}: {error}") from error
+    if not words:
+        raise ConfigError("--ssh names no command", "such as --ssh 'ssh -F my_config'")
+    return words
+
+
+def command(host: Host, ssh: Sequence[str], name: str) -> list[str]:
+    """What starts the agent of a host. ``name``: of the run, for those who look at the processes there."""
+    agent = [python_of(host), "-m", "gossip.launch.ssh.agent", name]
+    if host.is_local:
+        return agent
+    options = [word for option in OPTIONS for word in ("-o", option)]
+    port = ["-p", str(host.port)] if host.port is not None else []
+    return [*ssh, "-T", *options, *port, host.target, f"exec {shlex.join(agent)}"]
+
+
+def python_of(host: Host) -> str:
+    return host.python or sys.executable
+
+
+def explain(host: Host, code: int | None, said: Sequence[str]) -> Unreachable:
+    """Why there is no agent, from the exit code of ssh and what stands on its stderr.
+
+    Args:
+        code: None: it has not ended, and no agent has answered.
+    """
+    target, python = host.target, python_of(host)
+    text = "\n".join(said)
+    last = next((_plain(line, target) for line in reversed(said) if line.strip()), "")
+    words = f"ssh {f'-p {host.port} ' if host.port is not None else ''}{target} true"
+    by_hand = f"{words}     must work without typing; then run this again"
+    if "No module named" in text and "gossip" in text:
+        missing = f"{python} has no gossip there"
+        return Unreachable(target, missing, f"ssh {target} {python} -m pip install gossip-train; or python=... in a host file")
+    if code in (126, 127) or "No such file or directory" in last or "not found" in last:
+        return Unreachable(target, f"there is no {python}", f"python=... behind {host.name} in a host file: one that has gossip")
+    if "Permission denied" in text:
+        denied = next(_plain(line, target) for line in reversed(said) if "Permission denied" in line)
+        return Unreachable(target, f"{denied}. gossip never asks for passwords", by_hand)
+    if "Host key verification failed" in text:
+        return Unreachable(target, "its key is not known here", f"ssh {target} true     once by hand, and compare its key")
+    if code is None:
+        return Unreachable(target, "no agent has answered", by_hand)
+    if code == 255:
+        return Unreachable(target, last or "it ended without a word", by_hand)
+    return Unreachable(target, f"the agent ended with exit code {code}{': ' if last else ''}{last}", by_hand)
+
+
+def _plain(line: str, target: str) -> str:
+    """Without the names that ssh puts before what it says."""
+    host = re.escape(target.rpartition("@")[2])
+    return re.sub(rf"^(ssh: |([\w.+-]+@)?{host}: )+", "", line.strip()).rstrip(".\r")

@@ -1,0 +1,453 @@
+"""Runs one swarm on many hosts: an agent on each, whose peers it hears; what is lost comes back, and nothing is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import signal
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gossip.config import RunConfig
+from gossip.errors import GossipError, Malformed
+from gossip.launch.local import invitation
+from gossip.launch.local.awaiting import INSECURE, INSECURE_EVERY_S, waiting
+from gossip.launch.local.outcome import Outcome, Stop
+from gossip.launch.local.peer_process import Guardian, Life
+from gossip.launch.local.supervisor import STOP_GRACE_S, TICK_S, WAITING_EVERY_S
+from gossip.launch.report import words
+from gossip.launch.report.screens import Screen
+from gossip.launch.report.view import RunView
+from gossip.run.keys import SWARM_KEY, read_pair
+from gossip.run.telemetry import JsonLines, Logbook, write_json
+from gossip.run.untrusted import shown
+from gossip.transport.curve import KeyPair
+
+from . import collecting, ssh
+from .collecting import Collector
+from .frames import Frame
+from .hostlist import Host, place
+from .remote import Lost, Remote
+from .survey import Survey, Wanted, survey
+
+SILENT_S = 5.0
+LOST_S = 60.0  # a host that was silent for so long is given up, or connected to anew
+BACK_OFF_S = (1.0, 2.0, 5.0, 10.0, 20.0, 40.0)
+STEADY_S = 120.0  # after so long a host may be lost anew as often as at first
+FETCH_S = 300.0
+STOP_SLACK_S = 10.0
+HOSTS_FILE = "hosts.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What is run, and how agents are reached.
+
+    Attributes:
+        environment: What is sent to every host, and no more than that.
+        ssh: Words of the command.
+        restarts: How often in a row the agent of a host is started again.
+    """
+
+    hosts: tuple[Host, ...]
+    script: str
+    arguments: tuple[str, ...] = ()
+    workdir: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    ssh: tuple[str, ...] = ("ssh",)
+    restarts: int = 3
+
+
+@dataclass(slots=True)
+class Place:
+    """A host of the run, and how it goes with it."""
+
+    host: Host
+    peers: range
+    remote: Remote
+    address: str = ""
+    door: str = ""
+    since: float = 0.0
+    tries: int = 0
+    silent: bool = False
+    late: bool = False
+    ended: bool = False
+    given_up: bool = False
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+    collector: Collector | None = None
+    incarnations: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return self.host.name
+
+
+class Launch:
+    """One run on many hosts, from the first look to the last file.
+
+    Args:
+        config: Resolved; its peers are those of all hosts.
+    """
+
+    def __init__(self, config: RunConfig, program: Program, screen: Screen) -> None:
+        self.config, self.program, self.screen = config, program, screen
+        self._wanted = Wanted(program.script, program.workdir, config.run_dir, config.run)
+        self._token = secrets.token_hex(16)
+        self.view = RunView(config.peers, config.plan)
+        self.outcome = Outcome(config, self.view)
+        self._guardian = Guardian(self._token)
+        placed = place(program.hosts)
+        self.places = {host.name: Place(host, placed[host.name], self._remote(host)) for host in program.hosts}
+        self._of = {peer: found for found in self.places.values() for peer in found.peers}
+        self._stop = asyncio.Event()
+        self._explained_by: str | None = None
+        self._running = False
+        self._key: KeyPair | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def _remote(self, host: Host) -> Remote:
+        argv = ssh.command(host, self.program.ssh, self.config.name)
+        return Remote(host, argv, self._token, self._guardian, self._on_frame, self._on_end)
+
+    def peer_name(self, peer: int) -> str:
+        """``3@nodeb``."""
+        return f"{peer}@{self._of[peer].name}" if peer in self._of else str(peer)
+
+    def bracketed(self, peer: int) -> str:
+        """Before the lines that it writes."""
+        return f"[{self.peer_name(peer)}]"
+
+    async def look(self) -> Survey:
+        """What there is on all hosts. Starts agents and nothing else."""
+        found = await survey({name: place_.remote for name, place_ in self.places.items()}, self._wanted)
+        for name, address in found.addresses.items():
+            self.places[name].address = address
+        return found
+
+    async def close(self) -> None:
+        """Dismisses whoever is still there."""
+        there = [found.remote for found in self.places.values() if not found.remote.over]
+        await asyncio.gather(*(remote.close(now=remote.silent_s > SILENT_S) for remote in there))
+        self._guardian.close()
+
+    # --- the run ----------------------------------------------------------------------------------------------------------
+
+    async def run(self, folder: Path, config: RunConfig) -> Outcome:
+        """Starts the peers of all hosts, and returns when they are gone and what they leave is in ``folder``.
+
+        Args:
+            folder: Of the run, with its swarm key where it has one.
+            config: As it was given, and what the look at the hosts has added.
+        """
+        began = time.monotonic()
+        self.config = self.outcome.config = config
+        self._key = read_pair(folder / SWARM_KEY) if config.keyed else None
+        self._events = JsonLines(folder / "events.jsonl", "events")
+        self._logbook = Logbook(folder / "logbook.md", self.config.name)
+        self._folder, self._running = folder, True
+        self._write_hosts()
+        loop = asyncio.get_running_loop()
+        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        for number in numbers:
+            loop.add_signal_handler(number, self._on_signal, number)
+        # Whoever stops this process stops its pings, and the agents would take it for cut off.
+        former = signal.signal(signal.SIGTSTP, signal.SIG_IGN)
+        watcher = asyncio.create_task(self._watch(began))
+        try:
+            self._note(f"started {words.counted(self.config.peers, 'peer')} on {', '.join(self.places)}: {self.program.script}")
+            for found in self.places.values():
+                self._start(found, dict.fromkeys(found.peers, 0))
+            await asyncio.gather(*(self._life_of(found) for found in self.places.values()))
+            self._running = False
+            await asyncio.gather(*(self._fetch(found) for found in self.places.values()))
+        finally:
+            watcher.cancel()
+            for number in numbers:
+                loop.remove_signal_handler(number)
+            signal.signal(signal.SIGTSTP, former)
+            self.outcome.wall_s = time.monotonic() - began
+            for line in self.view.untold_epochs():
+                self._say(line)
+            self.screen.close(self.view)
+            self._note(f"ended after {self.outcome.wall_s:.1f} s at round {self.view.round}, exit code {self.outcome.exit_code}")
+            self._logbook.close()
+            self._events.close()
+        await asyncio.to_thread(collecting.merge_events, folder, self.places)
+        return self.outcome
+
+    def _start(self, found: Place, incarnations: dict[int, int]) -> None:
+        found.since, found.incarnations = time.monotonic(), incarnations
+        found.remote.send(
+            "start",
+            config=self.config.model_dump(mode="json"),
+            run_dir=self._wanted.host_folder(found.host),
+            script=self.program.script,
+            arguments=list(self.program.arguments),
+            environment=dict(self.program.environment),
+            peers={str(peer): incarnation for peer, incarnation in incarnations.items()},
+            address=found.address,
+            key={"public": self._key.public, "secret": self._key.secret} if self._key is not None else None,
+            doors=[other.door for other in self.places.values() if other.door and other is not found],
+        )
+
+    def _write_hosts(self) -> None:
+        rows = {
+            found.name: {
+                "ssh": found.host.target,
+                "peers": list(found.peers),
+                "address": found.address,
+                "workdir": found.host.workdir or self.program.workdir,
+                "run_dir": self._wanted.host_folder(found.host),
+            }
+            for found in self.places.values()
+        }
+        write_json(self._folder / HOSTS_FILE, {"hosts": rows})
+
+    async def _life_of(self, found: Place) -> None:
+        """Until the peers of a host are done, or it is given up."""
+        while True:
+            await found.over.wait()
+            found.over.clear()
+            if found.ended:
+                return
+            self._lose(found)
+            if not await self._returns(found):
+                found.given_up = True
+                self._tell_others_of_end(found)
+                return
+
+    def _lose(self, found: Place) -> None:
+        left = ", ".join(map(str, self._running_on(found))) or "none"
+        self._say(f"x {found.name} is lost, with peers {left}: {found.remote.last_words}")
+        self._record("host_lost", host=found.name, peers=self._running_on(found))
+        for peer in self._running_on(found):
+            life = Life(peer, self.view.rows[peer].incarnation, None, signal.SIGKILL, (), found.since, time.monotonic())
+            self.outcome.lives.append(life)
+            how = f"lost with {found.name}"
+            self._record("exited", peer, incarnation=life.incarnation, code=None, signal=int(signal.SIGKILL), how=how)
+
+    async def _returns(self, found: Place) -> bool:
+        """Starts the agent of a lost host again, with all its peers that were not done, whose lives count one up."""
+        peers = [peer for peer in found.peers if peer not in self.outcome.finished]
+        if time.monotonic() - found.since > STEADY_S:
+            found.tries = 0
+        while found.tries < self.program.restarts and not self._stop.is_set() and peers and not self.outcome.finished:
+            pause_s = BACK_OFF_S[min(found.tries, len(BACK_OFF_S) - 1)]
+            found.tries += 1
+            self._say(f"+ {found.name} is started again in {pause_s:.0f} s ({found.tries} of {self.program.restarts})")
+            try:
+                await asyncio.wait_for(self._stop.wait(), pause_s)
+                return False
+            except TimeoutError:
+                found.remote = self._remote(found.host)
+            try:
+                await found.remote.open()
+                await found.remote.ask("check", "facts", **self._wanted.on(found.host))
+            except GossipError as error:
+                self._say(f"! {error}")
+                continue
+            found.silent, found.ended = False, False
+            found.over.clear()
+            self._start(found, {peer: self._next_incarnation(found, peer) for peer in peers})
+            return True
+        why = "the others are done" if self.outcome.finished else "stopping" if self._stop.is_set() else "too often"
+        self._say(f"! {found.name} is not started again: {why}")
+        return False
+
+    def _next_incarnation(self, found: Place, peer: int) -> int:
+        return max(self.view.rows[peer].incarnation, found.incarnations.get(peer, 0)) + 1
+
+    def _tell_others_of_end(self, found: Place) -> None:
+        """Or those who are done would wait for peers that do not come back."""
+        for other in self.places.values():
+            for peer in found.peers if other is not found else ():
+                other.remote.send("gone", peer=peer, incarnation=self._next_incarnation(found, peer) - 1)
+
+    def _running_on(self, found: Place) -> list[int]:
+        return [peer for peer in found.peers if self.view.rows[peer].state not in ("done", "gone")]
+
+    # --- what agents tell -------------------------------------------------------------------------------------------------
+
+    def _on_end(self, remote: Remote) -> None:
+        if (found := self.places[remote.name]).remote is remote:
+            found.over.set()
+
+    def _on_frame(self, remote: Remote, frame: Frame) -> None:
+        if (found := self.places[remote.name]).remote is not remote:
+            return
+        match frame["kind"]:
+            case "row":
+                self._take_row(found, collecting.shifted(frame["row"], remote.shift_s))
+            case "output":
+                self.screen.output(int(frame["peer"]), str(frame["text"]), bool(frame["err"]))
+            case "say":
+                self._say_for(found, str(frame["text"]))
+            case "ended":
+                found.ended = True
+                self.outcome.dismissed.update(frame["dismissed"])
+                if frame["stopped"] == "never_started" and not self.outcome.stopped:
+                    self.outcome.stopped = "never_started"
+                found.over.set()
+            case "failed":
+                hint = f" (try: {frame['hint']})" if frame.get("hint") else ""
+                self._say(f"x {found.name}: {frame['message']}{hint}")
+                found.tries = self.program.restarts  # it would fail again
+                found.over.set()
+            case "file" if found.collector is not None:
+                try:
+                    found.collector.take(frame)
+                except (Malformed, OSError) as error:
+                    self._say(f"! {error}")
+
+    def _take_row(self, found: Place, row: dict[str, Any]) -> None:
+        if isinstance(row.get("peer"), int) and row["peer"] not in found.peers:
+            raise ValueError(f"{found.name} tells of peer {row['peer']}, which is not there")
+        self._events.write({**row, "host": found.name})
+        if row.get("event") == "door":
+            self._introduce(found, str(row["address"]))
+        if row.get("event") == "exited" and isinstance(row.get("peer"), int):
+            t = float(row.get("t") or 0.0)
+            life = Life(row["peer"], int(row.get("incarnation") or 0), row.get("code"), row.get("signal"), (), found.since, t)
+            self.outcome.lives.append(life)
+        traffic = row.get("traffic")
+        if row.get("event") == "halted" and isinstance(traffic, dict):
+            self.outcome.bytes_sent += int(traffic.get("sent_bytes") or 0)
+        for line in self.view.feed(row):
+            self._say(shown(line))
+
+    def _introduce(self, found: Place, door: str) -> None:
+        """Tells the doors of the other hosts where the new one is, and once there are all of them, how others join."""
+        found.door = door
+        for other in self.places.values():
+            if other is not found:
+                other.remote.send("doors", addresses=[door])
+        command = [self.program.script, *self.program.arguments]
+        for line in invitation.of_many_hosts(self.config, self._folder, [other.door for other in self.places.values()], command):
+            self._say(line)
+
+    def _say_for(self, found: Place, text: str) -> None:
+        """A line of an agent. The first failure is mostly the cause of the others: only that is explained."""
+        if text.startswith("  "):
+            if self._explained_by in (None, found.name):
+                self._say(text)
+            return
+        if text.startswith("x "):
+            self._explained_by = self._explained_by or found.name
+        mark, space, rest = text.partition(" ")
+        self._say(f"{mark} {found.name}: {rest}" if len(mark) == 1 and space else f"{found.name}: {text}")
+
+    # --- all hosts --------------------------------------------------------------------------------------------------------
+
+    async def _watch(self, began: float) -> None:
+        told, warned = began, -INSECURE_EVERY_S
+        while True:
+            now = time.monotonic()
+            if self.config.insecure and now - warned >= INSECURE_EVERY_S:
+                warned = now
+                self._say(INSECURE)
+            await asyncio.sleep(TICK_S)
+            self.screen.tick(self.view)
+            self._guardian.revive()
+            for found in self.places.values():
+                self._listen_for(found)
+                self._dismiss_if_late(found)
+            if self._running and not self.view.ready and self.view.awaited(now) and now - told >= WAITING_EVERY_S:
+                told = now
+                self._say(waiting(self.view, self.config, now - began, now, self.peer_name))
+
+    def _listen_for(self, found: Place) -> None:
+        """Says when a host falls silent, and for how long; one that stays so is taken for lost."""
+        silent_s = found.remote.silent_s
+        if found.remote.over or found.remote.closing or found.given_up or (found.ended and not self._running):
+            return
+        if not found.silent and silent_s > SILENT_S:
+            found.silent = True
+            peers = ", ".join(map(str, found.peers))
+            self._say(f"! {found.name} has been silent for {silent_s:.0f} s; its peers {peers} go on without us if they can")
+        elif found.silent and silent_s < SILENT_S:
+            found.silent = False
+            self._say(f"~ {found.name} is heard again")
+        elif found.silent and silent_s > LOST_S and not found.over.is_set() and not found.ended:
+            self._say(f"! {found.name} has been silent for {LOST_S:.0f} s: it is given up, or connected to anew")
+            self._keep(found.remote.close(now=True))
+
+    def _dismiss_if_late(self, found: Place) -> None:
+        """Stops the peers of a host that came back when all others were done: nobody is left to take them in."""
+        others_run = any(self._running_on(other) for other in self.places.values() if other is not found and not other.given_up)
+        here = {self.view.rows[peer].state for peer in self._running_on(found)}
+        if found.tries and here and "training" not in here and self.outcome.finished and not others_run and not found.late:
+            found.late = True
+            self._say(f"! {found.name} came back too late: the others are done")
+            self.outcome.dismissed.update(self._running_on(found))
+            found.remote.send("stop", why="terminate")
+
+    def _keep(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _on_signal(self, number: int) -> None:
+        interrupted = number == signal.SIGINT
+        if self.outcome.stopped == "":
+            again = " (Ctrl-C again: stop now)" if interrupted else ""
+            self._end("interrupt" if interrupted else "terminate", f"stopping after this round{again}")
+        else:
+            if self.outcome.stopped == "interrupt":
+                self.outcome.stopped = "killed"
+            self._send_all("kill")
+            self._give_up_in(STOP_SLACK_S)
+
+    def _end(self, why: Stop, say: str) -> None:
+        self.outcome.stopped = why
+        self._stop.set()
+        self._say(say)
+        self._record("stopping", None, reason=why)
+        self._send_all("stop", why=why)
+        self._give_up_in(STOP_GRACE_S + STOP_SLACK_S)
+
+    def _send_all(self, kind: str, **fields: Any) -> None:
+        for found in self.places.values():
+            found.remote.send(kind, **fields)
+
+    def _give_up_in(self, after_s: float) -> None:
+        """Who cannot be told to stop is not waited for: its agent ends its peers, or goes on where it was cut off."""
+        asyncio.get_running_loop().call_later(after_s, self._give_up)
+
+    def _give_up(self) -> None:
+        for found in self.places.values():
+            if self._running and not found.ended and not found.remote.over:
+                where = f"{found.host.target}:{self._wanted.host_folder(found.host)}"
+                self._say(f"! {found.name} was not heard of again: whether it has ended stands in {where}")
+                self._keep(found.remote.close(now=True))
+
+    async def _fetch(self, found: Place) -> None:
+        """Logs, metrics, commits and events of a host's peers. Of one that is lost there is what it had sent."""
+        if not found.ended or found.remote.over or found.remote.silent_s > SILENT_S:
+            self._say(f"! the logs of {found.name} are there only: {self._wanted.host_folder(found.host)}")
+            return
+        found.collector = Collector(self._folder, found.name, found.peers)
+        try:
+            await found.remote.ask("fetch", "fetched", FETCH_S)
+        except Lost as lost:
+            self._say(f"! not all logs of {found.name} could be fetched: {lost}")
+        found.collector.close()
+        for name in found.collector.left_out:
+            self._say(f"! of {name} on {found.name} only the end was fetched")
+        await asyncio.to_thread(found.collector.to_our_clock, found.remote.shift_s)
+
+    def _record(self, event: str, peer: int | None = None, **fields: Any) -> None:
+        row = {"t": time.monotonic(), "wall": time.time(), "peer": peer, "event": event, **fields}
+        self._events.write(row)
+        for line in self.view.feed(row):
+            self._say(shown(line))
+
+    def _say(self, text: str) -> None:
+        self.screen.say(text)
+        if text[:1] in "x+?-*=":
+            self._note(text)
+
+    def _note(self, text: str) -> None:
+        self._logbook.note(text)
