@@ -6,7 +6,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from . import registry as registry
+    from . import senders as senders
+    from .base import CoordinateRule as CoordinateRule
     from .base import Rule as Rule
+    from .base import Updates as Updates
     from .base import Verdict as Verdict
     from .base import rule as rule
     from .clipped import centered_clipping as centered_clipping
@@ -49,6 +53,9 @@ if TYPE_CHECKING:
     from .selecting import cge as cge
     from .selecting import faba as faba
     from .selecting import monna as monna
+    from .senders import Memory as Memory
+    from .senders import Sender as Sender
+    from .sharded import ShardedRule as ShardedRule
     from .spectral import caf as caf
     from .spectral import dnc as dnc
     from .spectral import smea as smea
@@ -56,7 +63,12 @@ if TYPE_CHECKING:
     from .weiszfeld import rfa as rfa
 
 _HOMES = {
-    "base": ("Rule", "Verdict", "rule"),
+    "sharded": ("ShardedRule",),
+    "senders": (
+        "Memory",
+        "Sender",
+    ),
+    "base": ("Rule", "Verdict", "rule", "CoordinateRule", "Updates"),
     "clipped": ("centered_clipping", "self_centered_clipping"),
     "composing": ("PreAggregation", "Stage", "compose", "pre_aggregation"),
     "coordinates": ("meamed", "median", "phocas", "sign_majority", "trimmed_mean"),

@@ -32,7 +32,7 @@ from . import kernels
 from .arithmetic import CUT_SQUARE, LARGEST, is_too_large, resolution
 from .columns import Columns, Kept
 from .gram import in_typical, middle_of
-from .kernels.rows import Rows, check_listed, check_stored
+from .kernels import Rows, check_listed, check_stored
 
 Updates: TypeAlias = "Tensor | Sequence[Tensor] | Sequence[NDArray[Any]] | Rows"
 """``(n, d)``, or n vectors ``(d,)``, which are never stacked as a whole unless a rule asks for that."""

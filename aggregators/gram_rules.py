@@ -26,8 +26,7 @@ from .arithmetic import CUT_SQUARE, HUGE_FACTOR, LARGEST, is_too_large, norm
 from .base import Robust, Rule, Updates, Verdict, check_finite, check_rows, finite, named, plain_bound, whole, within_reach
 from .columns import Columns, Kept
 from .gram import POINTS, Decision, FloatArray, Gram, in_typical, middle_of
-from .kernels import Rows, middle
-from .kernels.rows import check_stored, tensor_of
+from .kernels import Rows, check_stored, middle, tensor_of
 
 SAMPLE_COLUMNS = 1024  # of which the reference is chosen: what it costs is not to be seen beside a pass
 SAMPLE_PIECES = 8

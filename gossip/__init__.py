@@ -16,21 +16,18 @@ from typing import TYPE_CHECKING, Any
 from . import errors
 
 if TYPE_CHECKING:
-    from .training.session import Session
-    from .training.start import init
+    from .training import Session, init
 
 __version__ = "0.1.0"
 __all__ = ["Session", "__version__", "errors", "init"]
 
-_HOMES = {"Session": "session", "init": "start"}
-
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in ("Session", "init"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(f"{__name__}.training.{_HOMES[name]}"), name)
+    return getattr(import_module(f"{__name__}.training"), name)
 
 
 def __dir__() -> list[str]:

@@ -19,21 +19,12 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, create_model, field_validator
 
 from gossip.aggregators import senders
-from gossip.core.settings import (
-    BatchPolicy,
-    CoreSettings,
-    GossipSettings,
-    MembershipSettings,
-    RoundSettings,
-    Slices,
-    TrustSettings,
-)
+from gossip.core import BatchPolicy, CoreSettings, GossipSettings, MembershipSettings, RoundSettings, Slices, TrustSettings
 from gossip.errors import ConfigError, UnknownName
+from gossip.faults import FaultPlan
 from gossip.faults import plan as fault_plans
-from gossip.faults.plan import FaultPlan
-from gossip.topologies import with_option
-from gossip.topologies.weights import read_weights, write_weights
-from gossip.transport.addresses import is_loopback, is_one_host
+from gossip.topologies import read_weights, with_option, write_weights
+from gossip.transport import is_loopback, is_one_host
 
 PEERS_MAX = 1024  # what a list in a message has room for
 NEVER = -1.0  # a trust score is never below this

@@ -1,6 +1,6 @@
 """Who may import whom, and what is used nowhere. Read from the source by ``ast``, so no import has to happen first.
 
-    errors < topologies, aggregators < core < transport < testing < vectors, ipc < faults < config < run < inject < node
+    lazy, errors < topologies, aggregators < core < transport < testing < vectors, ipc < faults < config < run < inject < node
         < training < simulation < launch
 
 A failure names the file, the line, the import and the rule that it breaks.
@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # Each layer imports from those before it, imports inside functions and under TYPE_CHECKING included.
 LAYERS = (
-    ("errors",),
+    ("lazy", "errors"),
     ("topologies", "aggregators"),
     ("core",),
     ("transport",),
@@ -312,6 +312,69 @@ def circles(root: Path) -> list[str]:
     return [str(arrow) for arrow in found if arrow.of in all_reached.get(arrow.to, set())]
 
 
+# --- faces ----------------------------------------------------------------------------------------------------------------
+
+# Packages within a package that are named from outside of it: their names (``names``, ``load``) are those of the rules, too.
+OPEN = {"gossip.aggregators.attacks", "gossip.aggregators.kernels"}
+# Folders that hold nothing but packages have no face.
+GROUPS = {"gossip.launch", "gossip.launch.contrib"}
+
+
+def face_of(target: str, package: str) -> str:
+    """The outermost package that holds ``target`` and does not hold ``package``: what others may name of it; or ``target``."""
+    parts, around = target.split("."), package.split(".")
+    at = next(
+        (at for at, (one, other) in enumerate(zip(parts, around, strict=False)) if one != other), min(len(parts), len(around))
+    )
+    while ".".join(parts[: at + 1]) in GROUPS:
+        at += 1
+    opened = [name for name in OPEN if target.startswith(f"{name}.") and not f"{package}.".startswith(f"{name}.")]
+    return opened[0] if opened else target if target in OPEN else ".".join(parts[: at + 1])
+
+
+def names_of(face: Path) -> set[str]:
+    """What a package says that others may take."""
+    names: set[str] = set()
+    for node in ast.parse(face.read_text()).body:
+        typed = isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+        for inner in node.body if typed and isinstance(node, ast.If) else [node]:
+            match inner:
+                case ast.ImportFrom(names=aliases):
+                    names |= {alias.asname or alias.name for alias in aliases}
+                case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                    names.add(name)
+                case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
+                    names.add(name)
+    return names
+
+
+def past_faces(root: Path) -> list[str]:
+    """Every import across packages that does not name the package only, as ``file:line: statement: the rule``."""
+    paths = {
+        ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): path
+        for path in sources(root / "gossip")
+    }
+    found = []
+    for module, path in paths.items():
+        package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+        for imported in imports(ast.parse(path.read_text()), package):
+            whole = f"{imported.module}.{imported.name}"
+            target = whole if whole in paths else imported.module
+            if target not in paths or not target.startswith("gossip.") or f"{package}.".startswith(f"{target}."):
+                continue
+            where, face = f"{path.relative_to(root)}:{imported.line}: {imported.statement}", face_of(target, package)
+            if imported.module.startswith(f"{face}."):
+                found.append(f"{where}: another package is imported through its face: from {face} import ...")
+            elif (
+                imported.name
+                and imported.module == face
+                and paths[face].name == "__init__.py"
+                and imported.name not in names_of(paths[face])
+            ):
+                found.append(f"{where}: {face} does not say that others may take {imported.name}")
+    return found
+
+
 # --- the repository -------------------------------------------------------------------------------------------------------
 
 
@@ -355,6 +418,11 @@ def test_the_three_linked_folders_are_relative_links() -> None:
 def test_every_area_is_read() -> None:
     paths = [path.relative_to(ROOT) for path in sources(ROOT / "gossip")]
     assert {area_of(".".join(path.with_suffix("").parts).removesuffix(".__init__")) for path in paths} == set(MAY_IMPORT)
+
+
+def test_packages_are_imported_through_their_faces() -> None:
+    found = past_faces(ROOT)
+    assert not found, "\n" + "\n".join(found)
 
 
 def test_packages_import_each_other_in_no_circle() -> None:
@@ -532,3 +600,50 @@ def test_a_circle_of_packages_is_named_with_file_and_line(tmp_path: Path, file: 
     found = circles(tmp_path)
 
     assert [line for line in found if line.startswith(f"{file}:{planted.count(chr(10)) + 1}: ")], found
+
+
+FACES = {
+    "gossip/__init__.py": "",
+    "gossip/core/__init__.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from . import events as events\n"
+    "    from .rounds import Rolling as Rolling\n",
+    "gossip/core/events.py": "",
+    "gossip/core/peer.py": "from .events import Send\nfrom .rounds import Rolling\n",
+    "gossip/core/rounds/__init__.py": "from .rolling import Rolling as Rolling\n",
+    "gossip/core/rounds/rolling.py": "from gossip.core.events import Send\nfrom .shard import Shard\n",
+    "gossip/core/rounds/shard.py": "",
+    "gossip/node/__init__.py": "",
+    "gossip/node/loop.py": "from gossip.core import Rolling, events\nfrom gossip.errors import Refused\n",
+    "gossip/errors.py": "",
+    "gossip/aggregators/__init__.py": "",
+    "gossip/aggregators/attacks/__init__.py": "from .kinds import names as names\n",
+    "gossip/aggregators/attacks/kinds.py": "",
+}
+
+
+@pytest.mark.parametrize(
+    ("file", "planted", "why"),
+    [
+        ("gossip/node/loop.py", "from gossip.core.events import Send", "from gossip.core import"),
+        ("gossip/node/loop.py", "def f():\n    from gossip.core.rounds.rolling import Rolling", "from gossip.core import"),
+        ("gossip/node/loop.py", "import gossip.core.events", "from gossip.core import"),
+        ("gossip/node/loop.py", "from gossip.core import peer", "gossip.core does not say that others may take peer"),
+        ("gossip/node/loop.py", "from gossip.core import Send", "gossip.core does not say that others may take Send"),
+        ("gossip/core/peer.py", "from .rounds.rolling import Rolling", "from gossip.core.rounds import"),
+        ("gossip/core/rounds/rolling.py", "from gossip.node.loop import Node", "from gossip.node import"),
+        ("gossip/node/loop.py", "from gossip.aggregators.attacks.kinds import names", "from gossip.aggregators.attacks import"),
+    ],
+)
+def test_an_import_past_a_face_is_named_with_file_and_line(tmp_path: Path, file: str, planted: str, why: str) -> None:
+    for name, text in FACES.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    sound = "from gossip.aggregators.attacks import names\n"
+    (tmp_path / "gossip/node/spec.py").write_text(sound)
+    assert past_faces(tmp_path) == []
+    before = (tmp_path / file).read_text()
+    (tmp_path / file).write_text(before + planted + "\n")
+
+    (found,) = past_faces(tmp_path)
+
+    assert found.startswith(f"{file}:{(before + planted).count(chr(10)) + 1}: ")
+    assert why in found

@@ -29,6 +29,9 @@ from gossip.errors import AggregationError, ConfigError
 
 from . import cache_folder, forks, network, plain
 from .rows import Rows
+from .rows import check_listed as check_listed
+from .rows import check_stored as check_stored
+from .rows import tensor_of as tensor_of
 
 __all__ = [
     "Rows",

@@ -1,1 +1,301 @@
 """The sans-IO protocol: state machines that take an event and ``now`` and return effects."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gossip.lazy import lazy
+
+if TYPE_CHECKING:
+    from . import events as events
+    from . import messages as messages
+    from . import settings as settings
+    from .digests import Digest as Digest
+    from .digests import PartsDigest as PartsDigest
+    from .digests import digest_of as digest_of
+    from .digests import digests_of as digests_of
+    from .events import AddressLearned as AddressLearned
+    from .events import Admission as Admission
+    from .events import Aggregate as Aggregate
+    from .events import Aggregated as Aggregated
+    from .events import Applied as Applied
+    from .events import Apply as Apply
+    from .events import Arriving as Arriving
+    from .events import CancelTimer as CancelTimer
+    from .events import ClockJumped as ClockJumped
+    from .events import Coming as Coming
+    from .events import Committed as Committed
+    from .events import Confirm as Confirm
+    from .events import Confirmed as Confirmed
+    from .events import Contributed as Contributed
+    from .events import Effect as Effect
+    from .events import Ended as Ended
+    from .events import EpochReport as EpochReport
+    from .events import Event as Event
+    from .events import Go as Go
+    from .events import Halt as Halt
+    from .events import Likeness as Likeness
+    from .events import LinkDown as LinkDown
+    from .events import LinkUp as LinkUp
+    from .events import Part as Part
+    from .events import Payload as Payload
+    from .events import Received as Received
+    from .events import Report as Report
+    from .events import Restore as Restore
+    from .events import Restored as Restored
+    from .events import Row as Row
+    from .events import Send as Send
+    from .events import SetTimer as SetTimer
+    from .events import SnapshotTaken as SnapshotTaken
+    from .events import Started as Started
+    from .events import Stop as Stop
+    from .events import TimerFired as TimerFired
+    from .events import Token as Token
+    from .events import TrainerLost as TrainerLost
+    from .events import TrainerProgress as TrainerProgress
+    from .frozen import record as record
+    from .ledger import AHEAD_MAX as AHEAD_MAX
+    from .ledger import HISTORY_ROUNDS as HISTORY_ROUNDS
+    from .ledger import RATES_MAX as RATES_MAX
+    from .ledger import RECENT as RECENT
+    from .ledger import Ranges as Ranges
+    from .ledger import chain_hash as chain_hash
+    from .ledger import header_bytes as header_bytes
+    from .lifecycle import QUORUM_LOST as QUORUM_LOST
+    from .lifecycle import RETURN_HELLO_EVERY as RETURN_HELLO_EVERY
+    from .lifecycle import RETURN_INTERVAL_S as RETURN_INTERVAL_S
+    from .lifecycle import STATE_LOST as STATE_LOST
+    from .membership import CONNECT_GRACE_S as CONNECT_GRACE_S
+    from .membership import LAST_WORDS_S as LAST_WORDS_S
+    from .membership import REFUTATIONS as REFUTATIONS
+    from .membership import RELAYS_MAX as RELAYS_MAX
+    from .membership import STRAY_EVERY as STRAY_EVERY
+    from .membership import TIMERS as TIMERS
+    from .membership import Change as Change
+    from .membership import Member as Member
+    from .membership import Membership as Membership
+    from .membership import Probe as Probe
+    from .membership import incarnation_of as incarnation_of
+    from .membership import longest_s as longest_s
+    from .membership import retransmit_limit as retransmit_limit
+    from .membership import shortest_s as shortest_s
+    from .membership import table_interval_s as table_interval_s
+    from .messages import BULK_MESSAGES as BULK_MESSAGES
+    from .messages import CHARGES_MAX as CHARGES_MAX
+    from .messages import CORE_BYTES_MAX as CORE_BYTES_MAX
+    from .messages import DIGEST_BYTES as DIGEST_BYTES
+    from .messages import JOINT_PEERS_MAX as JOINT_PEERS_MAX
+    from .messages import PIECES_MAX as PIECES_MAX
+    from .messages import ROUND_MAX as ROUND_MAX
+    from .messages import STATISTICS_BYTES_MAX as STATISTICS_BYTES_MAX
+    from .messages import Ack as Ack
+    from .messages import Charge as Charge
+    from .messages import Commit as Commit
+    from .messages import CommitRequest as CommitRequest
+    from .messages import Contribution as Contribution
+    from .messages import Envelope as Envelope
+    from .messages import Gossip as Gossip
+    from .messages import Hello as Hello
+    from .messages import Message as Message
+    from .messages import Nack as Nack
+    from .messages import NotMe as NotMe
+    from .messages import Overdue as Overdue
+    from .messages import Partial as Partial
+    from .messages import PeerId as PeerId
+    from .messages import Ping as Ping
+    from .messages import PingRequest as PingRequest
+    from .messages import Progress as Progress
+    from .messages import Push as Push
+    from .messages import PushPull as PushPull
+    from .messages import Query as Query
+    from .messages import Rumour as Rumour
+    from .messages import StateOffer as StateOffer
+    from .messages import StateRequest as StateRequest
+    from .messages import Status as Status
+    from .messages import Update as Update
+    from .messages import Voucher as Voucher
+    from .peer import Peer as Peer
+    from .rounds import BEHIND_MAX as BEHIND_MAX
+    from .rounds import BEHIND_ROUNDS as BEHIND_ROUNDS
+    from .rounds import BEHIND_S as BEHIND_S
+    from .rounds import BUSY_S as BUSY_S
+    from .rounds import PLANS_KEPT as PLANS_KEPT
+    from .rounds import TIMES_KEPT as TIMES_KEPT
+    from .rounds import GossipRounds as GossipRounds
+    from .rounds import RollingRounds as RollingRounds
+    from .rounds import ShardRound as ShardRound
+    from .rounds import quorum_of as quorum_of
+    from .settings import BatchPolicy as BatchPolicy
+    from .settings import CoreSettings as CoreSettings
+    from .settings import GossipSettings as GossipSettings
+    from .settings import MembershipSettings as MembershipSettings
+    from .settings import RoundSettings as RoundSettings
+    from .settings import Slices as Slices
+    from .settings import TrustSettings as TrustSettings
+    from .timers import Timers as Timers
+    from .transfer import COPIES_MAX as COPIES_MAX
+    from .transfer import PIECE_BYTES as PIECE_BYTES
+    from .transfer import REMIND_S as REMIND_S
+    from .transfer import TAKERS_MAX as TAKERS_MAX
+    from .transfer import described as described
+    from .transfer import outline_of as outline_of
+    from .transfer import parts_of as parts_of
+    from .transfer import vouched_digest as vouched_digest
+else:
+    __getattr__, __dir__ = lazy(
+        __name__,
+        {
+            "digests": (
+                "Digest",
+                "PartsDigest",
+                "digest_of",
+                "digests_of",
+            ),
+            "events": (
+                "AddressLearned",
+                "Admission",
+                "Aggregate",
+                "Aggregated",
+                "Applied",
+                "Apply",
+                "Arriving",
+                "CancelTimer",
+                "ClockJumped",
+                "Coming",
+                "Committed",
+                "Confirm",
+                "Confirmed",
+                "Contributed",
+                "Effect",
+                "Ended",
+                "EpochReport",
+                "Event",
+                "Go",
+                "Halt",
+                "Likeness",
+                "LinkDown",
+                "LinkUp",
+                "Part",
+                "Payload",
+                "Received",
+                "Report",
+                "Restore",
+                "Restored",
+                "Row",
+                "Send",
+                "SetTimer",
+                "SnapshotTaken",
+                "Started",
+                "Stop",
+                "TimerFired",
+                "Token",
+                "TrainerLost",
+                "TrainerProgress",
+                "events",
+            ),
+            "frozen": ("record",),
+            "ledger": (
+                "AHEAD_MAX",
+                "HISTORY_ROUNDS",
+                "RATES_MAX",
+                "RECENT",
+                "Ranges",
+                "chain_hash",
+                "header_bytes",
+            ),
+            "lifecycle": (
+                "QUORUM_LOST",
+                "RETURN_HELLO_EVERY",
+                "RETURN_INTERVAL_S",
+                "STATE_LOST",
+            ),
+            "membership": (
+                "CONNECT_GRACE_S",
+                "Change",
+                "LAST_WORDS_S",
+                "Member",
+                "Membership",
+                "Probe",
+                "REFUTATIONS",
+                "RELAYS_MAX",
+                "STRAY_EVERY",
+                "TIMERS",
+                "incarnation_of",
+                "longest_s",
+                "retransmit_limit",
+                "shortest_s",
+                "table_interval_s",
+            ),
+            "messages": (
+                "Ack",
+                "BULK_MESSAGES",
+                "CHARGES_MAX",
+                "CORE_BYTES_MAX",
+                "Charge",
+                "Commit",
+                "CommitRequest",
+                "Contribution",
+                "DIGEST_BYTES",
+                "Envelope",
+                "Gossip",
+                "Hello",
+                "JOINT_PEERS_MAX",
+                "Message",
+                "Nack",
+                "NotMe",
+                "Overdue",
+                "PIECES_MAX",
+                "Partial",
+                "PeerId",
+                "Ping",
+                "PingRequest",
+                "Progress",
+                "Push",
+                "PushPull",
+                "Query",
+                "ROUND_MAX",
+                "Rumour",
+                "STATISTICS_BYTES_MAX",
+                "StateOffer",
+                "StateRequest",
+                "Status",
+                "Update",
+                "Voucher",
+                "messages",
+            ),
+            "peer": ("Peer",),
+            "rounds": (
+                "BEHIND_MAX",
+                "BEHIND_ROUNDS",
+                "BEHIND_S",
+                "BUSY_S",
+                "GossipRounds",
+                "PLANS_KEPT",
+                "RollingRounds",
+                "ShardRound",
+                "TIMES_KEPT",
+                "quorum_of",
+            ),
+            "settings": (
+                "BatchPolicy",
+                "CoreSettings",
+                "GossipSettings",
+                "MembershipSettings",
+                "RoundSettings",
+                "Slices",
+                "TrustSettings",
+                "settings",
+            ),
+            "timers": ("Timers",),
+            "transfer": (
+                "COPIES_MAX",
+                "PIECE_BYTES",
+                "REMIND_S",
+                "TAKERS_MAX",
+                "described",
+                "outline_of",
+                "parts_of",
+                "vouched_digest",
+            ),
+        },
+    )

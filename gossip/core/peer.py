@@ -15,7 +15,7 @@ from random import Random
 from typing import Any, Literal, assert_never
 
 from gossip.errors import ConfigError
-from gossip.topologies.base import Topology
+from gossip.topologies import Topology
 
 from .events import (
     NOT_ADMITTED,
@@ -46,16 +46,25 @@ from .events import (
     TrainerLost,
     TrainerProgress,
 )
+from .lifecycle import (
+    HELLO_INTERVAL_S,
+    STALL_ROUNDS,
+    WATCH_INTERVAL_S,
+    Confirming,
+    Ending,
+    Gathering,
+    Greeting,
+    Helped,
+    Others,
+    Phase,
+    QuorumWatch,
+    Returning,
+    ReturnTurn,
+    Trigger,
+    after,
+)
 from .lifecycle import bootstrap as gathering
-from .lifecycle.bootstrap import HELLO_INTERVAL_S, Gathering
-from .lifecycle.final_check import Confirming
-from .lifecycle.hello import Greeting
-from .lifecycle.phases import Phase, Trigger, after
-from .lifecycle.progress import Others
-from .lifecycle.quorum_watch import STALL_ROUNDS, WATCH_INTERVAL_S, QuorumWatch
-from .lifecycle.rejoin import Returning, ReturnTurn
-from .lifecycle.shutdown import Ending, Helped
-from .membership.swim import TIMERS, Change, Membership
+from .membership import TIMERS, Change, Membership
 from .messages import (
     Ack,
     Commit,
@@ -79,15 +88,10 @@ from .messages import (
     Update,
     Voucher,
 )
-from .rounds.departures import Housekeeping, Leaving
-from .rounds.gossip import BEHIND_ROUNDS, GossipRounds, GossipTimer
-from .rounds.lag import StillBehind
-from .rounds.rolling import RollingRounds
-from .rounds.server import RoundTimer
+from .rounds import BEHIND_ROUNDS, GossipRounds, GossipTimer, Housekeeping, Leaving, RollingRounds, RoundTimer, StillBehind
 from .settings import CoreSettings
 from .timers import Timers
-from .transfer.donor import CopyExpires
-from .transfer.receiver import AskAnother, Recovery
+from .transfer import AskAnother, CopyExpires, Recovery
 
 STOOD_STILL_S = 0.25  # longer than a node is ever idle, and less than it takes until others find it silent and go on without it
 LOADED_STILL_S = 0.5

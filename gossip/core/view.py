@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
-from gossip.topologies.base import Plan, Roster
+from gossip.topologies import Plan, Roster
 
 from .messages import PeerId
 

@@ -15,9 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from gossip.core.digests import digest_of
-from gossip.core.events import Payload
-from gossip.core.messages import Envelope, PeerId
+from gossip.core import Envelope, Payload, PeerId, digest_of
 
 Letter: TypeAlias = tuple[PeerId, Envelope | bytes, Payload | None]
 """To whom, what is said (bytes: whatever a liar likes), and the payload."""

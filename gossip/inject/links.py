@@ -11,15 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gossip.core.messages import PeerId
-from gossip.faults.drills import DrillBook
-from gossip.faults.links import near, severed
-from gossip.faults.plan import FaultPlan
-from gossip.faults.world import Delay, Flap, LinkFault, Loss, Partition, Ring, Trickle, kind_of
-from gossip.run.journal import Journal
-from gossip.run.records import Troubles
-from gossip.transport.base import Transport
-from gossip.transport.sieve import Fault, Sieve
+from gossip.core import PeerId
+from gossip.faults import Delay, DrillBook, FaultPlan, Flap, LinkFault, Loss, Partition, Ring, Trickle, kind_of, near, severed
+from gossip.run import Journal, Troubles
+from gossip.transport import Fault, Sieve, Transport
 
 LOOK_EVERY_S = 0.01
 

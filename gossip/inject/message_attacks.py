@@ -11,15 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from gossip.core.events import Payload
-from gossip.core.membership.table import REFUTATIONS
-from gossip.core.messages import (
+from gossip.core import (
+    REFUTATIONS,
     ROUND_MAX,
     Ack,
     Commit,
     Envelope,
     Gossip,
     Partial,
+    Payload,
     PeerId,
     Ping,
     PushPull,
@@ -27,7 +27,7 @@ from gossip.core.messages import (
     Status,
     Update,
 )
-from gossip.core.messages import Push as PushMessage
+from gossip.core import Push as PushMessage
 
 from . import state_attacks as state_lies  # noqa: F401 - its lies have names, too
 from .byzantine import LIES, Letter, Liar, lie, say

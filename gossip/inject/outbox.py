@@ -9,12 +9,10 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from gossip.core.events import Payload
-from gossip.core.messages import Envelope, Message, PeerId
-from gossip.faults.plan import FaultPlan
-from gossip.faults.world import NodeLie
-from gossip.run.journal import Journal
-from gossip.transport.base import Transport
+from gossip.core import Envelope, Message, Payload, PeerId
+from gossip.faults import FaultPlan, NodeLie
+from gossip.run import Journal
+from gossip.transport import Transport
 
 from .update_attacks import Tongue
 

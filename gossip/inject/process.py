@@ -11,11 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from gossip.errors import BadFault
-from gossip.faults.drills import DrillBook
-from gossip.faults.kinds import Blow
-from gossip.faults.plan import Crash, FaultPlan, Hang, Restart
-from gossip.run.journal import Journal
-from gossip.transport.base import Transport
+from gossip.faults import Blow, Crash, DrillBook, FaultPlan, Hang, Restart
+from gossip.run import Journal
+from gossip.transport import Transport
 
 from .links import Claims, LinkFaults
 

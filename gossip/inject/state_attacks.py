@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from gossip.core.events import Payload
-from gossip.core.messages import Envelope, PeerId, StateOffer, Voucher
-from gossip.core.transfer.chunks import PIECE_BYTES, described, outline_of
-from gossip.core.transfer.donor import parts_of, vouched_digest
+from gossip.core import (
+    PIECE_BYTES,
+    Envelope,
+    Payload,
+    PeerId,
+    StateOffer,
+    Voucher,
+    described,
+    outline_of,
+    parts_of,
+    vouched_digest,
+)
 
 from .byzantine import Letter, Liar, lie, say
 

@@ -8,12 +8,10 @@ from dataclasses import replace
 import numpy as np
 import torch
 
+from gossip.aggregators import BoundRule
 from gossip.aggregators.attacks import DATA_ATTACKS, Attack, Crew, make
-from gossip.aggregators.registry import BoundRule
-from gossip.core.events import Apply, Payload
-from gossip.core.messages import Message, PeerId, Push
-from gossip.faults.drills import DrillBook
-from gossip.faults.plan import ATTACKS, FaultPlan, Liar
+from gossip.core import Apply, Message, Payload, PeerId, Push
+from gossip.faults import ATTACKS, DrillBook, FaultPlan, Liar
 
 ROUNDS_KEPT = 8
 

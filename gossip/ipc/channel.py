@@ -11,7 +11,7 @@ import time
 from typing import Any, get_args
 
 from gossip.errors import LocalError, Malformed
-from gossip.transport.codec import HEADER_BYTES_MAX, Codec, Limits
+from gossip.transport import HEADER_BYTES_MAX, Codec, Limits
 
 from . import messages as control
 

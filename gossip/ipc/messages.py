@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from gossip.core.frozen import record
+from gossip.core import record
 from gossip.errors import ConfigError, Refused, StateLost, SwarmError
 
 UPDATE_SLOTS = 4

@@ -1,1 +1,25 @@
 """The node: one loop on the real clock that holds the sockets, drives the core and serves one trainer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gossip.lazy import lazy
+
+if TYPE_CHECKING:
+    from . import loop as loop
+    from .loop import Node as Node
+    from .loop import NodeSpec as NodeSpec
+    from .shard_steps import take_step as take_step
+else:
+    __getattr__, __dir__ = lazy(
+        __name__,
+        {
+            "loop": (
+                "Node",
+                "NodeSpec",
+                "loop",
+            ),
+            "shard_steps": ("take_step",),
+        },
+    )

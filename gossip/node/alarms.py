@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator
 
-from gossip.core.events import Token
+from gossip.core import Token
 
 
 class Alarms:

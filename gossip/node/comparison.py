@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from gossip.core.events import Received
-from gossip.core.messages import Commit
-from gossip.vectors.likeness import Admit, compared, likeness_of
+from gossip.core import Commit, Received
+from gossip.vectors import Admit, compared, likeness_of
 
 from .worker import Worker
 

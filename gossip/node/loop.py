@@ -23,22 +23,15 @@ from typing import Any, assert_never
 import torch
 
 from gossip import aggregators, topologies
-from gossip.core import events
-from gossip.core.events import Effect, Event
-from gossip.core.messages import JOINT_PEERS_MAX, PeerId
+from gossip.core import JOINT_PEERS_MAX, Effect, Event, PeerId, events
 from gossip.errors import ConfigError, LocalError, RemoteError
-from gossip.faults.drills import DrillBook
-from gossip.inject.outbox import Letters
-from gossip.inject.process import Saboteur
-from gossip.inject.update_attacks import Tongue, rule_of
+from gossip.faults import DrillBook
+from gossip.inject import Letters, Saboteur, Tongue, rule_of
+from gossip.ipc import Channel, ChannelClosed
 from gossip.ipc import messages as control
-from gossip.ipc.channel import Channel, ChannelClosed
-from gossip.run.completion import Begun
-from gossip.run.journal import Journal, write_error
-from gossip.run.rendezvous import Announcement, SeedFolder
-from gossip.transport.base import Arrival
-from gossip.transport.memory import Hub
-from gossip.vectors.sharding import shard_sizes
+from gossip.run import Announcement, Begun, Journal, SeedFolder, write_error
+from gossip.transport import Arrival, Hub
+from gossip.vectors import shard_sizes
 
 from .alarms import Alarms, Oversleep
 from .comparison import Comparison

@@ -12,16 +12,12 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
-from gossip.aggregators import kernels
-from gossip.aggregators.base import Updates
-from gossip.aggregators.kernels.rows import tensor_of
-from gossip.aggregators.registry import BoundRule
-from gossip.aggregators.sharded import ShardedRule
-from gossip.core.digests import digest_of
-from gossip.core.events import Aggregate, Aggregated, Payload
+from gossip.aggregators import BoundRule, ShardedRule, Updates, kernels
+from gossip.aggregators.kernels import tensor_of
+from gossip.core import Aggregate, Aggregated, Payload, digest_of
 from gossip.errors import ConfigError
 from gossip.ipc import messages as control
-from gossip.vectors.finite import is_finite
+from gossip.vectors import is_finite
 
 from .shard_steps import scores, take_step
 from .worker import Worker

@@ -7,9 +7,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from torch import Tensor
 
-from gossip.aggregators.base import Updates
-from gossip.aggregators.sharded import ShardedRule
-from gossip.core.events import Aggregate, Aggregated, Part, Payload
+from gossip.aggregators import ShardedRule, Updates
+from gossip.core import Aggregate, Aggregated, Part, Payload
 from gossip.errors import ConfigError
 
 _WIRE = np.dtype("<f8")

@@ -8,17 +8,10 @@ from pathlib import Path
 from typing import Protocol, TypeAlias
 
 from gossip.config import RunConfig
-from gossip.core.events import Admission, Effect, Event
-from gossip.core.messages import Message, PeerId
-from gossip.core.peer import Peer
-from gossip.core.settings import CoreSettings
-from gossip.run import recorder
-from gossip.run.keyring import Keyring, allow_list, listed_pair
-from gossip.run.rendezvous import SeedFolder
+from gossip.core import Admission, CoreSettings, Effect, Event, Message, Peer, PeerId
+from gossip.run import Keyring, SeedFolder, allow_list, listed_pair, recorder
 from gossip.topologies import Topology
-from gossip.transport.base import PayloadLimit, Transport
-from gossip.transport.curve import Keys
-from gossip.transport.memory import Hub, MemoryTransport
+from gossip.transport import Hub, Keys, MemoryTransport, PayloadLimit, Transport
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +88,7 @@ def real_core(seeds: Mapping[PeerId, tuple[str, str]]) -> CoreMaker:
 def over_zeromq(spec: NodeSpec, incarnation: Callable[[], int], payload_limit: PayloadLimit) -> Transport:
     """The transport of a node in a swarm."""
     # Its threads and 20 ms are for those who use it.
-    from gossip.transport.addresses import is_loopback
-    from gossip.transport.zeromq import ZeroMQTransport
+    from gossip.transport import ZeroMQTransport, is_loopback
 
     config, host = spec.config, spec.listen or spec.config.host
     # Where peers may be on several hosts, payloads go over TCP to all of them.

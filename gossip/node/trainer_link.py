@@ -15,17 +15,13 @@ from typing import assert_never
 
 import numpy as np
 
-from gossip.core import events
-from gossip.core.events import Event, Payload
-from gossip.core.transfer.chunks import described
+from gossip.core import Event, Payload, described, events
 from gossip.errors import LocalError
-from gossip.inject.update_attacks import Tongue
+from gossip.inject import Tongue
+from gossip.ipc import Arena, Channel, allocate, map_bytes
 from gossip.ipc import messages as control
-from gossip.ipc.arena import Arena, allocate, map_bytes
-from gossip.ipc.channel import Channel
-from gossip.run.journal import Journal
-from gossip.vectors.count_sketch import sketch
-from gossip.vectors.finite import is_finite
+from gossip.run import Journal
+from gossip.vectors import is_finite, sketch
 
 from .worker import Worker
 

@@ -16,7 +16,7 @@ from gossip import topologies
 from gossip.aggregators import registry
 from gossip.config import Resolved, RunConfig
 from gossip.errors import ConfigError, GossipError, TooFewUpdates
-from gossip.topologies.weights import read_weights
+from gossip.topologies import read_weights
 
 
 def check_names(topology: str, aggregator: str) -> None:

@@ -12,8 +12,7 @@ from collections import deque
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from gossip.core.events import Committed
-from gossip.core.messages import Charge
+from gossip.core import Charge, Committed
 
 from .event_rates import Flood
 from .records import Appender, Troubles

@@ -7,9 +7,9 @@ from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
-from gossip.core.messages import PeerId
+from gossip.core import PeerId
 from gossip.errors import ConfigError
-from gossip.transport.curve import KeyPair, is_key, new_pair
+from gossip.transport import KeyPair, is_key, new_pair
 
 from .keys import AllowList, fingerprint, read_pair
 from .rendezvous import SeedFolder

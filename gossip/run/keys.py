@@ -10,7 +10,7 @@ from hashlib import blake2b
 from pathlib import Path
 
 from gossip.errors import ConfigError
-from gossip.transport.curve import KEY_CHARS, KeyPair, is_key, new_pair, public_of
+from gossip.transport import KEY_CHARS, KeyPair, is_key, new_pair, public_of
 
 SWARM_KEY = "swarm.key"
 """In a run's folder: who has it may talk to the doors of the run, and so be let in."""

@@ -23,10 +23,7 @@ from typing import Any, BinaryIO, Protocol
 import msgpack
 
 import gossip.core
-from gossip.core import events, messages, settings
-from gossip.core.events import Admission, Effect, Event, Payload
-from gossip.core.messages import Message, PeerId
-from gossip.core.settings import CoreSettings
+from gossip.core import Admission, CoreSettings, Effect, Event, Message, Payload, PeerId, events, messages, settings
 from gossip.errors import ConfigError
 
 FORMAT = 2

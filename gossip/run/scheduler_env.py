@@ -18,8 +18,7 @@ from pathlib import Path
 
 from gossip.config import Resolved, RunConfig
 from gossip.errors import ConfigError, RunExists
-from gossip.transport.addresses import is_loopback, source_towards
-from gossip.transport.curve import new_pair
+from gossip.transport import is_loopback, new_pair, source_towards
 
 from . import fitting
 from .completion import over

@@ -11,9 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gossip.aggregators.base import Rule
-from gossip.aggregators.composing import PreAggregation
-from gossip.aggregators.registry import BoundRule
+from gossip.aggregators import BoundRule, PreAggregation, Rule
 from gossip.errors import ConfigError
 
 from .crowds import LEARNING_RATE, Crowd, bound_rule, crowd, in_units, liars, needs_help, shuffled

@@ -9,10 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gossip.aggregators.base import Rule, Verdict, rule
-from gossip.aggregators.composing import PreAggregation, compose
-from gossip.aggregators.coordinates import trimmed_mean
-from gossip.aggregators.registry import BoundRule, load
+from gossip.aggregators import BoundRule, PreAggregation, Rule, Verdict, compose, load, rule, trimmed_mean
 from gossip.errors import ConfigError
 
 LEARNING_RATE = 0.1

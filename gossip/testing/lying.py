@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gossip.aggregators.registry import BoundRule
+from gossip.aggregators import BoundRule
 
 from .crowds import Crowd, apart, crowd, in_units, liars, near, shuffled
 from .promises import CALLED, OUTLYING

@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from gossip.aggregators.base import CoordinateRule, Rule, Verdict
-from gossip.aggregators.registry import BoundRule
+from gossip.aggregators import BoundRule, CoordinateRule, Rule, Verdict
 
 from .crowds import Crowd, apart, crowd, in_units, near
 

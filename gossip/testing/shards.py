@@ -7,9 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gossip.aggregators.gram import Gram
-from gossip.aggregators.gram_rules import GramRule
-from gossip.aggregators.registry import BoundRule
+from gossip.aggregators import BoundRule, Gram, GramRule
 
 from .crowds import LEARNING_RATE, Crowd, apart, crowd, near
 

@@ -10,9 +10,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from gossip.core.events import LinkDown, LinkUp, Payload, Received
-from gossip.core.messages import Commit, Message, PeerId, Ping, Rumour, StateOffer, Update
-from gossip.transport.base import Arrival, PayloadLimit, Transport
+from gossip.core import Commit, LinkDown, LinkUp, Message, Payload, PeerId, Ping, Received, Rumour, StateOffer, Update
+from gossip.transport import Arrival, PayloadLimit, Transport
 
 PATIENCE_S = 30.0  # a state that has not come by then never comes
 MIB = 2**20

@@ -21,9 +21,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from gossip.core.digests import digest_of
-from gossip.core.events import LinkDown, LinkUp, Received
-from gossip.core.messages import Ack, Message, PeerId, Ping, Progress, Push, StateOffer
+from gossip.core import Ack, LinkDown, LinkUp, Message, PeerId, Ping, Progress, Push, Received, StateOffer, digest_of
 
 from .transport_world import (
     LINEAGE,

@@ -1,1 +1,21 @@
 """What touches the user's model: the session, the flat layout, the data, the arena shared with the node."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gossip.lazy import lazy
+
+if TYPE_CHECKING:
+    from . import spawn as spawn
+    from .session import Session as Session
+    from .start import init as init
+else:
+    __getattr__, __dir__ = lazy(
+        __name__,
+        {
+            "session": ("Session",),
+            "spawn": ("spawn",),
+            "start": ("init",),
+        },
+    )

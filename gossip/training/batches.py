@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from gossip.core.ledger.data_cursor import Ranges
+from gossip.core import Ranges
 from gossip.errors import ConfigError
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gossip.ipc.messages import Confirm, Confirmed
+from gossip.ipc import Confirm, Confirmed
 
 
 @dataclass(slots=True)

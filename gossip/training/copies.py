@@ -8,9 +8,7 @@ from typing import Any
 import torch
 
 from gossip.errors import GossipError
-from gossip.ipc.arena import allocate, map_bytes
-from gossip.ipc.channel import clip
-from gossip.ipc.messages import Snapshot
+from gossip.ipc import Snapshot, allocate, clip, map_bytes
 
 from .state import plan_state
 

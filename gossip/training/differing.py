@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gossip.errors import ModelDiffers, Refused
-from gossip.run.telemetry import read_json, write_json
+from gossip.run import read_json, write_json
 
 from .layout import Layout
 

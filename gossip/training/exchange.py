@@ -18,13 +18,11 @@ from typing import Any, assert_never
 import numpy as np
 import torch
 
-from gossip.aggregators.registry import BoundRule
-from gossip.aggregators.senders import Memory, Sender
-from gossip.core.lifecycle.shutdown import QUORUM_LOST
+from gossip.aggregators import BoundRule, Memory, Sender
+from gossip.core import QUORUM_LOST
 from gossip.errors import GossipError, LocalError, NodeLost
+from gossip.ipc import Arena, Channel, ChannelClosed, clip, map_bytes
 from gossip.ipc import messages as control
-from gossip.ipc.arena import Arena, map_bytes
-from gossip.ipc.channel import Channel, ChannelClosed, clip
 
 from .confirmation import Confirmation
 from .copies import copy_state

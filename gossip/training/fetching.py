@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset, default_collate
 
-from gossip.core.ledger.prefetch import AHEAD_MAX
+from gossip.core import AHEAD_MAX
 
 Key: TypeAlias = tuple[int, tuple[tuple[int, int], ...]]
 """An epoch and the slice of it that makes a batch."""

@@ -14,12 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gossip.aggregators.base import Verdict
-from gossip.aggregators.registry import BoundRule
+from gossip.aggregators import BoundRule, Verdict
 from gossip.errors import ConfigError
-from gossip.ipc.arena import Vector, map_rows
-from gossip.ipc.channel import clip
-from gossip.ipc.messages import Judge, Judged
+from gossip.ipc import Judge, Judged, Vector, clip, map_rows
 
 from .layout import Layout
 

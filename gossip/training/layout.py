@@ -14,8 +14,7 @@ from hashlib import blake2b
 import torch
 from torch import Tensor
 
-from gossip.core.digests import Digest
-from gossip.core.messages import DIGEST_BYTES
+from gossip.core import DIGEST_BYTES, Digest
 from gossip.errors import UnsupportedModel
 
 _MOVABLE = (torch.float32, torch.float16, torch.bfloat16, torch.float64)

@@ -18,11 +18,10 @@ from torch.utils.data import (
     TensorDataset,
 )
 
-from gossip.core.events import EpochReport
-from gossip.core.ledger.data_cursor import Ranges
+from gossip.core import EpochReport, Ranges
 from gossip.errors import ConfigError
-from gossip.ipc.messages import Go
-from gossip.topologies.base import draw
+from gossip.ipc import Go
+from gossip.topologies import draw
 
 from .batches import pieces_of
 from .fetching import Fetcher, Key

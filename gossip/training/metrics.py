@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from gossip.errors import ConfigError
-from gossip.ipc.channel import METRICS_MAX
+from gossip.ipc import METRICS_MAX
 
 TEXT_MAX = 200
 

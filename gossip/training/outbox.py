@@ -6,8 +6,8 @@ import logging
 import os
 import time
 
+from gossip.ipc import Channel, ChannelClosed
 from gossip.ipc import messages as control
-from gossip.ipc.channel import Channel, ChannelClosed
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from gossip.core.ledger.rates import RATES_MAX
+from gossip.core import RATES_MAX
 from gossip.errors import ConfigError
 
 _NAMES = ("lr", "momentum", "betas")

@@ -19,12 +19,10 @@ from torch import Tensor
 from torch.utils.data import IterableDataset
 
 from gossip import topologies
-from gossip.aggregators.senders import load as load_sender
+from gossip.aggregators import senders
 from gossip.errors import ConfigError, GossipError
-from gossip.faults.drills import DrillBook
-from gossip.faults.plan import Slow
-from gossip.ipc.channel import Channel
-from gossip.ipc.messages import Go
+from gossip.faults import DrillBook, Slow
+from gossip.ipc import Channel, Go
 
 from .batches import Batches, check_accumulate
 from .checks import check_model, plain_model
@@ -81,7 +79,7 @@ class Session:
         self._flips_labels = lie is not None and lie.attack == "label_flip"
         self._termination = termination
         self._exchange = Exchange(
-            start, connection, place.peer, place.incarnation, self._look_around, load_sender(self._config.sender)
+            start, connection, place.peer, place.incarnation, self._look_around, senders.load(self._config.sender)
         )
         if place.run_dir is not None:
             about = {"run": self._config.name, "peer": place.peer, "incarnation": place.incarnation}
@@ -121,7 +119,7 @@ class Session:
         check_model(model, optimizers)
         plain, together = plain_model(model), as_one(optimizers)
         layout = Layout(plain, together)
-        from gossip.aggregators.registry import load  # Late: a rule may be registered in the script, before this call.
+        from gossip.aggregators import load  # Late: a rule may be registered in the script, before this call.
 
         rule = load(self._config.aggregator)
         if rule.needs_trainer and judge is None:

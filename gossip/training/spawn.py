@@ -20,7 +20,7 @@ from typing import Protocol, TypeAlias
 
 from gossip.config import RunConfig
 from gossip.errors import ConfigError
-from gossip.ipc.channel import Channel
+from gossip.ipc import Channel
 
 KILLED_S = 5.0  # for a process to end that was killed
 
@@ -249,7 +249,7 @@ class NodeThread:
 
     def _run(self) -> None:
         try:
-            from gossip.node.loop import Node, NodeSpec
+            from gossip.node import Node, NodeSpec
 
             place = self._place
             Node(NodeSpec(place.config, place.peer, self._incarnation, place.run_dir, place.status_fd), self._end).run()

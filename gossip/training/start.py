@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from gossip.config import resolve
 from gossip.errors import ConfigError, GossipError
-from gossip.run.scheduler_env import Task, meet, torchrun_task
+from gossip.run import Task, meet, torchrun_task
 
 from .spawn import Place, connect, from_environment, starter
 from .voice import open_voice

@@ -20,7 +20,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from gossip.core.messages import DIGEST_BYTES
+from gossip.core import DIGEST_BYTES
 from gossip.errors import ConfigError, UnsupportedModel
 
 FORMAT = 2

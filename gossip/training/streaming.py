@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
-from gossip.topologies.base import draw
+from gossip.topologies import draw
 
 from .fetching import worker_start
 from .loader import Flip, Rounds

@@ -17,7 +17,7 @@ from types import FrameType, TracebackType
 from typing import Any
 
 from gossip.errors import LocalError, RemoteError, SwarmError
-from gossip.run.untrusted import shown_lines
+from gossip.run import shown_lines
 
 FRAMES = 3
 _OURS = str(Path(__file__).resolve().parent.parent)

@@ -8,9 +8,20 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gossip.core.digests import PartsDigest, digest_of, digests_of
-from gossip.core.events import Arriving, Payload, Received
-from gossip.core.messages import BULK_MESSAGES, Commit, Envelope, Message, PeerId, StateOffer
+from gossip.core import (
+    BULK_MESSAGES,
+    Arriving,
+    Commit,
+    Envelope,
+    Message,
+    PartsDigest,
+    Payload,
+    PeerId,
+    Received,
+    StateOffer,
+    digest_of,
+    digests_of,
+)
 from gossip.errors import Malformed
 
 from .base import PayloadLimit, Traffic

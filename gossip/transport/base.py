@@ -15,8 +15,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from gossip.core.events import Arriving, LinkDown, LinkUp, Payload, Received
-from gossip.core.messages import Message, PeerId
+from gossip.core import Arriving, LinkDown, LinkUp, Message, Payload, PeerId, Received
 
 Arrival = Received | Arriving | LinkUp | LinkDown
 

@@ -31,7 +31,7 @@ from typing import Any, Generic, Literal, TypeAlias, TypeVar, Union, get_args, g
 
 import msgpack
 
-from gossip.core.messages import (
+from gossip.core import (
     CORE_BYTES_MAX,
     DIGEST_BYTES,
     PIECES_MAX,

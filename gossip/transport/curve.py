@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import zmq
 from zmq.utils import z85
 
-from gossip.core.messages import PeerId
+from gossip.core import PeerId
 from gossip.errors import ConfigError, LocalError
 
 KEY_CHARS = 40  # 32 bytes as text

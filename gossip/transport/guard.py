@@ -11,7 +11,7 @@ from typing import cast
 
 import zmq
 
-from gossip.core.messages import PeerId
+from gossip.core import PeerId
 
 from .base import Traffic
 from .curve import Authenticator, Keys, Knock, as_server, prove_closed

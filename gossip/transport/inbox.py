@@ -11,8 +11,7 @@ from typing import Protocol, cast
 
 import zmq
 
-from gossip.core.events import Received
-from gossip.core.messages import PeerId
+from gossip.core import PeerId, Received
 
 from .assembly import ANYBODY, Gate, Incoming, Reception
 from .base import Arrival, Traffic

@@ -14,7 +14,7 @@ import numpy as np
 import zmq
 from numpy.typing import NDArray
 
-from gossip.core.messages import PeerId
+from gossip.core import PeerId
 
 from .chunks import CHUNK_BYTES, Outgoing, bytes_of, new_transfer
 from .curve import KeyPair, Keys, as_client

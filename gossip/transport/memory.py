@@ -17,8 +17,7 @@ from itertools import count
 import numpy as np
 from numpy.typing import NDArray
 
-from gossip.core.events import LinkDown, LinkUp, Payload, Received
-from gossip.core.messages import BULK_MESSAGES, Envelope, Message, PeerId
+from gossip.core import BULK_MESSAGES, Envelope, LinkDown, LinkUp, Message, Payload, PeerId, Received
 from gossip.errors import AddressInUse
 
 from .assembly import Gate, Incoming

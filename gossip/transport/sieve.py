@@ -17,8 +17,7 @@ from random import Random
 import numpy as np
 from numpy.typing import NDArray
 
-from gossip.core.events import Arriving, LinkDown, LinkUp, Payload, Received
-from gossip.core.messages import Message, PeerId
+from gossip.core import Arriving, LinkDown, LinkUp, Message, Payload, PeerId, Received
 
 from .assembly import TOLD_EVERY_S
 from .base import Arrival, Transport

@@ -20,7 +20,7 @@ import struct
 import numpy as np
 from numpy.typing import NDArray
 
-from gossip.core.events import Received
+from gossip.core import Received
 from gossip.errors import AddressInUse, ConfigError
 
 from .assembly import Reception

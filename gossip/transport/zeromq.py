@@ -25,8 +25,7 @@ import numpy as np
 import zmq
 from numpy.typing import NDArray
 
-from gossip.core.events import LinkDown, LinkUp, Payload
-from gossip.core.messages import BULK_MESSAGES, Envelope, Message, PeerId
+from gossip.core import BULK_MESSAGES, Envelope, LinkDown, LinkUp, Message, Payload, PeerId
 
 from .addresses import is_loopback
 from .assembly import Gate, Reception

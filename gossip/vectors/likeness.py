@@ -9,8 +9,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from gossip.core.events import Admission, Likeness, Payload, Received
-from gossip.core.messages import Message, PeerId
+from gossip.core import Admission, Likeness, Message, Payload, PeerId, Received
 
 Admit: TypeAlias = Callable[[PeerId, Message], Admission]
 """``Peer.admit``."""

@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, one_hot
 
-from gossip.aggregators import attacks, senders
-from gossip.aggregators.registry import BoundRule, load
+from gossip.aggregators import BoundRule, attacks, registry, senders
 from gossip.errors import AggregationError, ConfigError, UnknownName
 
 NO_ATTACK = "none"
@@ -120,7 +119,7 @@ def train(trial: Trial, data: Data) -> Outcome:
     """
     if not 0 <= trial.f < trial.n or min(trial.rounds, trial.batch, trial.hidden) < 1:
         raise ConfigError(f"{trial.f} liars of {trial.n} workers, {trial.rounds} rounds: nothing can be learnt so")
-    rule = load(trial.rule)
+    rule = registry.load(trial.rule)
     if trial.n < rule.at_least(trial.f):
         return Outcome(None, f"needs {rule.at_least(trial.f)} updates for f = {trial.f}")
     run = _Run(trial, rule, data)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gossip.errors import ConfigError
-from gossip.launch.report.words import counted
+from gossip.launch.report import counted
 
 if TYPE_CHECKING:
     from .learning import Outcome, Trial

@@ -9,7 +9,7 @@ from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 from gossip.errors import ConfigError
-from gossip.launch.report.words import counted
+from gossip.launch.report import counted
 
 if TYPE_CHECKING:
     from .learning import Outcome, Trial

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gossip.errors import ConfigError, GossipError
-from gossip.launch.report.words import counted
+from gossip.launch.report import counted
 
 if TYPE_CHECKING:
     from torch import Tensor

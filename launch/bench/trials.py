@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from zipfile import BadZipFile, ZipFile
 
 from gossip.errors import ConfigError, GossipError, LocalError
-from gossip.launch.report.words import counted
+from gossip.launch.report import counted
 
 from . import rule_sources
 
@@ -48,7 +48,7 @@ def load_data(name: str) -> Data:
     from .learning import Data
 
     if name == DIGITS:
-        from gossip.launch.demo.digits import load_digits
+        from gossip.launch.demo import load_digits
 
         digits = load_digits()
         images, labels = digits.train.tensors

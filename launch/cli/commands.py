@@ -12,11 +12,11 @@ import typer
 from gossip.errors import ConfigError, GossipError
 from gossip.launch import options
 from gossip.launch.bench import command as bench
-from gossip.launch.contrib.condor.command import condor
-from gossip.launch.contrib.kubernetes.command import kubernetes
-from gossip.launch.doctor.command import doctor
+from gossip.launch.contrib.condor import condor
+from gossip.launch.contrib.kubernetes import kubernetes
+from gossip.launch.doctor import doctor
 from gossip.launch.drill import command as drill
-from gossip.launch.join.command import join
+from gossip.launch.join import join
 from gossip.launch.local import swarm_keys as keygen
 from gossip.launch.options import (
     UNSET,
@@ -35,11 +35,9 @@ from gossip.launch.options import (
     TaskOption,
 )
 from gossip.launch.report import command as tend
-from gossip.launch.report.error_lines import print_error
-from gossip.launch.report.words import counted
-from gossip.launch.schedulers.ray_command import ray
-from gossip.launch.schedulers.slurm_command import slurm
-from gossip.launch.simulate.command import simulate
+from gossip.launch.report import counted, print_error
+from gossip.launch.schedulers import ray, slurm
+from gossip.launch.simulate import simulate
 from gossip.launch.ssh import command as hosts_cli
 
 app = typer.Typer(
@@ -91,11 +89,9 @@ def run(
 ) -> None:
     """Train SCRIPT with several peers on this machine: gossip run -n 4 train.py --lr 0.1"""
     from gossip.config import resolve
-    from gossip.launch.local import feasible, runs
-    from gossip.launch.local.advertise import told_to_others
-    from gossip.launch.local.peer_setup import script_command
-    from gossip.launch.registry.entrance import Entrance
-    from gossip.launch.report.screens import PlainScreen
+    from gossip.launch.local import feasible, runs, script_command, told_to_others
+    from gossip.launch.registry import Entrance
+    from gossip.launch.report import PlainScreen
     from gossip.launch.schedulers import task_runs
     from gossip.run import fitting
 
@@ -145,7 +141,7 @@ def demo(
     show: ShowConfig = False,
 ) -> None:
     """Eight peers learn the digits while two lie and the serving one is killed; then the same with plain averaging."""
-    from gossip.launch.demo.swarms import Demo
+    from gossip.launch.demo import Demo
 
     flags = {**settings, "peers": peers, "keys": keys}
     prepared = Demo.prepare(flags, config, plot=plot, compare=not only, as_json=as_json)

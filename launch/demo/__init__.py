@@ -1,1 +1,19 @@
 """The digits under faults."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gossip.lazy import lazy
+
+if TYPE_CHECKING:
+    from .digits import load_digits as load_digits
+    from .swarms import Demo as Demo
+else:
+    __getattr__, __dir__ = lazy(
+        __name__,
+        {
+            "digits": ("load_digits",),
+            "swarms": ("Demo",),
+        },
+    )

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader
 
-from gossip.run.telemetry import JsonLines, write_json
+from gossip.run import JsonLines, write_json
 
 from .digits import load_digits, make_model, make_optimizer, state_digest, test
 

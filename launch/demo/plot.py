@@ -6,7 +6,7 @@ from pathlib import Path
 
 from gossip.config import RunConfig
 from gossip.errors import ConfigError
-from gossip.run.telemetry import read_json, read_lines
+from gossip.run import read_json, read_lines
 
 INK, MUTED, BLUE, RED = "#1a1a1a", "#8a8a8a", "#1f5fbf", "#c23b22"
 

@@ -14,14 +14,10 @@ from typing import Any
 
 from gossip.config import Resolved, resolve
 from gossip.errors import ConfigError
-from gossip.faults.plan import FaultPlan, Liar
-from gossip.launch.local import runs
-from gossip.launch.local.outcome import Outcome
-from gossip.launch.local.peer_setup import script_command
-from gossip.launch.report import missed
-from gossip.launch.report.screens import LiveScreen, PlainScreen, Screen, is_terminal
-from gossip.launch.report.words import counted
-from gossip.run.telemetry import read_json, write_json
+from gossip.faults import FaultPlan, Liar
+from gossip.launch.local import Outcome, runs, script_command
+from gossip.launch.report import LiveScreen, PlainScreen, Screen, counted, is_terminal, missed
+from gossip.run import read_json, write_json
 
 PEERS = 8
 ROUNDS = 400

@@ -1,1 +1,17 @@
 """Examines this machine, and the way to others."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gossip.lazy import lazy
+
+if TYPE_CHECKING:
+    from .command import doctor as doctor
+else:
+    __getattr__, __dir__ = lazy(
+        __name__,
+        {
+            "command": ("doctor",),
+        },
+    )

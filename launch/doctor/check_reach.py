@@ -11,12 +11,11 @@ from pathlib import Path
 import zmq.asyncio
 
 from gossip.errors import ConfigError
+from gossip.launch.registry import Unanswered, ask, join, source_towards, split
 from gossip.launch.registry import door_messages as says
-from gossip.launch.registry.door_calls import Unanswered, ask, join, source_towards, split
-from gossip.launch.report.words import counted
-from gossip.run.keys import fingerprint, read_pair
-from gossip.transport.addresses import is_loopback
-from gossip.transport.curve import KeyPair
+from gossip.launch.report import counted
+from gossip.run import fingerprint, read_pair
+from gossip.transport import KeyPair, is_loopback
 
 from .findings import Finding
 

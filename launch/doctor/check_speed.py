@@ -14,7 +14,7 @@ import sys
 import time
 from typing import Any
 
-from gossip.launch.report.words import counted
+from gossip.launch.report import counted
 
 from .findings import Finding
 
@@ -36,7 +36,7 @@ def loopback() -> list[Finding]:
     """Sends some MiB from another process over loopback, by sockets like those of peers."""
     import zmq
 
-    from gossip.transport.sockets import bind, bound_address, new_socket
+    from gossip.transport import bind, bound_address, new_socket
 
     context: zmq.Context[Any] = zmq.Context()
     end = new_socket(context, zmq.ROUTER, bulk=True)
@@ -78,7 +78,7 @@ def _silent(received: int, sender: subprocess.Popen[bytes]) -> Finding:
 def _send(address: str) -> None:
     import zmq
 
-    from gossip.transport.sockets import new_socket
+    from gossip.transport import new_socket
 
     context: zmq.Context[Any] = zmq.Context()
     end = new_socket(context, zmq.DEALER, bulk=True)

@@ -17,9 +17,9 @@ import threading
 from pathlib import Path
 
 from gossip.launch.local import gpus
-from gossip.launch.registry.door_calls import source_towards
-from gossip.launch.report.words import bytes_word, counted
-from gossip.transport.addresses import is_loopback
+from gossip.launch.registry import source_towards
+from gossip.launch.report import bytes_word, counted
+from gossip.transport import is_loopback
 
 from .findings import Finding, Level
 
@@ -95,7 +95,7 @@ def addresses() -> list[Finding]:
     """Interfaces, and which address other machines would be told."""
     import psutil
 
-    from gossip.launch.local.advertise import own_addresses
+    from gossip.launch.local import own_addresses
 
     states = psutil.net_if_stats()
     up = {name: own for name, own in own_addresses().items() if name not in states or states[name].isup}
@@ -223,7 +223,7 @@ def disk(folder: Path) -> list[Finding]:
 def memory() -> list[Finding]:
     import psutil
 
-    from gossip.launch.local.feasible import PEER_BYTES
+    from gossip.launch.local import PEER_BYTES
 
     free = psutil.virtual_memory().available
     room = free // PEER_BYTES

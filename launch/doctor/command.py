@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gossip.run.untrusted import shown_lines
+from gossip.run import shown_lines
 
 if TYPE_CHECKING:
     from .findings import Finding
@@ -67,7 +67,7 @@ def _examination(to: str | None, key: Path | None, hosts: str | None, ssh: str, 
 def report(found: list[Finding]) -> dict[str, object]:
     import sys
 
-    from gossip.run.telemetry import environment
+    from gossip.run import environment
 
     return {"schema": SCHEMA, "findings": [finding.to_json() for finding in found], "environment": environment(sys.argv)}
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from gossip.launch.report.words import counted
+from gossip.launch.report import counted
 
 Level = Literal["ok", "warn", "fail", "skip"]
 """``fail``: runs do not work, or not as they should. ``skip``: not there, and only some need it; or it cannot be known."""

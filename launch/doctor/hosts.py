@@ -10,13 +10,8 @@ from typing import Any
 
 from gossip.config import RunConfig
 from gossip.errors import GossipError
-from gossip.launch.report.view import RunView
-from gossip.launch.report.words import counted
-from gossip.launch.ssh import hostlist, ssh
-from gossip.launch.ssh.hostcheck import Report
-from gossip.launch.ssh.hostlist import Host
-from gossip.launch.ssh.remote import Remote
-from gossip.launch.ssh.swarm import Launch, Program
+from gossip.launch.report import RunView, counted
+from gossip.launch.ssh import Host, Launch, Program, Remote, Report, hostlist, ssh
 
 from .findings import Finding
 

@@ -1,1 +1,17 @@
 """Hurts a live run on purpose, and says what it cost."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gossip.lazy import lazy
+
+if TYPE_CHECKING:
+    from . import command as command
+else:
+    __getattr__, __dir__ = lazy(
+        __name__,
+        {
+            "command": ("command",),
+        },
+    )

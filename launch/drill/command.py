@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from gossip.errors import ConfigError
-from gossip.run.untrusted import shown, shown_lines
+from gossip.run import shown, shown_lines
 
 RANDOM_KINDS = ("kill", "stop", "partition", "slow", "poison")
 BACK_S = 30.0  # at most so much longer is looked on, until those that were started again are back, or have left
@@ -110,7 +110,7 @@ def heal(
     context: typer.Context, as_json: Annotated[bool, typer.Option("--json", help="Print what was healed as JSON.")] = False
 ) -> None:
     """End every drill that lasts: mend links, wake the stopped, let nobody be slow or lie. Says what there was."""
-    from gossip.launch.local.desks import ask
+    from gossip.launch.local import ask
 
     answer = ask(_folder(context.obj), {"drill": "heal"})
     print(json.dumps({key: answer[key] for key in ("ended", "woken")}) if as_json else shown(healed(answer)))
@@ -118,7 +118,7 @@ def heal(
 
 def healed(answer: Mapping[str, Any]) -> str:
     """What a run answered to ``heal``, for a person."""
-    from gossip.faults.world import peers_word
+    from gossip.faults import peers_word
 
     woken = [f"woke {peers_word(tuple(sorted(answer['woken'])))}"] if answer["woken"] else []
     ended = [f"ended {word}" for word in answer["ended"]]
@@ -136,7 +136,7 @@ def at_random(
     as_json: Json = False,
 ) -> None:
     """One drill after the other, drawn from a seed. Ctrl-C heals, and reports."""
-    from gossip.launch.local.desks import NobodyThere, ask
+    from gossip.launch.local import NobodyThere, ask
 
     folder, draw, pause_s = _folder(context.obj), random.Random(seed), _seconds(every)
     lasts_s, settle_s = _seconds(for_s), _seconds(settle)
@@ -193,7 +193,7 @@ def drawn(draw: random.Random, kinds: list[str], peers: Sequence[int], pause_s: 
 
 
 def _in_words(order: Mapping[str, Any]) -> str:
-    from gossip.faults.world import peers_word
+    from gossip.faults import peers_word
 
     sides = order.get("sides") or [order.get("peers") or ()]
     who = " | ".join(peers_word(tuple(side)) for side in sides)
@@ -210,7 +210,7 @@ def _in_words(order: Mapping[str, Any]) -> str:
 
 
 def _once(context: typer.Context, order: Mapping[str, Any], settle: str, as_json: bool) -> None:
-    from gossip.launch.local.desks import ask
+    from gossip.launch.local import ask
 
     folder, settle_s = _folder(context.obj), _seconds(settle)
     answer = ask(folder, order)
@@ -226,7 +226,7 @@ def _once(context: typer.Context, order: Mapping[str, Any], settle: str, as_json
 
 def _wait(folder: Path, since: float, until: float) -> float:
     """Until the drill is over, by its time or because somebody healed all, or the run is. Returns when it was."""
-    from gossip.launch.local.desks import NobodyThere, who
+    from gossip.launch.local import NobodyThere, who
 
     while (left_s := until - time.monotonic()) > 0:
         time.sleep(min(LOOK_S, left_s))
@@ -240,7 +240,7 @@ def _wait(folder: Path, since: float, until: float) -> float:
 
 
 def _heal_if_there(folder: Path) -> None:
-    from gossip.launch.local.desks import NobodyThere, ask
+    from gossip.launch.local import NobodyThere, ask
 
     with contextlib.suppress(NobodyThere):  # what is over needs no healing
         ask(folder, {"drill": "heal"})
@@ -248,9 +248,9 @@ def _heal_if_there(folder: Path) -> None:
 
 def _report(folder: Path, since: float, until: float, settle_s: float, as_json: bool) -> None:
     """After what there is to see has had its time to show, or as soon as the run is over."""
-    from gossip.launch.local.desks import names
+    from gossip.launch.local import names
     from gossip.launch.report import summary
-    from gossip.run.telemetry import read_lines
+    from gossip.run import read_lines
 
     from . import impact
 
@@ -279,7 +279,7 @@ def _peer_count(folder: Path) -> int:
 
 def _known(folder: Path) -> list[int]:
     """Everybody of the run: of the first, or come later and still expected."""
-    from gossip.run.rendezvous import peers_in, read_seed
+    from gossip.run import peers_in, read_seed
 
     seeds = folder / "seeds"
     later = [peer for peer in peers_in(seeds) if (seed := read_seed(seeds, peer)) is not None and not seed.ended]
@@ -288,18 +288,18 @@ def _known(folder: Path) -> list[int]:
 
 def _folder(run: Path) -> Path:
     """Raises: ConfigError: There is no such run."""
-    from gossip.launch.report.run_state import find
+    from gossip.launch.report import find
 
     return find(str(run))
 
 
 def _peers(text: str) -> list[int]:
-    from gossip.faults.syntax import peers_of
+    from gossip.faults import peers_of
 
     return list(peers_of(text))
 
 
 def _seconds(text: str) -> float:
-    from gossip.faults.syntax import seconds_of
+    from gossip.faults import seconds_of
 
     return seconds_of(text)

@@ -7,9 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from gossip.launch.report import history
-from gossip.launch.report.view import RunView
-from gossip.launch.report.words import counted
+from gossip.launch.report import RunView, counted, history
 
 BEFORE_S = 5.0  # the pace is measured over so long before the drill
 PACE_S = 0.5  # and afterwards over windows of this length

@@ -19,22 +19,22 @@ from pydantic import ValidationError
 
 from gossip.config import RunConfig
 from gossip.errors import ConfigError, NobodyAnswers, Refused
-from gossip.launch.local import feasible
-from gossip.launch.local.advertise import own_address
-from gossip.launch.local.invitation import names_code
-from gossip.launch.local.peer_setup import script_command
-from gossip.launch.local.runs import COMMAND
+from gossip.launch.local import COMMAND, feasible, names_code, own_address, script_command
+from gossip.launch.registry import DOOR_ID_BYTES, Entrance, Unanswered, ask, join, source_towards, split
 from gossip.launch.registry import door_messages as says
-from gossip.launch.registry.door_calls import Unanswered, ask, join, source_towards, split
-from gossip.launch.registry.doorkeeper import DOOR_ID_BYTES
-from gossip.launch.registry.entrance import Entrance
-from gossip.launch.report.run_state import RUNS
-from gossip.launch.report.words import counted
-from gossip.run.keys import SWARM_KEY, fingerprint, read_pair, write_pair
-from gossip.run.rendezvous import take_claim, write_seed
-from gossip.run.telemetry import code_version, environment, write_json
-from gossip.transport.addresses import is_loopback
-from gossip.transport.curve import KeyPair
+from gossip.launch.report import RUNS, counted
+from gossip.run import (
+    SWARM_KEY,
+    code_version,
+    environment,
+    fingerprint,
+    read_pair,
+    take_claim,
+    write_json,
+    write_pair,
+    write_seed,
+)
+from gossip.transport import KeyPair, is_loopback
 
 ASK_S = 5.0
 AGAIN_S = 0.5

@@ -14,7 +14,7 @@ from gossip.errors import ConfigError
 from gossip.launch.options import Advertise, Json, Port, Quiet
 
 if TYPE_CHECKING:
-    from gossip.launch.report.screens import Screen
+    from gossip.launch.report import Screen
 
 
 def join(
@@ -38,7 +38,7 @@ def join(
     quiet: Quiet = False,
 ) -> None:
     """Add peers to a run that trains, if it has room: gossip join -n 2 runs/NAME, gossip join 10.0.0.5:7421 -- train.py"""
-    from gossip.launch.report.screens import PlainScreen
+    from gossip.launch.report import PlainScreen
 
     script_path, own = _after_dashes(script, arguments or [])
     screen = PlainScreen(sys.stderr if as_json else None, every_s=10.0, quiet=quiet)

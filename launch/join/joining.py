@@ -8,13 +8,9 @@ from pathlib import Path
 
 from gossip.config import RunConfig
 from gossip.errors import ConfigError
-from gossip.launch.local import feasible
-from gossip.launch.local.peer_setup import script_command
-from gossip.launch.local.runs import COMMAND
-from gossip.launch.report.run_state import find
-from gossip.launch.report.words import counted
-from gossip.run.rendezvous import announce_end, answers, claim, peers_in, read_seed
-from gossip.run.telemetry import code_version, read_json
+from gossip.launch.local import COMMAND, feasible, script_command
+from gossip.launch.report import counted, find
+from gossip.run import announce_end, answers, claim, code_version, peers_in, read_json, read_seed
 
 
 @dataclass(frozen=True, slots=True)

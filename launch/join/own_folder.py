@@ -11,12 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from gossip.config import RunConfig
-from gossip.launch.local import feasible
-from gossip.launch.local.outcome import Outcome
-from gossip.launch.local.peer_setup import script_command
-from gossip.launch.local.runs import COMMAND
-from gossip.launch.local.supervisor import Supervisor
-from gossip.run.telemetry import environment, write_json
+from gossip.launch.local import COMMAND, Outcome, Supervisor, feasible, script_command
+from gossip.run import environment, write_json
 
 CONFIG = "config.json"
 

@@ -6,7 +6,7 @@ import ipaddress
 import socket
 
 from gossip.errors import ConfigError
-from gossip.transport.addresses import is_loopback
+from gossip.transport import is_loopback
 
 
 def own_address(wanted: str) -> str:

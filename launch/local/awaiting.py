@@ -7,9 +7,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from gossip.config import RunConfig
-from gossip.launch.report.view import RunView
-from gossip.run.completion import over
-from gossip.run.rendezvous import read_seed
+from gossip.launch.report import RunView
+from gossip.run import over, read_seed
 
 TROUBLES_SHOWN = 4
 INSECURE_EVERY_S = 60.0
@@ -81,7 +80,7 @@ class Tries:
 
     async def _why(self, peer: int, shared: bool) -> str:
         # Here and not at the top: ZeroMQ takes 0.1 s to import, and mostly nobody is missing.
-        from gossip.launch.registry.door_calls import why_silent
+        from gossip.launch.registry import why_silent
 
         seeds = self._folder / "seeds"
         if why := self._unannounced.get(peer):

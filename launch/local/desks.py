@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from gossip.errors import ConfigError
-from gossip.run.untrusted import parse_json
+from gossip.run import parse_json
 
 PROCESS_KINDS = ("kill", "stop", "leave")
 ANSWER_BYTES_MAX = 2**20

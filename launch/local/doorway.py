@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from gossip.launch.registry.entrance import Entrance
-from gossip.run.keys import SWARM_KEY
+from gossip.launch.registry import Entrance
+from gossip.run import SWARM_KEY
 
 from .invitation import invitation
 
@@ -23,7 +23,7 @@ class Doorway:
 
     def __init__(self, run: Supervisor, entrance: Entrance) -> None:
         # Here and not at the top: ZeroMQ and the codec take 0.2 s to import, and few launchers have a door.
-        from gossip.launch.registry.door import Door
+        from gossip.launch.registry import Door
 
         self._run, self._config, self._invites = run, run.config, entrance.invites
         if entrance.key is None and (run.folder / SWARM_KEY).is_file():

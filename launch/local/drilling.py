@@ -24,12 +24,8 @@ from typing import TYPE_CHECKING, Any
 from gossip.aggregators.attacks import DATA_ATTACKS
 from gossip.aggregators.attacks import KINDS as LIES
 from gossip.errors import BadFault, ConfigError, GossipError, UnknownName
-from gossip.faults.drills import Drill, write
-from gossip.faults.plan import ATTACKS, FaultPlan, Liar, Slow
-from gossip.faults.syntax import liar
-from gossip.faults.tables import Fault
-from gossip.faults.world import Partition, kind_of, peers_word
-from gossip.run.rendezvous import peers_in, read_seed
+from gossip.faults import ATTACKS, Drill, Fault, FaultPlan, Liar, Partition, Slow, kind_of, liar, peers_word, write
+from gossip.run import peers_in, read_seed
 
 from .desks import name_of, open_socket
 

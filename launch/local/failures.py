@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gossip.launch.report.words import counted
-from gossip.run.telemetry import read_json
+from gossip.launch.report import counted
+from gossip.run import read_json
 
 from .peer_process import Life
 

@@ -55,7 +55,7 @@ def check_port(host: str, port: int) -> None:
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
                 return  # whatever it is, the door says it
-            from gossip.transport.holders import holder_of
+            from gossip.transport import holder_of
 
             holder = holder_of(port)
             raise AddressInUse(f"{host}:{port}", str(holder) if holder else None, holder.run if holder else "") from None

@@ -12,7 +12,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-from gossip.launch.report.words import bytes_word, counted
+from gossip.launch.report import bytes_word, counted
 
 ASK_S = 10.0
 """A driver that is not kept loaded takes seconds to wake up. Longer than a heartbeat may: who has one asks in a thread."""

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gossip.config import RunConfig
-from gossip.run.keys import SWARM_KEY
-from gossip.transport.addresses import is_loopback
+from gossip.run import SWARM_KEY
+from gossip.transport import is_loopback
 
 DOORS_SAID = 3  # any one of them will do, as long as one is left
 

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gossip.errors import ConfigError
-from gossip.run.rendezvous import peers_in, read_seed
-from gossip.run.untrusted import read_object, whole
+from gossip.run import peers_in, read_object, read_seed, whole
 
 if TYPE_CHECKING:
     from .supervisor import Supervisor

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from gossip.config import RunConfig
-from gossip.core.lifecycle.shutdown import QUORUM_LOST, STATE_LOST
+from gossip.core import QUORUM_LOST, STATE_LOST
 from gossip.errors import NeverStarted
-from gossip.launch.report.view import RunView
+from gossip.launch.report import RunView
 
 from .peer_process import Life
 

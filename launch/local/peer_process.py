@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from gossip.launch.guardian import TOKEN_VARIABLE, members, reap, signal_group, stat
-from gossip.run.records import Appender
-from gossip.run.untrusted import parse_json
+from gossip.run import Appender, parse_json
 
 from .warm import Forked, WarmStart
 

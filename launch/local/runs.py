@@ -13,16 +13,10 @@ from typing import Any
 
 from gossip.config import Resolved, RunConfig
 from gossip.errors import ConfigError, GossipError
-from gossip.launch.registry.entrance import Entrance
-from gossip.launch.report import alone, launchers, missed, summary
-from gossip.launch.report.run_state import RUNS
-from gossip.launch.report.screens import Screen
-from gossip.launch.report.words import counted
-from gossip.run import fitting
-from gossip.run.keys import SWARM_KEY, write_pair
-from gossip.run.scheduler_env import write_settings
-from gossip.run.telemetry import tell_on_stderr, write_json
-from gossip.transport.curve import KeyPair, new_pair
+from gossip.launch.registry import Entrance
+from gossip.launch.report import RUNS, Screen, alone, counted, launchers, missed, summary
+from gossip.run import SWARM_KEY, fitting, tell_on_stderr, write_json, write_pair, write_settings
+from gossip.transport import KeyPair, new_pair
 
 from . import feasible
 from .outcome import Outcome

@@ -14,15 +14,9 @@ from typing import Any
 
 from gossip.config import RunConfig
 from gossip.errors import LocalError, NeverStarted
-from gossip.launch.registry.entrance import Entrance
-from gossip.launch.report.screens import Screen
-from gossip.launch.report.view import EXIT_ASKED, RunView
-from gossip.launch.report.words import counted
-from gossip.run.completion import nobody_left
-from gossip.run.records import Appender, Troubles
-from gossip.run.rendezvous import announce_end
-from gossip.run.telemetry import JsonLines, Logbook
-from gossip.run.untrusted import shown, whole
+from gossip.launch.registry import Entrance
+from gossip.launch.report import EXIT_ASKED, RunView, Screen, counted
+from gossip.run import Appender, JsonLines, Logbook, Troubles, announce_end, nobody_left, shown, whole
 
 from . import lost_state
 from .awaiting import INSECURE, INSECURE_EVERY_S, Tries, waiting

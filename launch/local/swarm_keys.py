@@ -11,7 +11,7 @@ from gossip.errors import ConfigError
 
 if TYPE_CHECKING:
     from gossip.config import RunConfig
-    from gossip.transport.curve import KeyPair
+    from gossip.transport import KeyPair
 
 
 def keygen(
@@ -23,7 +23,7 @@ def keygen(
     Whoever has the file of a swarm's key may join the runs that were started with it. A peer that is to have the same key in all
     its lives is given one by GOSSIP_KEY=FILE; its public half can then stand in the list of gossip run --allowed FILE.
     """
-    from gossip.run.keys import fingerprint, make_pair, read_pair
+    from gossip.run import fingerprint, make_pair, read_pair
 
     pair = read_pair(path) if show else make_pair(path)
     print(f"{path}: {'a key' if show else 'a new key, for you alone to read'}")
@@ -43,8 +43,7 @@ def own_key(path: Path | None, config: RunConfig) -> KeyPair | None:
 
     Raises: ConfigError: There is none in the file, something in the list of who is allowed is no key, or the run has no keys.
     """
-    from gossip.run.keyring import allow_list
-    from gossip.run.keys import read_pair
+    from gossip.run import allow_list, read_pair
 
     for what in filter(None, (str(path or ""), config.allowed)):
         if not config.keyed:
@@ -61,7 +60,7 @@ def check_listed(config: RunConfig, key_file: str) -> None:
 
     Raises: ConfigError: The key of one of them is not on the list of who is allowed, or cannot be read; or it is that of all.
     """
-    from gossip.run.keyring import allow_list, listed_pair
+    from gossip.run import allow_list, listed_pair
 
     if key_file and "{peer}" not in key_file and config.keyed and config.peers > 1:
         raise ConfigError(

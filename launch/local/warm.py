@@ -298,8 +298,8 @@ def main() -> None:
     try:
         import torch
 
-        import gossip.node.loop
-        import gossip.training.session  # noqa: F401 - for those who will be forked
+        from gossip.node import Node  # noqa: F401 - for those who will be forked
+        from gossip.training import Session  # noqa: F401
 
         torch.set_num_threads(1)
         # The first optimizer of a process imports torch._dynamo, which takes as long again as torch itself.

@@ -20,11 +20,9 @@ import zmq.asyncio
 
 from gossip.config import RunConfig
 from gossip.errors import ConfigError, Malformed
-from gossip.launch.report.words import counted
-from gossip.run.keys import read_pair
-from gossip.run.telemetry import read_json
-from gossip.transport.curve import Authenticator, as_server, prove_closed
-from gossip.transport.sockets import endpoint, listen
+from gossip.launch.report import counted
+from gossip.run import read_json, read_pair
+from gossip.transport import Authenticator, as_server, endpoint, listen, prove_closed
 
 from . import door_messages as says
 from .door_calls import NUMBER_BYTES, ask, join, new_socket, plain

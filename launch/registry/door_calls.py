@@ -12,7 +12,7 @@ import zmq
 import zmq.asyncio
 
 from gossip.errors import GossipError, Malformed
-from gossip.transport.curve import KeyPair, as_client
+from gossip.transport import KeyPair, as_client
 
 from . import door_messages as says
 from .door_proxy import Held, Meter, TooMuch, bind_inside, pass_on

@@ -8,8 +8,7 @@ import secrets
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
-from gossip.run.rendezvous import FILE_BYTES_MAX, claims_in, peers_in, read_seed, take_claim, write_seed
-from gossip.run.telemetry import read_json, write_json
+from gossip.run import FILE_BYTES_MAX, claims_in, peers_in, read_json, read_seed, take_claim, write_json, write_seed
 
 from .doorkeeper import CLAIMED, DOOR_ID_BYTES, LET_IN, DoorEntry, Doorkeeper, Entry, News
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from typing import Literal, TypeAlias, get_args
 
 from gossip.errors import Malformed
-from gossip.transport.codec import PROTOCOL_VERSION, Codec, Limits
+from gossip.transport import PROTOCOL_VERSION, Codec, Limits
 
 from .doorkeeper import DOORS_MAX, DoorEntry, Entry
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Literal, TypeAlias
 
-from gossip.run.rendezvous import Seed
+from gossip.run import Seed
 
 DOOR_ID_BYTES = 8
 DOORS_MAX = 1024

@@ -1,1 +1,59 @@
 """What a run has left behind, read and said to people."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gossip.lazy import lazy
+
+if TYPE_CHECKING:
+    from . import alone as alone
+    from . import command as command
+    from . import history as history
+    from . import launchers as launchers
+    from . import missed as missed
+    from . import summary as summary
+    from . import words as words
+    from .error_lines import print_error as print_error
+    from .run_state import RUNS as RUNS
+    from .run_state import find as find
+    from .screens import LiveScreen as LiveScreen
+    from .screens import PlainScreen as PlainScreen
+    from .screens import Screen as Screen
+    from .screens import is_terminal as is_terminal
+    from .view import EXIT_ASKED as EXIT_ASKED
+    from .view import RunView as RunView
+    from .words import bytes_word as bytes_word
+    from .words import counted as counted
+else:
+    __getattr__, __dir__ = lazy(
+        __name__,
+        {
+            "alone": ("alone",),
+            "command": ("command",),
+            "error_lines": ("print_error",),
+            "history": ("history",),
+            "launchers": ("launchers",),
+            "missed": ("missed",),
+            "run_state": (
+                "RUNS",
+                "find",
+            ),
+            "screens": (
+                "LiveScreen",
+                "PlainScreen",
+                "Screen",
+                "is_terminal",
+            ),
+            "summary": ("summary",),
+            "view": (
+                "EXIT_ASKED",
+                "RunView",
+            ),
+            "words": (
+                "bytes_word",
+                "counted",
+                "words",
+            ),
+        },
+    )

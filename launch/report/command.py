@@ -24,7 +24,7 @@ def ls(
     as_json: Annotated[bool, typer.Option("--json", help="Print them as JSON.")] = False,
 ) -> None:
     """List runs, the latest first: whether they train, how far they are, how they ended."""
-    from gossip.run.untrusted import shown
+    from gossip.run import shown
 
     from . import run_state
 
@@ -114,7 +114,7 @@ def logs(
 
 def _wanted(peers: str | None) -> tuple[int, ...] | None:
     from gossip.errors import BadFault, ConfigError
-    from gossip.faults.syntax import peers_of
+    from gossip.faults import peers_of
 
     try:
         return None if peers is None else peers_of(peers)
@@ -127,7 +127,7 @@ def _writer(most: int) -> Write:
     from rich.console import Console
     from rich.text import Text
 
-    from gossip.run.untrusted import shown_line
+    from gossip.run import shown_line
 
     from .screens import COLOURS
 
@@ -144,7 +144,7 @@ def stop(
     runs: Dir = Path("runs"),
 ) -> None:
     """End a run politely, and wait until nothing of it is left: gossip stop RUN"""
-    from gossip.run.untrusted import shown
+    from gossip.run import shown
 
     from . import run_state, stopping
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from gossip.errors import GossipError
-from gossip.run.untrusted import shown_lines
+from gossip.run import shown_lines
 
 
 def print_error(error: GossipError) -> None:

@@ -13,8 +13,7 @@ from pathlib import Path
 from gossip.errors import ConfigError
 from gossip.launch import hold
 from gossip.launch.guardian import stat
-from gossip.run.telemetry import write_json
-from gossip.run.untrusted import RECORD_BYTES_MAX, object_in, open_in, read_at_most, real, shown, whole
+from gossip.run import RECORD_BYTES_MAX, object_in, open_in, read_at_most, real, shown, whole, write_json
 
 FOLDER = "launchers"
 PID_MAX = 2**31 - 1

@@ -6,10 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from gossip.faults.kinds import Blow, Liar, Restart, Slow
-from gossip.faults.plan import FaultPlan, concerned
-from gossip.faults.tables import Fault
-from gossip.faults.world import LinkFault, NodeLie
+from gossip.faults import Blow, Fault, FaultPlan, Liar, LinkFault, NodeLie, Restart, Slow, concerned
 
 from .view import RunView
 

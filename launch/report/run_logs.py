@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from gossip.errors import ConfigError
-from gossip.run.untrusted import open_in, shown
+from gossip.run import open_in, shown
 
 LOG = "out.log"
 LOOK_EVERY_S = 0.1

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from gossip.errors import ConfigError
-from gossip.run.rendezvous import peers_in, read_seed
-from gossip.run.untrusted import last_rows, open_file, open_in, read_object, real, shown, text_of, whole
+from gossip.run import last_rows, open_file, open_in, peers_in, read_object, read_seed, real, shown, text_of, whole
 
 from .launchers import Launcher
 from .launchers import of as launchers_of

@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from gossip.run.untrusted import shown, shown_line, shown_lines
+from gossip.run import shown, shown_line, shown_lines
 
 from .view import PeerRow, RunView
 

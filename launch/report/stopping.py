@@ -12,7 +12,7 @@ from pathlib import Path
 
 from gossip.errors import ConfigError, LocalError
 from gossip.launch import hold
-from gossip.run.untrusted import TEXT_MAX, shown
+from gossip.run import TEXT_MAX, shown
 
 from . import launchers
 from .launchers import Launcher

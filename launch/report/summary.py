@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from gossip.config import RunConfig
-from gossip.core.lifecycle.shutdown import QUORUM_LOST
+from gossip.core import QUORUM_LOST
 from gossip.errors import NeverStarted
-from gossip.run.records import Troubles
-from gossip.run.telemetry import JsonLines, read_json, read_lines, tell_on_stderr, write_json
+from gossip.run import JsonLines, Troubles, read_json, read_lines, tell_on_stderr, write_json
 
 from . import history
 from .alone import trained_alone

@@ -9,9 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from gossip.faults.plan import FaultPlan
-from gossip.faults.syntax import LINK_KINDS
-from gossip.run.records import ROOM_HINT, in_words
+from gossip.faults import LINK_KINDS, FaultPlan
+from gossip.run import ROOM_HINT, in_words
 
 from .happenings import SLACK_S, Arrival, Blow, Outage
 from .holders import Holders

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from gossip.errors import ConfigError
-from gossip.run.scheduler_env import Task
+from gossip.run import Task
 
 PEER, PEERS = "GossipPeer", "GossipPeers"
 ADDRESS = re.compile(r"<\[?([0-9A-Fa-f.:]+?)\]?:\d+[?>]")

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gossip.errors import ConfigError
-from gossip.launch.report.words import counted
-from gossip.run.untrusted import shown
+from gossip.launch.report import counted
+from gossip.run import shown
 
 if TYPE_CHECKING:
     from gossip.config import Resolved
@@ -76,8 +76,8 @@ class Driver:
     def run(self, address: str, strategy: str, place_timeout: float) -> int:
         """Returns the exit code."""
         from gossip.config import RunConfig
-        from gossip.launch.report.run_state import RUNS
-        from gossip.run.scheduler_env import make, settled
+        from gossip.launch.report import RUNS
+        from gossip.run import make, settled
 
         from . import task_runs
         from .ray_peer import PeerActor, Plan, Register

@@ -20,8 +20,7 @@ from typing import Any
 
 from gossip.config import RunConfig
 from gossip.errors import ConfigError, GossipError
-from gossip.run.rendezvous import Seed, peers_in, read_seed, write_seed
-from gossip.run.untrusted import shown_lines
+from gossip.run import Seed, peers_in, read_seed, shown_lines, write_seed
 
 EVERY_S = 0.2
 ANSWER_S = 10.0
@@ -134,9 +133,8 @@ class PeerActor:
         """All the life of the peer. Returns its exit code, and what it has written down."""
         import ray
 
-        from gossip.launch.local.peer_setup import script_command
-        from gossip.launch.local.supervisor import Supervisor
-        from gossip.launch.report.screens import PlainScreen
+        from gossip.launch.local import Supervisor, script_command
+        from gossip.launch.report import PlainScreen
 
         incarnation = ray.get(self.register.begin.remote(self.peer))
         if incarnation is None:

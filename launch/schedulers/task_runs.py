@@ -11,16 +11,9 @@ from pathlib import Path
 
 from gossip.config import Resolved
 from gossip.errors import ConfigError
-from gossip.launch.local import feasible
-from gossip.launch.local.outcome import Outcome, telling
-from gossip.launch.local.runs import COMMAND
-from gossip.launch.local.supervisor import Supervisor
-from gossip.launch.report import launchers, missed, summary
-from gossip.launch.report.screens import Screen
-from gossip.launch.report.words import counted
-from gossip.run.scheduler_env import Task, meet, slurm_task
-from gossip.run.telemetry import write_json
-from gossip.run.untrusted import shown
+from gossip.launch.local import COMMAND, Outcome, Supervisor, feasible, telling
+from gossip.launch.report import Screen, counted, launchers, missed, summary
+from gossip.run import Task, meet, shown, slurm_task, write_json
 
 from .condor_job import condor_task
 

@@ -97,7 +97,7 @@ def patient(words: list[str], shown: dict[str, Any], scheduler: str) -> list[str
 
 def resolved_for(shown: Mapping[str, Any], peers: int, name: str, scheduler: str) -> Resolved:
     """All settings, checked as far as can be before a task waits in a queue. Raises: ConfigError and its kin."""
-    from gossip.run.scheduler_env import settled
+    from gossip.run import settled
 
     resolved = _given(shown, peers, name)
     if not resolved.config.insecure:
@@ -117,7 +117,7 @@ def check_fit(shown: Mapping[str, Any], peers: int) -> None:
 
     Raises: ConfigError and its kin: The rule cannot tolerate f among so many, or --min-peers could not train, and so on.
     """
-    from gossip.run.scheduler_env import settled
+    from gossip.run import settled
 
     settled(_given(shown, peers, "run"), Path("run"))
 

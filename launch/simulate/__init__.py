@@ -1,1 +1,17 @@
 """Fault schedules on a virtual clock, from the command line."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gossip.lazy import lazy
+
+if TYPE_CHECKING:
+    from .command import simulate as simulate
+else:
+    __getattr__, __dir__ = lazy(
+        __name__,
+        {
+            "command": ("simulate",),
+        },
+    )

@@ -17,13 +17,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gossip.errors import ConfigError
-from gossip.launch.report.words import counted
+from gossip.launch.report import counted
 
 if TYPE_CHECKING:
-    from gossip.simulation.campaign.chart import Chart
-    from gossip.simulation.campaign.play import Outcome
-    from gossip.simulation.campaign.runner import Question, Tally
-    from gossip.simulation.campaign.shrinker import Shrunk
+    from gossip.simulation import Chart, Outcome, Question, Shrunk, Tally
 
 SEEDS = 200
 SHRUNK_MAX = 3  # different invariants of which an example is made small
@@ -66,7 +63,7 @@ def simulate(
     if recording is not None:
         raise typer.Exit(_replay_recording(recording, as_json, trace))
     from gossip.faults import plan as plans
-    from gossip.simulation.campaign.runner import Question
+    from gossip.simulation import Question
 
     plan = None if faults is None else plans.load(faults)
     one = replay if replay is not None else (plan.simulate.get("seed") if plan is not None and seeds is minutes is None else None)
@@ -111,7 +108,7 @@ class _Console:
 
 
 def _search(question: Question, jobs: int, minutes: float | None, out: Path, console: _Console) -> int:
-    from gossip.simulation.campaign.runner import Tally, search
+    from gossip.simulation import Tally, search
 
     tally, stopped = Tally(), False
     outcomes = search(question, jobs)
@@ -151,7 +148,7 @@ def _search(question: Question, jobs: int, minutes: float | None, out: Path, con
 
 def _examples(violations: list[Outcome]) -> Iterator[tuple[Outcome, Shrunk]]:
     """One of each invariant that is violated, of the lowest seed, as it was played."""
-    from gossip.simulation.campaign.shrinker import Shrunk
+    from gossip.simulation import Shrunk
 
     examples: dict[str, Outcome] = {}
     for outcome in sorted(violations, key=lambda outcome: outcome.schedule.seed):
@@ -163,8 +160,7 @@ def _examples(violations: list[Outcome]) -> Iterator[tuple[Outcome, Shrunk]]:
 
 def _shrink(violations: list[Outcome], console: _Console) -> Iterator[tuple[Outcome, Shrunk]]:
     """The same, made small."""
-    from gossip.simulation.campaign import play
-    from gossip.simulation.campaign.shrinker import shrink
+    from gossip.simulation import play, shrink
 
     for outcome, whole in _examples(violations):
         assert outcome.violation is not None
@@ -325,9 +321,7 @@ class _Progress:
 
 def _play_one(question: Question, seed: int, console: _Console, trace: bool, picture: Path | None) -> int:
     """Plays one schedule and tells about it. Returns the exit code."""
-    from gossip.simulation.campaign.chart import Chart
-    from gossip.simulation.campaign.play import run
-    from gossip.simulation.campaign.runner import Tally
+    from gossip.simulation import Chart, Tally, run
 
     schedule = question.schedule(seed)
     chart = Chart(None if trace else 20_000)
@@ -385,7 +379,7 @@ def _play_one(question: Question, seed: int, console: _Console, trace: bool, pic
 
 
 def _draw(outcome: Outcome, chart: Chart, path: Path) -> None:
-    from gossip.simulation.campaign.picture import draw
+    from gossip.simulation import draw
 
     try:
         path.write_text(draw(outcome, chart), "utf-8")
@@ -395,7 +389,7 @@ def _draw(outcome: Outcome, chart: Chart, path: Path) -> None:
 
 def _replay_recording(path: Path, as_json: bool, trace: bool) -> int:
     """Lives a recorded node's life again. Returns the exit code: 1 when the core did something else."""
-    from gossip.simulation.campaign.replayer import Diverged, replay
+    from gossip.simulation import Diverged, replay
 
     console = _Console(as_json)
     listen = (lambda now, event, effects: console.say(f"{now:.6f}  {event}  ->  {effects}")) if trace else None

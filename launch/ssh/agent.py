@@ -25,20 +25,25 @@ from typing import Any
 from gossip.config import RunConfig
 from gossip.errors import GossipError, LocalError, Malformed
 from gossip.launch import guardian
-from gossip.launch.local import feasible, runs
-from gossip.launch.local.outcome import Outcome
-from gossip.launch.local.peer_setup import script_command
-from gossip.launch.local.supervisor import Supervisor
-from gossip.launch.registry.entrance import Entrance
-from gossip.launch.report import launchers
-from gossip.launch.report.view import RunView
-from gossip.launch.report.words import counted
-from gossip.run.keys import SWARM_KEY, write_pair
-from gossip.run.rendezvous import announce_end, read_seed
-from gossip.run.telemetry import read_json, write_json
-from gossip.run.untrusted import RECORD_BYTES_MAX, open_in, owner_of, parse_json, read_at_most, shown_lines, whole
-from gossip.transport.addresses import is_loopback
-from gossip.transport.curve import KeyPair
+from gossip.launch.local import Outcome, Supervisor, feasible, runs, script_command
+from gossip.launch.registry import Entrance
+from gossip.launch.report import RunView, counted, launchers
+from gossip.run import (
+    RECORD_BYTES_MAX,
+    SWARM_KEY,
+    announce_end,
+    open_in,
+    owner_of,
+    parse_json,
+    read_at_most,
+    read_json,
+    read_seed,
+    shown_lines,
+    whole,
+    write_json,
+    write_pair,
+)
+from gossip.transport import KeyPair, is_loopback
 
 from . import frames, hostfacts, pairs
 from .frames import Frame

@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
 from gossip.errors import Malformed
-from gossip.run.telemetry import JsonLines, read_lines, to_json
+from gossip.run import JsonLines, read_lines, to_json
 
 FETCHED = "fetched"
 """Folder for what there is one of on each host, such as its events; what belongs to a peer lies where peers' files always do."""

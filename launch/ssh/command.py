@@ -16,12 +16,12 @@ import typer
 from gossip.errors import ConfigError
 from gossip.launch import options
 from gossip.launch.options import UNSET, Config, Insecure, Json, Keys, Quiet, Settings, ShowConfig, SwarmKey
-from gossip.launch.report.words import counted
-from gossip.run.untrusted import shown
+from gossip.launch.report import counted
+from gossip.run import shown
 
 if TYPE_CHECKING:
     from gossip.config import Resolved, RunConfig
-    from gossip.transport.curve import KeyPair
+    from gossip.transport import KeyPair
 
     from .hostlist import Host
     from .survey import Survey
@@ -100,8 +100,7 @@ def hosts(
 
 async def _hosts(resolved: Resolved, program: Program, pair: KeyPair | None, check: bool, as_json: bool, quiet: bool) -> int:
     from gossip.launch.local import runs
-    from gossip.launch.report import launchers
-    from gossip.launch.report.screens import PlainScreen
+    from gossip.launch.report import PlainScreen, launchers
 
     from . import survey, weighing
     from .swarm import Launch

@@ -6,10 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-from gossip.launch.local import gpus
-from gossip.launch.local.feasible import PEER_BYTES
-from gossip.launch.report.words import counted
-from gossip.transport.addresses import is_loopback
+from gossip.launch.local import PEER_BYTES, gpus
+from gossip.launch.report import counted
+from gossip.transport import is_loopback
 
 from .hostlist import Host
 

@@ -20,8 +20,8 @@ import psutil
 
 from gossip.errors import ConfigError
 from gossip.launch.local import gpus
-from gossip.run.telemetry import read_json
-from gossip.transport.addresses import is_loopback
+from gossip.run import read_json
+from gossip.transport import is_loopback
 
 PACKAGES = ("gossip-train", "torch", "pyzmq", "msgpack", "numpy")
 LOOPBACK = "127.0.0.1"

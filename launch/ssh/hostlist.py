@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from gossip.errors import ConfigError, UnknownName
-from gossip.topologies.weights import WEIGHT_MAX
+from gossip.topologies import WEIGHT_MAX
 
 LOCAL = "localhost"
 HOSTS_MAX = 256

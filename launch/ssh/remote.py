@@ -14,7 +14,7 @@ from typing import Any
 
 from gossip.errors import LocalError, Malformed
 from gossip.launch.guardian import TOKEN_VARIABLE, stat
-from gossip.launch.local.peer_process import Guardian
+from gossip.launch.local import Guardian
 
 from . import frames, ssh
 from .agent import VERSION

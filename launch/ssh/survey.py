@@ -11,7 +11,7 @@ from typing import Any
 
 from gossip.config import Resolved
 from gossip.errors import ConfigError, GossipError
-from gossip.transport.addresses import is_loopback
+from gossip.transport import is_loopback
 
 from . import hostcheck, ssh
 from .hostcheck import Report

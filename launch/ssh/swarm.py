@@ -13,18 +13,22 @@ from typing import Any
 
 from gossip.config import RunConfig
 from gossip.errors import GossipError, Malformed
-from gossip.launch.local import invitation
-from gossip.launch.local.awaiting import INSECURE, INSECURE_EVERY_S, waiting
-from gossip.launch.local.outcome import Outcome, Stop
-from gossip.launch.local.peer_process import Guardian, Life
-from gossip.launch.local.supervisor import STOP_GRACE_S, TICK_S, WAITING_EVERY_S
-from gossip.launch.report import words
-from gossip.launch.report.screens import Screen
-from gossip.launch.report.view import RunView
-from gossip.run.keys import SWARM_KEY, read_pair
-from gossip.run.telemetry import JsonLines, Logbook, write_json
-from gossip.run.untrusted import shown
-from gossip.transport.curve import KeyPair
+from gossip.launch.local import (
+    INSECURE,
+    INSECURE_EVERY_S,
+    STOP_GRACE_S,
+    TICK_S,
+    WAITING_EVERY_S,
+    Guardian,
+    Life,
+    Outcome,
+    Stop,
+    invitation,
+    waiting,
+)
+from gossip.launch.report import RunView, Screen, words
+from gossip.run import SWARM_KEY, JsonLines, Logbook, read_pair, shown, write_json
+from gossip.transport import KeyPair
 
 from . import collecting, ssh
 from .collecting import Collector

@@ -8,8 +8,8 @@ from math import log2
 from gossip import topologies
 from gossip.config import Resolved
 from gossip.errors import ConfigError
-from gossip.topologies.weights import within_bounds, write_weights
-from gossip.transport.addresses import is_loopback
+from gossip.topologies import within_bounds, write_weights
+from gossip.transport import is_loopback
 
 from .hostcheck import Report
 from .hostlist import Host, place

@@ -102,7 +102,8 @@ DIES = "import os, sys\nif 'gossip.launch.local.warm' in sys.orig_argv:\n    os.
 NO_FORK = """
 import os, sys
 if "gossip.launch.local.warm" in sys.orig_argv:
-    sys.modules.update({name: type(sys)(name) for name in ("torch", "gossip.node.loop", "gossip.training.session")})
+    sys.modules.update({name: type(sys)(name) for name in ("torch", "gossip.node", "gossip.training")})
+    sys.modules["gossip.node"].Node = sys.modules["gossip.training"].Session = None
     torch = sys.modules["torch"]
     torch.set_num_threads = torch.zeros = torch.SGD = lambda *values, **options: torch
     torch.optim = torch

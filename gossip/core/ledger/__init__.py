@@ -1,1 +1,22 @@
 """What follows from commits alone, and so is the same on every peer."""
+
+from .chain import HISTORY_ROUNDS as HISTORY_ROUNDS
+from .chain import Lineage as Lineage
+from .chain import Stance as Stance
+from .chain import chain_hash as chain_hash
+from .chain import genesis as genesis
+from .chain import header_bytes as header_bytes
+from .data_cursor import Ranges as Ranges
+from .data_share import share_of as share_of
+from .equivocation import Witness as Witness
+from .log import CommitLog as CommitLog
+from .log import Held as Held
+from .log import reissue as reissue
+from .pace import since_us as since_us
+from .prefetch import AHEAD_MAX as AHEAD_MAX
+from .rates import RATES_MAX as RATES_MAX
+from .rates import agree as agree
+from .replicated_state import Agreed as Agreed
+from .replicated_state import whence as whence
+from .trust import RECENT as RECENT
+from .trust import TrustTable as TrustTable

@@ -11,7 +11,7 @@ from typing import Any
 from gossip.core.events import Apply, Committed, Effect, Payload, Report, Slice
 from gossip.core.messages import CHARGES_MAX, DIGEST_BYTES, Commit, PeerId
 from gossip.core.settings import CoreSettings
-from gossip.topologies.base import Roster
+from gossip.topologies import Roster
 
 from .chain import Lineage
 from .data_cursor import DataCursor, Ranges

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from gossip.core.events import Halt, Report
 from gossip.core.messages import Hello, PeerId
-from gossip.core.rounds.quorum import quorum_of
+from gossip.core.rounds import quorum_of
 from gossip.core.settings import CoreSettings
 from gossip.core.view import View
 

@@ -14,10 +14,9 @@ from collections import Counter
 from typing import Any
 
 from gossip.core.events import Confirmed, Effect, Report
-from gossip.core.membership.swim import Membership
+from gossip.core.membership import Membership
 from gossip.core.messages import Commit, Hello, Message, PeerId
-from gossip.core.rounds.departures import Housekeeping
-from gossip.core.rounds.rolling import RollingRounds
+from gossip.core.rounds import Housekeeping, RollingRounds
 from gossip.core.timers import Timers
 
 from .hello import Greeting

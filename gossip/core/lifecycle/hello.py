@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from gossip.core.events import Effect, Prepared, Received, Send
-from gossip.core.membership.swim import Membership
+from gossip.core.membership import Membership
 from gossip.core.messages import Hello, PeerId, Query, Stage, Update
 from gossip.core.settings import CoreSettings
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from gossip.core.membership.swim import Membership
+from gossip.core.membership import Membership
 from gossip.core.messages import Hello, PeerId
-from gossip.core.rounds.gossip import GossipRounds
-from gossip.core.rounds.rolling import RollingRounds
+from gossip.core.rounds import GossipRounds, RollingRounds
 
 from .bootstrap import Gathering
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 
 from gossip.core.events import Halt, Report
 from gossip.core.messages import PeerId
-from gossip.core.rounds.quorum import quorum_of
+from gossip.core.rounds import quorum_of
 from gossip.core.settings import CoreSettings
 
 from .shutdown import QUORUM_LOST, Ending

@@ -6,7 +6,7 @@ from typing import Any
 
 from gossip.core.events import Effect
 from gossip.core.frozen import record
-from gossip.core.rounds.rolling import RollingRounds
+from gossip.core.rounds import RollingRounds
 from gossip.core.timers import Timers
 
 from .hello import Greeting

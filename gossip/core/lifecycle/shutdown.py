@@ -14,9 +14,9 @@ from typing import Any, Protocol
 
 from gossip.core.events import Effect, Halt, Report
 from gossip.core.frozen import record
-from gossip.core.membership.swim import Change, Membership
+from gossip.core.membership import Change, Membership
 from gossip.core.messages import Hello, Message, PeerId, StateRequest
-from gossip.core.rounds.future_buffer import Elsewhere
+from gossip.core.rounds import Elsewhere
 from gossip.core.settings import CoreSettings
 from gossip.core.timers import Timers
 

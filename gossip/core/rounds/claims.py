@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from gossip.core.events import Contributed
 from gossip.core.frozen import record
-from gossip.core.ledger.replicated_state import Agreed
+from gossip.core.ledger import Agreed
 from gossip.core.messages import Commit
 from gossip.core.view import View
 

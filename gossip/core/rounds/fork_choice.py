@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
-from gossip.core.ledger.chain import Lineage, Stance
+from gossip.core.ledger import Lineage, Stance
 from gossip.core.messages import Hello, PeerId
 from gossip.core.settings import CoreSettings
 

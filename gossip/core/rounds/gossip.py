@@ -28,15 +28,13 @@ from gossip.core.events import (
     Token,
 )
 from gossip.core.frozen import record
-from gossip.core.ledger.chain import genesis
-from gossip.core.ledger.data_share import share_of
-from gossip.core.ledger.trust import TrustTable
+from gossip.core.ledger import TrustTable, genesis, share_of
 from gossip.core.messages import Commit, Contribution, Hello, PeerId, Push, Rejection, Update
 from gossip.core.settings import CoreSettings
 from gossip.core.timers import Timers
 from gossip.core.view import View
 from gossip.errors import ConfigError
-from gossip.topologies.base import Plan, Roster
+from gossip.topologies import Plan, Roster
 
 from .future_buffer import Elsewhere
 from .mixing import Mixing

@@ -13,7 +13,7 @@ from typing import Any
 
 from gossip.core.events import Effect, Send
 from gossip.core.frozen import record
-from gossip.core.ledger.chain import Lineage, Stance
+from gossip.core.ledger import Lineage, Stance
 from gossip.core.messages import Commit, CommitRequest, Hello, NotMe, PeerId, Query, Update
 from gossip.core.settings import CoreSettings
 from gossip.core.timers import Timers

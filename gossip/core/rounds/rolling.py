@@ -10,9 +10,7 @@ from dataclasses import replace
 from typing import Any, Literal, TypeAlias
 
 from gossip.core.events import Aggregated, Applied, Arriving, Contributed, Effect, Go, Payload, Received, Report, Send, Token
-from gossip.core.ledger.log import CommitLog, Held, reissue
-from gossip.core.ledger.pace import since_us
-from gossip.core.ledger.replicated_state import Agreed, whence
+from gossip.core.ledger import Agreed, CommitLog, Held, reissue, since_us, whence
 from gossip.core.messages import (
     ROUND_MAX,
     Commit,
@@ -31,7 +29,7 @@ from gossip.core.messages import (
 from gossip.core.settings import CoreSettings
 from gossip.core.timers import Timers
 from gossip.core.view import RollingTopology, View
-from gossip.topologies.base import Roster
+from gossip.topologies import Roster
 
 from .arrivals import MOVING_FACTOR, Transfer
 from .attempt_locks import Promises

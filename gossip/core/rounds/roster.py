@@ -7,7 +7,7 @@ from collections.abc import Collection
 from gossip.core.events import Effect, Payload, Send
 from gossip.core.messages import Commit, PeerId
 from gossip.core.view import View
-from gossip.topologies.base import Roster
+from gossip.topologies import Roster
 
 from .departures import Partings
 from .future_buffer import Elsewhere

@@ -12,7 +12,7 @@ from gossip.core.messages import Charge, Commit, PeerId, Query, Update
 from gossip.core.settings import CoreSettings
 from gossip.core.timers import Timers
 from gossip.core.view import View
-from gossip.topologies.base import Roster
+from gossip.topologies import Roster
 
 from .arrivals import MOVING_FACTOR, Moving
 from .departures import Partings

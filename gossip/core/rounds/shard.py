@@ -8,7 +8,7 @@ from math import isfinite
 from typing import Literal
 
 from gossip.core.events import Aggregated, Payload, Report, Row, Token
-from gossip.core.ledger.rates import agree
+from gossip.core.ledger import agree
 from gossip.core.messages import Commit, Contribution, PeerId, Rejection, Update
 
 from .arrivals import Transfer

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from gossip.core.events import Contributed, Effect, Likeness, Payload, Received, Report
-from gossip.core.ledger.equivocation import Witness
-from gossip.core.ledger.replicated_state import Agreed, whence
+from gossip.core.ledger import Agreed, Witness, whence
 from gossip.core.messages import CHARGES_MAX, Charge, Commit, Message, PeerId
 from gossip.core.view import View
 

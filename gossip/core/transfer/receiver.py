@@ -25,7 +25,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 from gossip.core.events import Arriving, Effect, Payload, Received, Report, Restore, Restored, Send, Token
 from gossip.core.frozen import record
 from gossip.core.messages import PeerId, StateOffer, StateRequest, Voucher
-from gossip.core.rounds.arrivals import MOVING_FACTOR, Transfer
+from gossip.core.rounds import MOVING_FACTOR, Transfer
 from gossip.core.settings import CoreSettings
 from gossip.core.timers import Timers
 

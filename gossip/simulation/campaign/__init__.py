@@ -1,1 +1,47 @@
 """Plays schedules, checks them, makes failing ones small and draws what happened."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gossip.lazy import lazy
+
+if TYPE_CHECKING:
+    from . import play as play
+    from .chart import Chart as Chart
+    from .picture import draw as draw
+    from .play import Outcome as Outcome
+    from .play import run as run
+    from .replayer import Diverged as Diverged
+    from .replayer import replay as replay
+    from .runner import Question as Question
+    from .runner import Tally as Tally
+    from .runner import search as search
+    from .shrinker import Shrunk as Shrunk
+    from .shrinker import shrink as shrink
+else:
+    __getattr__, __dir__ = lazy(
+        __name__,
+        {
+            "chart": ("Chart",),
+            "picture": ("draw",),
+            "play": (
+                "Outcome",
+                "play",
+                "run",
+            ),
+            "replayer": (
+                "Diverged",
+                "replay",
+            ),
+            "runner": (
+                "Question",
+                "Tally",
+                "search",
+            ),
+            "shrinker": (
+                "Shrunk",
+                "shrink",
+            ),
+        },
+    )

@@ -7,14 +7,11 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 
-from gossip.core import events, messages
-from gossip.core.events import Effect, Event
-from gossip.core.messages import Message, PeerId
-from gossip.simulation.world.machine import NS
-from gossip.simulation.world.observer import Observer
+from gossip.core import Effect, Event, Message, PeerId, events, messages
+from gossip.simulation.world import NS, Observer
 
 if TYPE_CHECKING:
-    from gossip.simulation.world.driver import Swarm
+    from gossip.simulation.world import Swarm
 
 What = (
     Literal["sent", "arrived", "lied", "lost", "altered"]

@@ -15,13 +15,9 @@ from dataclasses import dataclass, field
 from itertools import cycle
 from typing import Any
 
-from gossip.core.events import Event
-from gossip.core.messages import PeerId
-from gossip.simulation.checkers.transitions import Watch, watch_life
-from gossip.simulation.world.driver import Swarm
-from gossip.simulation.world.membership_only import MemberCore, all_fine, member_swarm
-from gossip.simulation.world.network import LinkModel, Network
-from gossip.simulation.world.observer import Observer
+from gossip.core import Event, PeerId
+from gossip.simulation.checkers import Watch, watch_life
+from gossip.simulation.world import LinkModel, MemberCore, Network, Observer, Swarm, all_fine, member_swarm
 
 LOSS, DUPLICATION, JITTER_S = 0.2, 0.2, 0.1
 CHURN_S = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)  # how long a sleeper in the rain sleeps, in turn

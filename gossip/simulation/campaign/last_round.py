@@ -13,17 +13,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gossip.core.events import Payload
-from gossip.core.messages import Commit, Envelope, PeerId, StateRequest, Voucher
-from gossip.core.peer import Peer
-from gossip.core.rounds.rolling import RollingRounds
-from gossip.inject.byzantine import Letter
-from gossip.simulation.checkers.safety.concluding import EndsAlike
-from gossip.simulation.world.toy_trainer import ToyTrainer, payload_of
-from gossip.simulation.world.wire import Outgoing
+from gossip.core import Commit, Envelope, Payload, Peer, PeerId, RollingRounds, StateRequest, Voucher
+from gossip.inject import Letter
+from gossip.simulation.checkers import EndsAlike
+from gossip.simulation.world import Outgoing, ToyTrainer, payload_of
 
 if TYPE_CHECKING:
-    from gossip.simulation.world.driver import Swarm
+    from gossip.simulation.world import Swarm
 
 ROUNDS = 3  # that are still trained, at least
 LOOKED_AT = 12

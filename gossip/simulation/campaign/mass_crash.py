@@ -7,16 +7,10 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from gossip.core.events import Effect, Event, Payload, Started
-from gossip.core.membership.swim import table_interval_s
-from gossip.core.membership.table import Change
-from gossip.core.messages import Envelope, PeerId, PushPull
-from gossip.core.settings import MembershipSettings
-from gossip.inject.byzantine import Letter
-from gossip.simulation.world.driver import Stuck, Swarm
-from gossip.simulation.world.membership_only import MemberCore, all_fine, member_swarm
-from gossip.simulation.world.network import Network
-from gossip.transport.codec import encode
+from gossip.core import Change, Effect, Envelope, Event, MembershipSettings, Payload, PeerId, PushPull, Started, table_interval_s
+from gossip.inject import Letter
+from gossip.simulation.world import MemberCore, Network, Stuck, Swarm, all_fine, member_swarm
+from gossip.transport import encode
 
 SILENT = {"closing_s": (1e9, 1e9), "heartbeat_s": None}
 """The kernel tells nothing, as when a cable is pulled: probes alone must find out."""

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from html import escape
 
-from gossip.core.messages import PeerId
+from gossip.core import PeerId
 
 from .chart import Chart, Line
 from .play import Outcome

@@ -16,14 +16,22 @@ from typing import Any
 import numpy as np
 
 from gossip import topologies
-from gossip.core.events import AddressLearned, Aggregate, Aggregated, Effect, Payload, Received
-from gossip.core.messages import PeerId
-from gossip.core.peer import Peer
-from gossip.core.settings import CoreSettings, MembershipSettings, RoundSettings, TrustSettings
+from gossip.core import (
+    AddressLearned,
+    Aggregate,
+    Aggregated,
+    CoreSettings,
+    Effect,
+    MembershipSettings,
+    Payload,
+    Peer,
+    PeerId,
+    Received,
+    RoundSettings,
+    TrustSettings,
+)
 from gossip.errors import ConfigError
-from gossip.faults.kinds import Liar, Restart
-from gossip.faults.start import LateTrainer
-from gossip.faults.world import (
+from gossip.faults import (
     STATE_LIES,
     Corrupt,
     CrashBroadcast,
@@ -31,39 +39,51 @@ from gossip.faults.world import (
     Delay,
     Flap,
     HangTrainer,
+    LateTrainer,
+    Liar,
     Loss,
     Narrow,
     NodeLie,
     Partition,
     Reorder,
     Reset,
+    Restart,
     Ring,
     Spike,
     Trickle,
 )
-from gossip.inject.state_attacks import FAR_ROUNDS
-from gossip.simulation.checkers import Circumstances, Panel, Violation, every_checker
-from gossip.simulation.checkers.liveness.promptness import AT_ONCE_S
-from gossip.simulation.checkers.safety.concluding import EndsAlike
-from gossip.simulation.checkers.safety.rounds import rule_has_enough
-from gossip.simulation.checkers.transfer.helping import RemindsTheSilent, SaysThatNoRoundComes, StaysForTakers
-from gossip.simulation.schedules.schedule import PEERS_MAX, Schedule
-from gossip.simulation.world.driver import Swarm, address
-from gossip.simulation.world.nemesis import Nemesis
-from gossip.simulation.world.network import LinkModel, Network
-from gossip.simulation.world.observer import Observer
-from gossip.simulation.world.toy_trainer import (
+from gossip.inject import FAR_ROUNDS
+from gossip.simulation.checkers import (
+    AT_ONCE_S,
+    Circumstances,
+    EndsAlike,
+    Panel,
+    RemindsTheSilent,
+    SaysThatNoRoundComes,
+    StaysForTakers,
+    Violation,
+    every_checker,
+    rule_has_enough,
+)
+from gossip.simulation.schedules import PEERS_MAX, Schedule
+from gossip.simulation.world import (
     PREPARE_S,
     Judged,
+    LinkModel,
+    Nemesis,
+    Network,
+    Observer,
     Reducer,
     Refused,
     Step,
+    Swarm,
     ToyTrainer,
     Values,
+    address,
     payload_of_values,
     weighted_mean,
 )
-from gossip.topologies.base import Plan, Roster, Topology
+from gossip.topologies import Plan, Roster, Topology
 
 from .last_round import play_end
 
@@ -428,8 +448,8 @@ def step_of(aggregator: str) -> Step | None:
     import torch
 
     from gossip import aggregators
-    from gossip.aggregators.sharded import ShardedRule
-    from gossip.node.shard_steps import take_step
+    from gossip.aggregators import ShardedRule
+    from gossip.node import take_step
 
     bound = aggregators.load(aggregator)
     if not bound.joint:

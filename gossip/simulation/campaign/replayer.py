@@ -8,12 +8,8 @@ from pathlib import Path
 from typing import TypeAlias
 
 from gossip import topologies
-from gossip.core import events
-from gossip.core.events import Effect, Event
-from gossip.core.messages import PeerId
-from gossip.core.peer import Peer
-from gossip.run import recorder
-from gossip.run.recorder import Header, Step
+from gossip.core import Effect, Event, Peer, PeerId, events
+from gossip.run import Header, Step, recorder
 
 Listener: TypeAlias = Callable[[float, Event, list[Effect]], None]
 """``(now, event, effects)`` of each step, in order."""

@@ -18,9 +18,8 @@ from math import isfinite
 from multiprocessing.synchronize import Event
 
 from gossip.errors import ConfigError, LocalError, TooFewUpdates
-from gossip.faults.plan import FaultPlan
-from gossip.simulation.schedules.generator import PEERS, ROUNDS_MIN, generate
-from gossip.simulation.schedules.schedule import Schedule
+from gossip.faults import FaultPlan
+from gossip.simulation.schedules import PEERS, ROUNDS_MIN, Schedule, generate
 
 from . import play
 from .play import Outcome
@@ -198,7 +197,7 @@ class Tally:
     kinds: Counter[int] = field(default_factory=Counter)  # kinds of fault that took place -> schedules
 
     def add(self, outcome: Outcome) -> None:
-        from gossip.simulation.world.nemesis import name_of
+        from gossip.simulation.world import name_of
 
         self.schedules += 1
         self.simulated_s += outcome.simulated_s

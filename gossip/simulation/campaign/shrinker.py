@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any
 
-from gossip.faults.tables import Fault
-from gossip.simulation.schedules.schedule import Schedule, without_peer
+from gossip.faults import Fault
+from gossip.simulation.schedules import Schedule, without_peer
 
 from .play import Outcome, RunFunction, run
 

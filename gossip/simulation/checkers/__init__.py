@@ -12,66 +12,108 @@ S16 (the checkpoint on disk is always loadable) is left out until there are chec
 
 from __future__ import annotations
 
-from gossip.simulation.world.observer import Observer
+from gossip.simulation.world import Observer
 
 from .base import Checker, Circumstances, Onlooker, Violation
 from .disturbances import Disturbances
 from .hearing import Hearing
-from .liveness.branches import JoinsTheLarger
-from .liveness.consensus import ReplicasStayClose
-from .liveness.crashes import CrashCostsLittle
-from .liveness.fault_free import NobodyWaitsForATrickle, NothingGoesWrong
-from .liveness.liveness import Converges, EverybodyContributes, NobodyStarves, OneLineage, RoundsGoOn, StopEnds
-from .liveness.newcomers import CountsWhenItKeepsUp, WaitsForThoseWhoCome
-from .liveness.promptness import (
+from .liveness import AT_ONCE_S as AT_ONCE_S
+from .liveness import (
     AsksForWhatItLacks,
+    Converges,
+    CountsWhenItKeepsUp,
+    CrashCostsLittle,
+    EachReadsItsOwn,
+    EverybodyContributes,
+    JoinsTheLarger,
+    KeepsWhoSpeaks,
+    LetsInWhoIsReady,
     NobodyIsStuck,
+    NobodyStarves,
+    NobodyWaitsForATrickle,
     NobodyWaitsForTheSkipped,
+    NoRoundStands,
+    NothingGoesWrong,
+    OneLineage,
     OverWhenAllIsThere,
+    PushesToAll,
+    ReplicasStayClose,
+    RoundsGoOn,
+    StopEnds,
     TakesAStateInstead,
+    WaitsForNobodyInVain,
+    WaitsForSomebody,
+    WaitsForThoseWhoCome,
 )
-from .liveness.pushing import EachReadsItsOwn, PushesToAll, WaitsForSomebody
-from .liveness.waiting import KeepsWhoSpeaks, LetsInWhoIsReady, NoRoundStands, WaitsForNobodyInVain
 from .panel import Panel
 from .reach import Reach
-from .safety.answering import RuleAnswers
-from .safety.concluding import EndsAlike
-from .safety.contents import CheckedBeforeUse, Conserved, TakesOverTheDonorsState
-from .safety.evidence import (
+from .safety import (
     AnAnswerEndsTheSkip,
+    AppliedOnce,
+    AppliesWhatTheRuleSaid,
+    Bounded,
+    CheckedBeforeUse,
     ClosedIsSkipped,
+    CommitsWhatTheRuleSaid,
+    Conserved,
+    DecidesTogether,
+    EndsAlike,
     FormerLivesAreNotAnswered,
+    GivesWhatIsAskedFor,
+    HandsOnWhatItHolds,
+    IdenticalReplicas,
+    KeepsWhatWasHeld,
     NobodyAsksTheDead,
-    NoUnfoundedAccusation,
-    NoUnfoundedDeath,
-    TheAccusedHear,
-)
-from .safety.exchange import TakesWhatItWasPushed
-from .safety.handing_on import GivesWhatIsAskedFor, HandsOnWhatItHolds, TakesWhatWasCommitted
-from .safety.hygiene import Bounded, NothingRaises, TimersAndSilence
-from .safety.keeping import KeepsWhatWasHeld
-from .safety.membership import (
     NoDeathByASleeper,
     NoFalseDeath,
     NoReturnFromTheDead,
     NoSuspicionOfTheDead,
     NotDeadWhileRunning,
+    NothingRaises,
+    NoUnfoundedAccusation,
+    NoUnfoundedDeath,
     OneAddressALife,
+    OneHistory,
+    RuleAnswers,
     StandingNeverFalls,
+    TakesOverTheDonorsState,
+    TakesWhatItWasPushed,
+    TakesWhatWasCommitted,
+    TheAccusedHear,
+    TimersAndSilence,
+    UsedOnce,
 )
-from .safety.results import AppliesWhatTheRuleSaid, CommitsWhatTheRuleSaid
-from .safety.rounds import AppliedOnce, IdenticalReplicas, OneHistory, UsedOnce
-from .safety.together import DecidesTogether
-from .traffic.answers import AnswersOnce, CommitsForAReason, OffersOnce
-from .traffic.rates import FallsSilent, SpeaksInMeasure
-from .traffic.traffic import AsksInMeasure, NewsGrowOld
-from .transfer.fetching import AsksForWhatIsMissing, FetchesInMeasure, GivesInMeasure
-from .transfer.helping import RemindsTheSilent, SaysThatNoRoundComes, StaysForTakers
-from .transfer.vouching import AnswersForTheRoundAsked, NamesARoundToCome, TakesNoFewersWord
-from .trust.silent import SilencesFollowTheCommits
-from .trust.trusting import ChargesByExperience, TrustFollowsExperience, TrustFollowsTheCommits
+from .safety import rule_has_enough as rule_has_enough
+from .traffic import AnswersOnce, AsksInMeasure, CommitsForAReason, FallsSilent, NewsGrowOld, OffersOnce, SpeaksInMeasure
+from .transfer import (
+    AnswersForTheRoundAsked,
+    AsksForWhatIsMissing,
+    FetchesInMeasure,
+    GivesInMeasure,
+    NamesARoundToCome,
+    RemindsTheSilent,
+    SaysThatNoRoundComes,
+    StaysForTakers,
+    TakesNoFewersWord,
+)
+from .transitions import Watch as Watch
+from .transitions import watch_life as watch_life
+from .trust import ChargesByExperience, SilencesFollowTheCommits, TrustFollowsExperience, TrustFollowsTheCommits
 
-__all__ = ["Checker", "Circumstances", "Observer", "Onlooker", "Panel", "Violation", "all_checkers", "every_checker"]
+__all__ = [
+    "Checker",
+    "Circumstances",
+    "EndsAlike",
+    "Observer",
+    "Onlooker",
+    "Panel",
+    "RemindsTheSilent",
+    "SaysThatNoRoundComes",
+    "StaysForTakers",
+    "Violation",
+    "all_checkers",
+    "every_checker",
+]
 
 
 def every_checker(circumstances: Circumstances | None = None) -> list[Onlooker]:

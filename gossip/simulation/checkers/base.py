@@ -6,15 +6,12 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from gossip.core.membership.swim import Membership
-from gossip.core.messages import PeerId
-from gossip.core.peer import Peer
-from gossip.core.settings import CoreSettings
-from gossip.faults.world import CLAIM_LIES, STATE_LIES
-from gossip.simulation.world.observer import Observer
+from gossip.core import CoreSettings, Membership, Peer, PeerId
+from gossip.faults import CLAIM_LIES, STATE_LIES
+from gossip.simulation.world import Observer
 
 if TYPE_CHECKING:
-    from gossip.simulation.world.driver import Swarm
+    from gossip.simulation.world import Swarm
 
 Life = tuple[PeerId, int]
 """A process: a peer and its incarnation."""

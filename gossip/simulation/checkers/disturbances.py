@@ -7,15 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gossip.core.events import Applied, ClockJumped, Event, TimerFired
-from gossip.core.messages import PeerId
-from gossip.simulation.world.machine import NS
-from gossip.simulation.world.network import LinkModel
+from gossip.core import Applied, ClockJumped, Event, PeerId, TimerFired
+from gossip.simulation.world import NS, LinkModel
 
 from .base import Onlooker
 
 if TYPE_CHECKING:
-    from gossip.simulation.world.driver import Swarm
+    from gossip.simulation.world import Swarm
 
 STILL_S = 0.25
 """A process that was stopped for so long stood still."""

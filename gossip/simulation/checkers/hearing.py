@@ -8,14 +8,28 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from gossip.core.events import Effect, Event, LinkDown, LinkUp, Received, Send
-from gossip.core.membership.prober import Probe
-from gossip.core.messages import Ack, Gossip, Nack, PeerId, Ping, PingRequest, PushPull, Rumour
+from gossip.core import (
+    Ack,
+    Effect,
+    Event,
+    Gossip,
+    LinkDown,
+    LinkUp,
+    Nack,
+    PeerId,
+    Ping,
+    PingRequest,
+    Probe,
+    PushPull,
+    Received,
+    Rumour,
+    Send,
+)
 
 from .base import Onlooker, membership_of
 
 if TYPE_CHECKING:
-    from gossip.simulation.world.driver import Swarm
+    from gossip.simulation.world import Swarm
 
 STANDINGS_KEPT = 8
 

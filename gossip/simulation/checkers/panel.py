@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, get_args
 
-from gossip.core.events import Event, Received, Send
-from gossip.core.messages import Message, PeerId
-from gossip.simulation.world.observer import Observer, Watcher
+from gossip.core import Event, Message, PeerId, Received, Send
+from gossip.simulation.world import Observer, Watcher
 
 from .base import Checker, Onlooker, Violation
-from .liveness.liveness import Liveness
-from .safety.hygiene import NothingRaises
+from .liveness import Liveness
+from .safety import NothingRaises
 from .transitions import TableChecker, Watch, watch_life
 
 if TYPE_CHECKING:
-    from gossip.simulation.world.driver import Swarm
+    from gossip.simulation.world import Swarm
 
 SLICE_S = 0.25  # of a calm phase, between two looks at whether all is well
 

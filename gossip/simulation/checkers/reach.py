@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gossip.core.events import ClockJumped, Event, TimerFired, TrainerProgress
-from gossip.core.messages import PeerId
-from gossip.simulation.world.network import Link, LinkModel
+from gossip.core import ClockJumped, Event, PeerId, TimerFired, TrainerProgress
+from gossip.simulation.world import Link, LinkModel
 
 from .base import Onlooker
 
 if TYPE_CHECKING:
-    from gossip.simulation.world.driver import Swarm
+    from gossip.simulation.world import Swarm
 
 LOOK_EVERY_S = 0.1  # disturbances that leave no trace in a counter last longer
 DELAY_MAX_S = 0.005  # one way, up to which a link counts as undisturbed

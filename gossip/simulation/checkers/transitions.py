@@ -8,15 +8,12 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from gossip.core.events import Event
-from gossip.core.membership.swim import Membership
-from gossip.core.membership.table import Member, incarnation_of
-from gossip.core.messages import PeerId, Status
+from gossip.core import Event, Member, Membership, PeerId, Status, incarnation_of
 
 from .base import Checker, membership_of
 
 if TYPE_CHECKING:
-    from gossip.simulation.world.driver import Swarm
+    from gossip.simulation.world import Swarm
 
 NOTED = frozenset({"standing", "status", "control", "bulk"})
 

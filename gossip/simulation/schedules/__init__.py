@@ -1,1 +1,31 @@
 """Schedules as data: what a simulated run is, and how one is drawn from a seed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gossip.lazy import lazy
+
+if TYPE_CHECKING:
+    from .generator import PEERS as PEERS
+    from .generator import ROUNDS_MIN as ROUNDS_MIN
+    from .generator import generate as generate
+    from .schedule import PEERS_MAX as PEERS_MAX
+    from .schedule import Schedule as Schedule
+    from .schedule import without_peer as without_peer
+else:
+    __getattr__, __dir__ = lazy(
+        __name__,
+        {
+            "generator": (
+                "PEERS",
+                "ROUNDS_MIN",
+                "generate",
+            ),
+            "schedule": (
+                "PEERS_MAX",
+                "Schedule",
+                "without_peer",
+            ),
+        },
+    )

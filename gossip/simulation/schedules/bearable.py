@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
-from gossip.faults.kinds import Crash, Hang, Restart
-from gossip.faults.start import LateStart, LateTrainer, NeverStarts
-from gossip.faults.tables import Fault
-from gossip.faults.world import STATE_LIES, CrashBroadcast, CrashMidway, HangServer, KillTrainer, Leave, NodeLie, Partition, Ring
+from gossip.faults import (
+    STATE_LIES,
+    Crash,
+    CrashBroadcast,
+    CrashMidway,
+    Fault,
+    Hang,
+    HangServer,
+    KillTrainer,
+    LateStart,
+    LateTrainer,
+    Leave,
+    NeverStarts,
+    NodeLie,
+    Partition,
+    Restart,
+    Ring,
+)
 
 
 def bearable_of(faults: list[Fault], n: int) -> tuple[Fault, ...]:

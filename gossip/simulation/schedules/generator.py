@@ -11,39 +11,43 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from gossip import topologies
-from gossip.core.settings import BatchPolicy
-from gossip.faults.kinds import Crash, Hang, Liar, Restart, Slow
-from gossip.faults.tables import Fault
-from gossip.faults.world import (
+from gossip.core import BatchPolicy
+from gossip.faults import (
     CLAIM_LIES,
     NODE_LIES,
     PIECE_LIES,
     SHARD_LIES,
     STATE_LIES,
     Corrupt,
+    Crash,
     CrashBroadcast,
     CrashMidway,
     Delay,
     Drift,
     Duplicate,
+    Fault,
     Flap,
+    Hang,
     HangServer,
     HangTrainer,
     KillTrainer,
     LateTimers,
     Leave,
+    Liar,
     Loss,
     Narrow,
     NodeLie,
     Partition,
     Reorder,
     Reset,
+    Restart,
     Ring,
     ServerFault,
+    Slow,
     SlowNode,
     Spike,
 )
-from gossip.topologies.weights import write_weights
+from gossip.topologies import write_weights
 
 from .bearable import bearable_of
 from .late_starts import begun_late, disturbed

@@ -10,10 +10,22 @@ from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 
-from gossip.faults.kinds import Crash, Hang, Liar, Restart
-from gossip.faults.start import LateStart, LateTrainer, NeverStarts, StartFault
-from gossip.faults.tables import Fault
-from gossip.faults.world import STATE_LIES, KillTrainer, Leave, NodeLie, Partition
+from gossip.faults import (
+    STATE_LIES,
+    Crash,
+    Fault,
+    Hang,
+    KillTrainer,
+    LateStart,
+    LateTrainer,
+    Leave,
+    Liar,
+    NeverStarts,
+    NodeLie,
+    Partition,
+    Restart,
+    StartFault,
+)
 
 from .bearable import bearable_of
 from .lots import Lots

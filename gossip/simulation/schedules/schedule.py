@@ -8,13 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from gossip import topologies
-from gossip.core.settings import BatchPolicy, MembershipSettings
-from gossip.core.transfer.chunks import PIECE_BYTES
+from gossip.core import PIECE_BYTES, BatchPolicy, MembershipSettings
 from gossip.errors import ConfigError, UnknownName
-from gossip.faults.plan import Fault, FaultPlan
-from gossip.faults.start import LateStart, NeverStarts, StartFault
-from gossip.faults.world import Flap, Ring
-from gossip.topologies.weights import read_weights, write_weights
+from gossip.faults import Fault, FaultPlan, Flap, LateStart, NeverStarts, Ring, StartFault
+from gossip.topologies import read_weights, write_weights
 
 PROBE_INTERVAL_S = (0.05, 10.0)
 COMMIT_LOG_MAX = 4096

@@ -11,21 +11,24 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
-from gossip.faults.kinds import Crash, Hang, Liar, Restart
-from gossip.faults.tables import Fault
-from gossip.faults.world import (
+from gossip.faults import (
     RESULT_LIES,
+    Crash,
     CrashBroadcast,
     Drift,
     Duplicate,
+    Fault,
+    Hang,
     HangServer,
     HangTrainer,
     Leave,
+    Liar,
     Loss,
     Narrow,
     NodeLie,
     Partition,
     Reset,
+    Restart,
     SlowNode,
 )
 

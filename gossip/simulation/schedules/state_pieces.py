@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from random import Random
 
-from gossip.faults.kinds import Restart
-from gossip.faults.tables import Fault
-from gossip.faults.world import PIECE_LIES, NodeLie
+from gossip.faults import PIECE_LIES, Fault, NodeLie, Restart
 
 IN_PIECES, PIECES_BYTES = 0.5, (4, 8, 20)  # of a state: a small part, or more than half of it
 LIAR = 0.5

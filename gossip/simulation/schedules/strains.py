@@ -11,9 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from random import Random
 
-from gossip.faults.kinds import Crash, Hang
-from gossip.faults.tables import Fault
-from gossip.faults.world import HangTrainer, Narrow, SlowNode, Trickle
+from gossip.faults import Crash, Fault, Hang, HangTrainer, Narrow, SlowNode, Trickle
 
 from .lots import Lots
 from .schedule import Schedule

@@ -18,10 +18,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Generic
 
-from gossip.core import events
-from gossip.core.events import Effect, Event, Received, Send, TimerFired, Token
-from gossip.core.messages import Commit, PeerId
-from gossip.vectors.likeness import compared
+from gossip.core import Commit, Effect, Event, PeerId, Received, Send, TimerFired, Token, events
+from gossip.vectors import compared
 
 from .host import C, Host
 from .links import Links

@@ -8,9 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
-from gossip.core import events
-from gossip.core.events import Admission, Effect, Event, Token
-from gossip.core.messages import Message, PeerId
+from gossip.core import Admission, Effect, Event, Message, PeerId, Token, events
 
 from .machine import Machine
 from .toy_trainer import Trainer

@@ -5,8 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from gossip.core.events import Coming, Ended, Event
-from gossip.core.messages import PeerId
+from gossip.core import Coming, Ended, Event, PeerId
 
 from .observer import Observer
 

@@ -10,10 +10,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from gossip.core.events import Payload
-from gossip.core.messages import Envelope, PeerId
-from gossip.inject.byzantine import Letter, Liar
-from gossip.inject.message_attacks import LIES
+from gossip.core import Envelope, Payload, PeerId
+from gossip.inject import LIES, Letter, Liar
 
 from .toy_trainer import digest_of
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Generic, Protocol
 
-from gossip.core import events
-from gossip.core.events import Event
-from gossip.core.messages import PeerId
+from gossip.core import Event, PeerId, events
 
 from .host import C, Host, Lane
 from .machine import to_ns

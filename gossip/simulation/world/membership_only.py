@@ -5,13 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gossip.core import events
-from gossip.core.events import Effect, Event
-from gossip.core.membership.swim import TIMERS, Membership
-from gossip.core.membership.table import Change
-from gossip.core.messages import PeerId
-from gossip.core.settings import MembershipSettings
-from gossip.core.timers import Timers
+from gossip.core import TIMERS, Change, Effect, Event, Membership, MembershipSettings, PeerId, Timers, events
 
 from .driver import Swarm, address, node_rng
 from .network import Network

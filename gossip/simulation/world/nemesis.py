@@ -11,43 +11,50 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, assert_never
 
-from gossip.core.events import Aggregate, Effect, Go, Send
-from gossip.core.messages import Commit, PeerId
-from gossip.faults.kinds import Blow, Crash, Hang, Liar, Restart, Slow
-from gossip.faults.links import near, severed
-from gossip.faults.start import LateStart, NeverStarts, StartFault
-from gossip.faults.tables import Fault
-from gossip.faults.world import (
+from gossip.core import Aggregate, Commit, Effect, Go, PeerId, Send
+from gossip.faults import (
+    Blow,
     Break,
     Corrupt,
+    Crash,
     CrashBroadcast,
     CrashMidway,
     Delay,
     Drift,
     Duplicate,
+    Fault,
     Flap,
+    Hang,
     HangServer,
     HangTrainer,
     KillTrainer,
+    LateStart,
     LateTimers,
     Leave,
+    Liar,
     Loss,
     Narrow,
     NetworkFault,
+    NeverStarts,
     NodeLie,
     Partition,
     ProcessFault,
     Reorder,
     Reset,
+    Restart,
     Ring,
     ServerFault,
+    Slow,
     SlowNode,
     Spike,
+    StartFault,
     Trickle,
     Weather,
     kind_of,
+    near,
+    severed,
 )
-from gossip.simulation.schedules.schedule import Schedule
+from gossip.simulation.schedules import Schedule
 
 from .launchers import Launchers
 from .liars import Liars

@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from gossip.core.messages import PeerId
+from gossip.core import PeerId
 
 Link = tuple[PeerId, PeerId]
 """From one peer to another: each direction is a link of its own."""

@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from gossip.core.events import Effect, Event
-from gossip.core.messages import Message, PeerId
+from gossip.core import Effect, Event, Message, PeerId
 
 if TYPE_CHECKING:
     from .driver import Swarm

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from gossip.core.messages import Message, PeerId
-from gossip.faults.tables import Fault
-from gossip.faults.world import Corrupt, Delay, Duplicate, Flap, Loss, Narrow, Partition, Reorder, Reset, Ring, Spike, Trickle
+from gossip.core import Message, PeerId
+from gossip.faults import Corrupt, Delay, Duplicate, Fault, Flap, Loss, Narrow, Partition, Reorder, Reset, Ring, Spike, Trickle
 
 from .network import Link
 from .observer import Observer

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Generic, Protocol
 
-from gossip.core.events import Event, TimerFired
+from gossip.core import Event, TimerFired
 
 from .host import C, Host
 

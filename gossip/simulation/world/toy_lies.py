@@ -11,11 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gossip.aggregators.attacks import KINDS, Attack, Crew, make
-from gossip.core.events import Payload
-from gossip.core.messages import Envelope, PeerId, Push
-from gossip.faults.kinds import ATTACKS
-from gossip.faults.plan import FaultPlan, Liar
-from gossip.inject.byzantine import Letter
+from gossip.core import Envelope, Payload, PeerId, Push
+from gossip.faults import ATTACKS, FaultPlan, Liar
+from gossip.inject import Letter
 
 from .toy_trainer import NOISE, STEP_SIZE, Vector, noise_of, payload_of
 from .wire import Outgoing
@@ -23,7 +21,7 @@ from .wire import Outgoing
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from gossip.simulation.schedules.schedule import Schedule
+    from gossip.simulation.schedules import Schedule
 
 Lie = Callable[[Vector, int], Vector]
 

@@ -15,10 +15,7 @@ from typing import Any, NamedTuple, Protocol, assert_never
 import numpy as np
 from numpy.typing import NDArray
 
-from gossip.core import events
-from gossip.core.events import Effect, Event, Payload
-from gossip.core.messages import DIGEST_BYTES, PeerId
-from gossip.core.transfer.chunks import PIECE_BYTES, described
+from gossip.core import DIGEST_BYTES, PIECE_BYTES, Effect, Event, Payload, PeerId, described, events
 
 Vector = NDArray[np.float32]
 STEP_SIZE = 0.1

@@ -6,9 +6,7 @@ import hashlib
 import struct
 from array import array
 
-from gossip.core import events
-from gossip.core.events import Event, Payload
-from gossip.core.messages import PeerId
+from gossip.core import Event, Payload, PeerId, events
 
 PIECES_MAX = 2048  # that wait to be hashed together, which takes a fraction of the time
 

@@ -8,14 +8,10 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from gossip.core.digests import digests_of
-from gossip.core.events import Arriving, Event, Payload, Received, Send
-from gossip.core.messages import BULK_MESSAGES, Commit, Envelope, PeerId, StateOffer
+from gossip.core import BULK_MESSAGES, Arriving, Commit, Envelope, Event, Payload, PeerId, Received, Send, StateOffer, digests_of
 from gossip.errors import Malformed
-from gossip.inject.byzantine import Letter
-from gossip.transport.assembly import TOLD_EVERY_S
-from gossip.transport.chunks import bytes_of, checksum
-from gossip.transport.codec import decode, encode
+from gossip.inject import Letter
+from gossip.transport import TOLD_EVERY_S, bytes_of, checksum, decode, encode
 
 from .host import Host, Lane
 from .links import Links

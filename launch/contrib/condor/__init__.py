@@ -1,1 +1,17 @@
 """Peers as jobs of HTCondor."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gossip.lazy import lazy
+
+if TYPE_CHECKING:
+    from .command import condor as condor
+else:
+    __getattr__, __dir__ = lazy(
+        __name__,
+        {
+            "command": ("condor",),
+        },
+    )

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gossip.errors import ConfigError, RunExists
-from gossip.launch.report.words import counted
-from gossip.launch.schedulers.task_words import check, environment_of, parsed, patient, refuse, resolved_for
+from gossip.launch.report import counted
+from gossip.launch.schedulers import check, environment_of, parsed, patient, refuse, resolved_for
 
 if TYPE_CHECKING:
     from gossip.config import Resolved
@@ -143,8 +143,8 @@ def check_path(path: Path) -> None:
 def make_folder(folder: Path, resolved: Resolved | None) -> None:
     """With settings and key where they go with the jobs. Raises: ConfigError."""
     from gossip.launch.local import feasible
-    from gossip.run.keys import SWARM_KEY, write_pair
-    from gossip.transport.curve import new_pair
+    from gossip.run import SWARM_KEY, write_pair
+    from gossip.transport import new_pair
 
     from .files import CONFIG
 

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gossip.errors import ConfigError
-from gossip.launch.report.words import counted
-from gossip.launch.schedulers.condor_job import PEER, PEERS
-from gossip.launch.schedulers.task_words import NO_USE
-from gossip.run.keys import SWARM_KEY
+from gossip.launch.report import counted
+from gossip.launch.schedulers import NO_USE, PEER, PEERS
+from gossip.run import SWARM_KEY
 
 PEER_SUB, MORE_SUB, VERDICT_SUB, DAG, CONTACT = "peer.sub", "more.sub", "verdict.sub", "swarm.dag", "contact"
 CONFIG = "config.json"

@@ -12,15 +12,11 @@ from pathlib import Path
 
 from gossip.config import RunConfig
 from gossip.errors import ConfigError, GossipError
-from gossip.launch.join import arriving
-from gossip.launch.join.own_folder import CONFIG
-from gossip.launch.local import runs
-from gossip.launch.local.invitation import names_code
-from gossip.launch.report.error_lines import print_error
-from gossip.launch.report.run_state import RUNS
-from gossip.launch.report.screens import PlainScreen
-from gossip.launch.schedulers.condor_job import reached_at
-from gossip.run.scheduler_env import Task, own_address
+from gossip.launch.join import CONFIG, arriving
+from gossip.launch.local import names_code, runs
+from gossip.launch.report import RUNS, PlainScreen, print_error
+from gossip.launch.schedulers import reached_at
+from gossip.run import Task, own_address
 
 from .contact import Contact, doors, find_chirp
 from .peer import bring_back, own_key

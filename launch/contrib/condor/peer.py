@@ -15,18 +15,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from gossip.errors import ConfigError, GossipError
-from gossip.launch.join.own_folder import CONFIG, furnish, settings, supervise
-from gossip.launch.local import feasible, runs
-from gossip.launch.local.supervisor import Supervisor
-from gossip.launch.registry.entrance import Entrance
-from gossip.launch.report import launchers
-from gossip.launch.report.error_lines import print_error
-from gossip.launch.report.run_state import RUNS
-from gossip.launch.report.screens import PlainScreen
-from gossip.launch.schedulers.condor_job import condor_task
-from gossip.run.keys import SWARM_KEY
-from gossip.run.rendezvous import Seed, answers, read_seed
-from gossip.run.scheduler_env import Task, own_address
+from gossip.launch.join import CONFIG, furnish, settings, supervise
+from gossip.launch.local import Supervisor, feasible, runs
+from gossip.launch.registry import Entrance
+from gossip.launch.report import RUNS, PlainScreen, launchers, print_error
+from gossip.launch.schedulers import condor_task
+from gossip.run import SWARM_KEY, Seed, Task, answers, own_address, read_seed
 
 from .contact import COMES, DONE, Contact, Line, NoContact, doors, find_chirp, next_incarnation
 

@@ -10,10 +10,8 @@ import sys
 from pathlib import Path
 
 from gossip.errors import ConfigError, GossipError
-from gossip.launch.report.error_lines import print_error
-from gossip.launch.report.run_state import RUNS
-from gossip.launch.schedulers.condor_job import read_ad, run_of
-from gossip.launch.schedulers.task_runs import verdict
+from gossip.launch.report import RUNS, print_error
+from gossip.launch.schedulers import read_ad, run_of, verdict
 
 FAILED = 1
 

@@ -12,16 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gossip.errors import ConfigError
-from gossip.launch.schedulers.task_words import (
-    check_fit,
-    check_options,
-    environment_of,
-    left_behind,
-    parsed,
-    patient,
-    refuse,
-    resolved_for,
-)
+from gossip.launch.schedulers import check_fit, check_options, environment_of, left_behind, parsed, patient, refuse, resolved_for
 
 if TYPE_CHECKING:
     from gossip.config import RunConfig
@@ -119,9 +110,9 @@ def kubernetes(
 
 def key_file(path: Path | None, config: RunConfig) -> dict[str, str]:
     """The swarm key of a run with keys: that in ``path``, or a new one. Raises: ConfigError."""
-    from gossip.launch.local.swarm_keys import own_key
-    from gossip.run.keys import SWARM_KEY, dump_pair
-    from gossip.transport.curve import new_pair
+    from gossip.launch.local import own_key
+    from gossip.run import SWARM_KEY, dump_pair
+    from gossip.transport import new_pair
 
     pair = own_key(path, config)
     return {SWARM_KEY: dump_pair(pair or new_pair()).decode("ascii")} if config.keyed else {}

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gossip.launch.report.words import counted
-from gossip.launch.schedulers.task_words import NO_USE
-from gossip.run.keys import SWARM_KEY
+from gossip.launch.report import counted
+from gossip.launch.schedulers import NO_USE
+from gossip.run import SWARM_KEY
 
 CONFIG = "config.json"
 GIVEN, OWN = "/etc/gossip", "/run/gossip"

@@ -19,21 +19,13 @@ import zmq.asyncio
 
 from gossip.config import RunConfig
 from gossip.errors import ConfigError, GossipError
-from gossip.launch.join.own_folder import furnish, settings, supervise
-from gossip.launch.local import feasible, runs
-from gossip.launch.local.supervisor import Supervisor
+from gossip.launch.join import furnish, settings, supervise
+from gossip.launch.local import Supervisor, feasible, runs
+from gossip.launch.registry import DOOR_ID_BYTES, JUMP_MAX, DoorEntry, DoorFolder, Entrance, ask, join
 from gossip.launch.registry import door_messages as says
-from gossip.launch.registry.door_calls import ask, join
-from gossip.launch.registry.door_folder import DoorFolder
-from gossip.launch.registry.doorkeeper import DOOR_ID_BYTES, JUMP_MAX, DoorEntry
-from gossip.launch.registry.entrance import Entrance
-from gossip.launch.report import launchers
-from gossip.launch.report.error_lines import print_error
-from gossip.launch.report.screens import PlainScreen
-from gossip.launch.report.words import counted
-from gossip.run.keys import SWARM_KEY, parse_pair, write_pair
-from gossip.run.scheduler_env import Task, number, own_address
-from gossip.transport.curve import KeyPair
+from gossip.launch.report import PlainScreen, counted, launchers, print_error
+from gossip.run import SWARM_KEY, Task, number, own_address, parse_pair, write_pair
+from gossip.transport import KeyPair
 
 from .files import CONFIG, names_of
 

@@ -1,1 +1,29 @@
 """What must come about once the faults are over, and how soon."""
+
+from .branches import JoinsTheLarger as JoinsTheLarger
+from .consensus import ReplicasStayClose as ReplicasStayClose
+from .crashes import CrashCostsLittle as CrashCostsLittle
+from .fault_free import NobodyWaitsForATrickle as NobodyWaitsForATrickle
+from .fault_free import NothingGoesWrong as NothingGoesWrong
+from .liveness import Converges as Converges
+from .liveness import EverybodyContributes as EverybodyContributes
+from .liveness import Liveness as Liveness
+from .liveness import NobodyStarves as NobodyStarves
+from .liveness import OneLineage as OneLineage
+from .liveness import RoundsGoOn as RoundsGoOn
+from .liveness import StopEnds as StopEnds
+from .newcomers import CountsWhenItKeepsUp as CountsWhenItKeepsUp
+from .newcomers import WaitsForThoseWhoCome as WaitsForThoseWhoCome
+from .promptness import AT_ONCE_S as AT_ONCE_S
+from .promptness import AsksForWhatItLacks as AsksForWhatItLacks
+from .promptness import NobodyIsStuck as NobodyIsStuck
+from .promptness import NobodyWaitsForTheSkipped as NobodyWaitsForTheSkipped
+from .promptness import OverWhenAllIsThere as OverWhenAllIsThere
+from .promptness import TakesAStateInstead as TakesAStateInstead
+from .pushing import EachReadsItsOwn as EachReadsItsOwn
+from .pushing import PushesToAll as PushesToAll
+from .pushing import WaitsForSomebody as WaitsForSomebody
+from .waiting import KeepsWhoSpeaks as KeepsWhoSpeaks
+from .waiting import LetsInWhoIsReady as LetsInWhoIsReady
+from .waiting import NoRoundStands as NoRoundStands
+from .waiting import WaitsForNobodyInVain as WaitsForNobodyInVain

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gossip.core.events import Effect, Event, Received, Report
-from gossip.core.messages import NotMe, PeerId, Update
+from gossip.core import Effect, Event, NotMe, PeerId, Received, Report, Update
 from gossip.simulation.checkers.base import Checker, Circumstances, peer_core
-from gossip.simulation.checkers.safety.rounds import rolling_of
+from gossip.simulation.checkers.safety import rolling_of
 
 if TYPE_CHECKING:
-    from gossip.simulation.world.driver import Swarm
+    from gossip.simulation.world import Swarm
 
 
 AT_ONCE_S = 0.1  # for what follows in the same moment

@@ -5,13 +5,13 @@ from __future__ import annotations
 from math import sqrt
 from typing import TYPE_CHECKING, Any
 
-from gossip.simulation.checkers.safety.exchange import gossip_of
-from gossip.simulation.world.toy_trainer import ToyTrainer
+from gossip.simulation.checkers.safety import gossip_of
+from gossip.simulation.world import ToyTrainer
 
 from .liveness import RoundLiveness, Shortcoming
 
 if TYPE_CHECKING:
-    from gossip.simulation.world.driver import Swarm
+    from gossip.simulation.world import Swarm
 
 
 class ReplicasStayClose(RoundLiveness):

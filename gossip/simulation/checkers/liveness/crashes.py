@@ -6,17 +6,15 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from gossip.core.events import Effect, Report
-from gossip.core.messages import PeerId
-from gossip.core.peer import Peer
+from gossip.core import Effect, Peer, PeerId, Report
 from gossip.simulation.checkers.base import Checker, Circumstances, peer_core, updates_needed
 from gossip.simulation.checkers.disturbances import NEVER, Disturbances
-from gossip.simulation.checkers.safety.rounds import rolling_of
+from gossip.simulation.checkers.safety import rolling_of
 
 from .liveness import settings_of
 
 if TYPE_CHECKING:
-    from gossip.simulation.world.driver import Swarm
+    from gossip.simulation.world import Swarm
 
 ROUND_S = 1.0  # for the round itself
 LOST_BY_A_LIAR = "what the decision was made on is lost"

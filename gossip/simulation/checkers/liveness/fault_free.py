@@ -5,13 +5,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gossip.core.events import Apply, Committed, Contributed, Effect, Event, Report
-from gossip.core.messages import PeerId
+from gossip.core import Apply, Committed, Contributed, Effect, Event, PeerId, Report
 from gossip.simulation.checkers.base import Checker, Circumstances, peer_core
-from gossip.simulation.checkers.safety.rounds import rolling_of
+from gossip.simulation.checkers.safety import rolling_of
 
 if TYPE_CHECKING:
-    from gossip.simulation.world.driver import Swarm
+    from gossip.simulation.world import Swarm
 
 WRONG = ("attempt", "late", "suspect", "dead", "recovering", "fork", "paused")
 """What a peer reports of others, or of its rounds, that comes of faults only."""

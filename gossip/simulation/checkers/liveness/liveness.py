@@ -8,21 +8,30 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gossip.core.events import Apply, Committed, Effect, Event, Halt, Restore, Stop
-from gossip.core.membership.suspicion import longest_s
-from gossip.core.messages import PeerId
-from gossip.core.peer import Peer
-from gossip.core.rounds.gossip import BEHIND_ROUNDS, GossipRounds
-from gossip.core.settings import CoreSettings, MembershipSettings
+from gossip.core import (
+    BEHIND_ROUNDS,
+    Apply,
+    Committed,
+    CoreSettings,
+    Effect,
+    Event,
+    GossipRounds,
+    Halt,
+    MembershipSettings,
+    Peer,
+    PeerId,
+    Restore,
+    Stop,
+    longest_s,
+)
 from gossip.simulation.checkers.base import Checker, Circumstances, Misled, membership_of, peer_core, updates_needed
 from gossip.simulation.checkers.disturbances import NEVER, Disturbances
-from gossip.simulation.checkers.safety.membership import memory_s
-from gossip.simulation.checkers.safety.rounds import rolling_of
-from gossip.simulation.world.toy_trainer import ToyTrainer
-from gossip.topologies.weights import lots
+from gossip.simulation.checkers.safety import memory_s, rolling_of
+from gossip.simulation.world import ToyTrainer
+from gossip.topologies import lots
 
 if TYPE_CHECKING:
-    from gossip.simulation.world.driver import Swarm
+    from gossip.simulation.world import Swarm
 
 LINGER_S = 0.5  # what was said last may still be on its way
 STARVED_AFTER = 16  # times as many rounds as it takes to a turn: by the draw that happens to one peer in ten million

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gossip.core.events import Coming, Committed, Effect, Event, Halt, Report
-from gossip.core.lifecycle.shutdown import QUORUM_LOST
-from gossip.core.messages import PeerId
-from gossip.core.rounds.quorum import quorum_of
-from gossip.core.rounds.rolling import BEHIND_MAX, BEHIND_S
+from gossip.core import BEHIND_MAX, BEHIND_S, QUORUM_LOST, Coming, Committed, Effect, Event, Halt, PeerId, Report, quorum_of
 from gossip.simulation.checkers.base import Checker, Circumstances, peer_core
-from gossip.simulation.checkers.safety.rounds import rolling_of
+from gossip.simulation.checkers.safety import rolling_of
 
 if TYPE_CHECKING:
-    from gossip.simulation.world.driver import Swarm
+    from gossip.simulation.world import Swarm
 
 SLACK = 2
 """Rounds that may end between its word that it is ready and the commit that names it."""

@@ -6,29 +6,37 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from gossip.core.events import (
+from gossip.core import (
+    BUSY_S,
+    Ack,
     Apply,
+    Commit,
+    CommitRequest,
     Committed,
     Contributed,
     Effect,
     Event,
+    Hello,
+    NotMe,
+    Peer,
+    PeerId,
+    Query,
     Received,
     Report,
     Restore,
+    RollingRounds,
     Send,
+    ShardRound,
+    StateRequest,
     TrainerProgress,
+    Update,
 )
-from gossip.core.messages import Ack, Commit, CommitRequest, Hello, NotMe, PeerId, Query, StateRequest, Update
-from gossip.core.peer import Peer
-from gossip.core.rounds.arrivals import BUSY_S
-from gossip.core.rounds.rolling import RollingRounds
-from gossip.core.rounds.shard import ShardRound
 from gossip.simulation.checkers.base import Checker, Circumstances, peer_core
 from gossip.simulation.checkers.disturbances import NEVER, STILL_S, Disturbances, stands_s
-from gossip.simulation.checkers.safety.rounds import rolling_of, rule_has_enough
+from gossip.simulation.checkers.safety import rolling_of, rule_has_enough
 
 if TYPE_CHECKING:
-    from gossip.simulation.world.driver import Swarm
+    from gossip.simulation.world import Swarm
 
 PAUSES_KNOWN = 32
 AT_ONCE_S = 0.5  # for some round trips and the rule; half of the shortest round timeout

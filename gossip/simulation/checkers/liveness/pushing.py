@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gossip.core.events import Contributed, Effect, Event, Go, Received, Report, Send
-from gossip.core.messages import Hello, PeerId, Push
+from gossip.core import Contributed, Effect, Event, Go, Hello, PeerId, Push, Received, Report, Send
 from gossip.simulation.checkers.base import Checker, Circumstances, peer_core
-from gossip.simulation.checkers.safety.exchange import gossip_of, is_worth_waiting, members_of, targets_of
+from gossip.simulation.checkers.safety import gossip_of, is_worth_waiting, members_of, targets_of
 
 if TYPE_CHECKING:
-    from gossip.simulation.world.driver import Swarm
+    from gossip.simulation.world import Swarm
 
 EPOCHS_KEPT = 4
 

@@ -5,16 +5,33 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gossip.core.events import Aggregated, Effect, Event, LinkDown, Received, Report, Send
-from gossip.core.messages import Ack, Commit, Hello, NotMe, Overdue, Partial, PeerId, Query, Update, Voucher
-from gossip.core.rounds.quorum import quorum_of
-from gossip.core.rounds.rolling import RollingRounds
+from gossip.core import (
+    Ack,
+    Aggregated,
+    Commit,
+    Effect,
+    Event,
+    Hello,
+    LinkDown,
+    NotMe,
+    Overdue,
+    Partial,
+    PeerId,
+    Query,
+    Received,
+    Report,
+    RollingRounds,
+    Send,
+    Update,
+    Voucher,
+    quorum_of,
+)
 from gossip.simulation.checkers.base import REFUSALS, Checker, Circumstances, peer_core
 from gossip.simulation.checkers.disturbances import Disturbances
-from gossip.simulation.checkers.safety.rounds import rolling_of
+from gossip.simulation.checkers.safety import rolling_of
 
 if TYPE_CHECKING:
-    from gossip.simulation.world.driver import Swarm
+    from gossip.simulation.world import Swarm
 
 TELLING = (Update, Query, Commit, NotMe, Partial, Overdue, Hello, Voucher)
 """By which a peer says in which round it is."""

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gossip.core.events import Aggregate, Aggregated, Effect, Event
-from gossip.core.messages import PeerId
+from gossip.core import Aggregate, Aggregated, Effect, Event, PeerId
 from gossip.simulation.checkers.base import Checker, Circumstances, peer_core
 
 if TYPE_CHECKING:
-    from gossip.simulation.world.driver import Swarm
+    from gossip.simulation.world import Swarm
 
 
 class RuleAnswers(Checker):

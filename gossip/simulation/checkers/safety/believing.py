@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from gossip.core.events import Likeness
-from gossip.core.messages import Commit, PeerId
-from gossip.core.peer import Peer
-from gossip.core.rounds.rolling import RollingRounds
+from gossip.core import Commit, Likeness, Peer, PeerId, RollingRounds
 
 
 def is_doubtful(core: Peer, rounds: RollingRounds, commit: Commit, likeness: Likeness | None) -> bool:

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from gossip.core.events import Confirm, Confirmed, Effect, Event, Restore
-from gossip.core.messages import PeerId
+from gossip.core import Confirm, Confirmed, Effect, Event, PeerId, Restore
 from gossip.simulation.checkers.base import Checker, Circumstances, Misled, peer_core
-from gossip.simulation.world.toy_trainer import ToyTrainer
+from gossip.simulation.world import ToyTrainer
 
 from .rounds import rolling_of
 
 if TYPE_CHECKING:
-    from gossip.simulation.world.driver import Swarm
+    from gossip.simulation.world import Swarm
 
 
 class EndsAlike(Checker):

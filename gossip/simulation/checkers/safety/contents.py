@@ -7,37 +7,42 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gossip.core.digests import digest_of as hash_of
-from gossip.core.events import (
+from gossip.core import (
     Aggregate,
     Apply,
+    Commit,
     Committed,
     Contributed,
     Effect,
     Event,
     Go,
     Payload,
+    Peer,
+    PeerId,
+    Query,
+    Ranges,
     Received,
     Report,
     Restore,
     Restored,
+    RollingRounds,
     Row,
     Send,
     SnapshotTaken,
+    StateOffer,
+    Update,
+    described,
+    outline_of,
+    parts_of,
 )
-from gossip.core.ledger.data_cursor import Ranges
-from gossip.core.messages import Commit, PeerId, Query, StateOffer, Update
-from gossip.core.peer import Peer
-from gossip.core.rounds.rolling import RollingRounds
-from gossip.core.transfer.chunks import described, outline_of
-from gossip.core.transfer.donor import parts_of
+from gossip.core import digest_of as hash_of
 from gossip.simulation.checkers.base import Checker, Circumstances, Misled, peer_core
-from gossip.simulation.world.toy_trainer import OWN_BYTES, bytes_of_state, digest_of
+from gossip.simulation.world import OWN_BYTES, bytes_of_state, digest_of
 
 from .rounds import rolling_of
 
 if TYPE_CHECKING:
-    from gossip.simulation.world.driver import Swarm
+    from gossip.simulation.world import Swarm
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,20 +8,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gossip.core.events import Effect, Event, LinkDown, Received, Send, TimerFired
-from gossip.core.membership.transitions import CONNECT_GRACE_S
-from gossip.core.messages import (
+from gossip.core import (
+    CONNECT_GRACE_S,
     Ack,
+    Effect,
+    Event,
     Gossip,
+    LinkDown,
     Nack,
     NotMe,
     PeerId,
     Ping,
     PingRequest,
     PushPull,
+    Received,
     Rumour,
+    Send,
     StateOffer,
     StateRequest,
+    TimerFired,
     Voucher,
 )
 from gossip.simulation.checkers.base import Checker, Circumstances, membership_of, peer_core
@@ -32,7 +37,7 @@ from gossip.simulation.checkers.transitions import TableChecker, Transition
 from .membership import is_invented
 
 if TYPE_CHECKING:
-    from gossip.simulation.world.driver import Swarm
+    from gossip.simulation.world import Swarm
 
 LINKED_AFTER_S = 1.0  # of quiet: every connection stands again, and those on its ends know each other
 

@@ -6,16 +6,28 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from gossip.core.events import Aggregate, Apply, Contributed, Effect, Event, Go, Payload, Received, Report, Row
-from gossip.core.membership.rumors import LAST_WORDS_S
-from gossip.core.messages import PeerId, Push
-from gossip.core.peer import Peer
-from gossip.core.rounds.gossip import GossipRounds
+from gossip.core import (
+    LAST_WORDS_S,
+    Aggregate,
+    Apply,
+    Contributed,
+    Effect,
+    Event,
+    Go,
+    GossipRounds,
+    Payload,
+    Peer,
+    PeerId,
+    Push,
+    Received,
+    Report,
+    Row,
+)
 from gossip.simulation.checkers.base import Checker, Circumstances, peer_core
-from gossip.topologies.base import Roster
+from gossip.topologies import Roster
 
 if TYPE_CHECKING:
-    from gossip.simulation.world.driver import Swarm
+    from gossip.simulation.world import Swarm
 
 Kind = Literal["gradient", "parameters"]
 

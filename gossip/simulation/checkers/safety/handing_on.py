@@ -7,17 +7,28 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from gossip.core.events import Effect, Event, Received, Report, Send
-from gossip.core.messages import Commit, CommitRequest, NotMe, PeerId, Query, Update
-from gossip.core.peer import Peer
-from gossip.core.rounds.rolling import RollingRounds
+from gossip.core import (
+    Commit,
+    CommitRequest,
+    Effect,
+    Event,
+    NotMe,
+    Peer,
+    PeerId,
+    Query,
+    Received,
+    Report,
+    RollingRounds,
+    Send,
+    Update,
+)
 from gossip.simulation.checkers.base import Checker, Circumstances, peer_core
 
 from .believing import is_doubtful, must_be_refused
 from .rounds import rolling_of
 
 if TYPE_CHECKING:
-    from gossip.simulation.world.driver import Swarm
+    from gossip.simulation.world import Swarm
 
 
 ROUNDS_KEPT = 64

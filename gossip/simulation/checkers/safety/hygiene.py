@@ -4,20 +4,34 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gossip.core.events import CancelTimer, Effect, Event, Halt, Received, Send, SetTimer, TimerFired, Token
-from gossip.core.ledger.chain import HISTORY_ROUNDS
-from gossip.core.membership.prober import RELAYS_MAX
-from gossip.core.membership.swim import Membership
-from gossip.core.messages import PIECES_MAX, PeerId
-from gossip.core.peer import Peer
-from gossip.core.rounds.gossip import PLANS_KEPT, TIMES_KEPT, GossipRounds
-from gossip.core.rounds.rolling import RollingRounds
-from gossip.core.transfer.donor import COPIES_MAX, TAKERS_MAX
+from gossip.core import (
+    COPIES_MAX,
+    HISTORY_ROUNDS,
+    PIECES_MAX,
+    PLANS_KEPT,
+    RELAYS_MAX,
+    TAKERS_MAX,
+    TIMES_KEPT,
+    CancelTimer,
+    Effect,
+    Event,
+    GossipRounds,
+    Halt,
+    Membership,
+    Peer,
+    PeerId,
+    Received,
+    RollingRounds,
+    Send,
+    SetTimer,
+    TimerFired,
+    Token,
+)
 from gossip.simulation.checkers.base import Checker, Circumstances, Violation, membership_of
-from gossip.simulation.world.observer import MANY
+from gossip.simulation.world import MANY
 
 if TYPE_CHECKING:
-    from gossip.simulation.world.driver import Swarm
+    from gossip.simulation.world import Swarm
 
 STASH_MAX = 9  # rounds: the present one and eight ahead
 EVERY = 32  # timers of a peer between two looks at all its memory: about a second

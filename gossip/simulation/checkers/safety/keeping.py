@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gossip.core.events import Effect, Report
-from gossip.core.messages import PeerId
+from gossip.core import Effect, PeerId, Report
 from gossip.simulation.checkers.base import Checker, Circumstances
 
 if TYPE_CHECKING:
-    from gossip.simulation.world.driver import Swarm
+    from gossip.simulation.world import Swarm
 
 
 class KeepsWhatWasHeld(Checker):

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gossip.core.events import Event, Stop, TrainerLost
-from gossip.core.membership.suspicion import longest_s, shortest_s
-from gossip.core.membership.table import incarnation_of
-from gossip.core.messages import PeerId
-from gossip.core.settings import MembershipSettings
+from gossip.core import Event, MembershipSettings, PeerId, Stop, TrainerLost, incarnation_of, longest_s, shortest_s
 from gossip.simulation.checkers.base import Checker, Circumstances, membership_of
 from gossip.simulation.checkers.disturbances import Disturbances
 from gossip.simulation.checkers.transitions import TableChecker, Transition
 
 if TYPE_CHECKING:
-    from gossip.simulation.world.driver import Swarm
+    from gossip.simulation.world import Swarm
 
 GONE = ("dead", "left")
 

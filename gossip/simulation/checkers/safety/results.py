@@ -5,15 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from gossip.core.events import Aggregate, Aggregated, Apply, Committed, Contributed, Effect, Event, Payload
-from gossip.core.messages import Commit, PeerId
+from gossip.core import Aggregate, Aggregated, Apply, Commit, Committed, Contributed, Effect, Event, Payload, PeerId
 from gossip.simulation.checkers.base import Checker, Circumstances, peer_core
 
 from .exchange import gossip_of
 from .rounds import rolling_of
 
 if TYPE_CHECKING:
-    from gossip.simulation.world.driver import Swarm
+    from gossip.simulation.world import Swarm
 
 KEPT = 64  # questions of a peer, and rounds of which its updates are known
 

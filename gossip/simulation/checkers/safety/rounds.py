@@ -6,11 +6,28 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from gossip.core.events import Aggregate, Apply, Committed, Effect, Event, Go, Payload, Received, Report, Restore, Restored, Send
-from gossip.core.ledger.chain import chain_hash
-from gossip.core.messages import Commit, Hello, PeerId, Push, Update
-from gossip.core.peer import Peer
-from gossip.core.rounds.rolling import RollingRounds
+from gossip.core import (
+    Aggregate,
+    Apply,
+    Commit,
+    Committed,
+    Effect,
+    Event,
+    Go,
+    Hello,
+    Payload,
+    Peer,
+    PeerId,
+    Push,
+    Received,
+    Report,
+    Restore,
+    Restored,
+    RollingRounds,
+    Send,
+    Update,
+    chain_hash,
+)
 from gossip.simulation.checkers.base import (
     REFUSALS,
     Checker,
@@ -23,10 +40,10 @@ from gossip.simulation.checkers.base import (
     updates_needed,
 )
 from gossip.simulation.checkers.disturbances import Disturbances
-from gossip.simulation.world.toy_trainer import ToyTrainer
+from gossip.simulation.world import ToyTrainer
 
 if TYPE_CHECKING:
-    from gossip.simulation.world.driver import Swarm
+    from gossip.simulation.world import Swarm
 
 RECENT_PUSHES = 512
 FORKS_AFTER_S = 6.5

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gossip.core.digests import digest_of
-from gossip.core.events import Aggregate, Aggregated, Committed, Effect, Event, Send
-from gossip.core.messages import Commit, Contribution, Partial, PeerId
+from gossip.core import Aggregate, Aggregated, Commit, Committed, Contribution, Effect, Event, Partial, PeerId, Send, digest_of
 from gossip.simulation.checkers.base import Checker, Circumstances, peer_core
 
 from .rounds import rolling_of
 
 if TYPE_CHECKING:
-    from gossip.simulation.world.driver import Swarm
+    from gossip.simulation.world import Swarm
 
 KEPT = 1024
 """Rounds and shards: more than anybody is behind by."""

@@ -6,11 +6,13 @@ from bisect import bisect_right, insort
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from gossip.core.events import Aggregate, Effect, Event, Received, Report, Restored, Send
-from gossip.core.messages import (
+from gossip.core import (
     Ack,
+    Aggregate,
     Commit,
     CommitRequest,
+    Effect,
+    Event,
     Nack,
     NotMe,
     Overdue,
@@ -19,17 +21,21 @@ from gossip.core.messages import (
     PingRequest,
     PushPull,
     Query,
+    Received,
+    Report,
+    Restored,
+    RollingRounds,
+    Send,
     StateOffer,
     StateRequest,
     Update,
     Voucher,
 )
-from gossip.core.rounds.rolling import RollingRounds
 from gossip.simulation.checkers.base import Checker, Circumstances, peer_core
-from gossip.simulation.checkers.safety.rounds import rolling_of
+from gossip.simulation.checkers.safety import rolling_of
 
 if TYPE_CHECKING:
-    from gossip.simulation.world.driver import Swarm
+    from gossip.simulation.world import Swarm
 
 _ANSWERED_BY: dict[type, str] = {
     Ping: "acks",

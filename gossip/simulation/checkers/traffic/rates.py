@@ -7,25 +7,32 @@ from collections import deque
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
-from gossip.core.events import Effect, LinkUp, Received, Restore, Send, TimerFired
-from gossip.core.lifecycle.rejoin import RETURN_HELLO_EVERY, RETURN_INTERVAL_S
-from gossip.core.membership.dissemination import retransmit_limit
-from gossip.core.membership.swim import STRAY_EVERY, Membership
-from gossip.core.messages import (
+from gossip.core import (
+    RETURN_HELLO_EVERY,
+    RETURN_INTERVAL_S,
+    STRAY_EVERY,
     CommitRequest,
+    Effect,
     Gossip,
     Hello,
+    LinkUp,
+    Membership,
     Nack,
     PeerId,
     Ping,
     PingRequest,
     PushPull,
+    Received,
+    Restore,
+    Send,
     StateRequest,
+    TimerFired,
+    retransmit_limit,
 )
 from gossip.simulation.checkers.base import Checker, Circumstances, membership_of
 
 if TYPE_CHECKING:
-    from gossip.simulation.world.driver import Swarm
+    from gossip.simulation.world import Swarm
 
 TIMES = 2.0
 """What the protocol needs is an estimate: so much more of it is too much."""

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections import Counter, deque
 from typing import TYPE_CHECKING, Any
 
-from gossip.core.events import Effect, Send
-from gossip.core.membership.dissemination import retransmit_limit
-from gossip.core.messages import Ack, CommitRequest, Gossip, PeerId, Ping, PingRequest
+from gossip.core import Ack, CommitRequest, Effect, Gossip, PeerId, Ping, PingRequest, Send, retransmit_limit
 from gossip.simulation.checkers.base import Checker, Circumstances, Life, life_of, membership_of, peer_core
-from gossip.simulation.checkers.safety.rounds import rolling_of
+from gossip.simulation.checkers.safety import rolling_of
 
 if TYPE_CHECKING:
-    from gossip.simulation.world.driver import Swarm
+    from gossip.simulation.world import Swarm
 
 AGAIN = 3
 """Times that one may have to begin with the same news again: an accusation, say, of one that was away meanwhile."""

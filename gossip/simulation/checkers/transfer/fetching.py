@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gossip.core.digests import digest_of
-from gossip.core.events import Effect, Event, Payload, Received, Report, Send
-from gossip.core.messages import PeerId, StateOffer, StateRequest
+from gossip.core import Effect, Event, Payload, PeerId, Received, Report, Send, StateOffer, StateRequest, digest_of
 from gossip.simulation.checkers.base import Checker, Circumstances, membership_of, peer_core
 
 if TYPE_CHECKING:
-    from gossip.simulation.world.driver import Swarm
+    from gossip.simulation.world import Swarm
 
 CREDIT_MAX = 2
 GIVEN_MAX = 4

@@ -9,15 +9,27 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from gossip.core.events import Effect, Event, Halt, Received, Report, Send, Stop, TimerFired
-from gossip.core.messages import PeerId, StateOffer, StateRequest, Voucher
-from gossip.core.peer import Peer
-from gossip.core.transfer.receiver import REMIND_S
+from gossip.core import (
+    REMIND_S,
+    Effect,
+    Event,
+    Halt,
+    Peer,
+    PeerId,
+    Received,
+    Report,
+    Send,
+    StateOffer,
+    StateRequest,
+    Stop,
+    TimerFired,
+    Voucher,
+)
 from gossip.simulation.checkers.base import Checker, Circumstances, peer_core
-from gossip.simulation.checkers.safety.rounds import rolling_of
+from gossip.simulation.checkers.safety import rolling_of
 
 if TYPE_CHECKING:
-    from gossip.simulation.world.driver import Swarm
+    from gossip.simulation.world import Swarm
 
 LATE_S = 0.25
 """By which a peer that is well may do what it is to do at a time."""

@@ -4,15 +4,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gossip.core.events import Effect, Event, Received, Report, Restore, Send, TimerFired
-from gossip.core.messages import PeerId, StateOffer, StateRequest, Voucher
-from gossip.core.peer import Peer
-from gossip.core.transfer.donor import parts_of, vouched_digest
+from gossip.core import (
+    Effect,
+    Event,
+    Peer,
+    PeerId,
+    Received,
+    Report,
+    Restore,
+    Send,
+    StateOffer,
+    StateRequest,
+    TimerFired,
+    Voucher,
+    parts_of,
+    vouched_digest,
+)
 from gossip.simulation.checkers.base import Checker, Circumstances, peer_core, took_the_word_of_few
-from gossip.simulation.checkers.safety.rounds import rolling_of
+from gossip.simulation.checkers.safety import rolling_of
 
 if TYPE_CHECKING:
-    from gossip.simulation.world.driver import Swarm
+    from gossip.simulation.world import Swarm
 
 KNOWN_S = 1.0  # who has had a state for so long has had the time to say so
 

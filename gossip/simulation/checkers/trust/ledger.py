@@ -6,9 +6,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from math import ceil, log
 
-from gossip.core.ledger.trust import RECENT
-from gossip.core.messages import PeerId
-from gossip.core.settings import TrustSettings
+from gossip.core import RECENT, PeerId, TrustSettings
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,15 +8,12 @@ from dataclasses import dataclass, field, replace
 from math import floor, log
 from typing import TYPE_CHECKING, Any
 
-from gossip.core.events import Aggregated, Apply, Committed, Effect, Report, Send
-from gossip.core.messages import CHARGES_MAX, Commit, PeerId
-from gossip.core.peer import Peer
-from gossip.core.settings import TrustSettings
+from gossip.core import CHARGES_MAX, Aggregated, Apply, Commit, Committed, Effect, Peer, PeerId, Report, Send, TrustSettings
 from gossip.simulation.checkers.base import Checker, Circumstances, peer_core
-from gossip.simulation.checkers.safety.rounds import rolling_of
+from gossip.simulation.checkers.safety import rolling_of
 
 if TYPE_CHECKING:
-    from gossip.simulation.world.driver import Swarm
+    from gossip.simulation.world import Swarm
 
 HISTORIES_KEPT = 512
 TURNS = ("passed_over", "serves_again")

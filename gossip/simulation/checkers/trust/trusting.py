@@ -6,18 +6,29 @@ from __future__ import annotations
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
-from gossip.core.events import Aggregate, Aggregated, Apply, Committed, Effect, Event, Received, Report
-from gossip.core.ledger.chain import header_bytes
-from gossip.core.messages import DIGEST_BYTES, Commit, PeerId, Push
-from gossip.core.peer import Peer
+from gossip.core import (
+    DIGEST_BYTES,
+    Aggregate,
+    Aggregated,
+    Apply,
+    Commit,
+    Committed,
+    Effect,
+    Event,
+    Peer,
+    PeerId,
+    Push,
+    Received,
+    Report,
+    header_bytes,
+)
 from gossip.simulation.checkers.base import REFUSALS, Checker, Circumstances, peer_core
-from gossip.simulation.checkers.safety.exchange import gossip_of, members_of
-from gossip.simulation.checkers.safety.rounds import rolling_of
+from gossip.simulation.checkers.safety import gossip_of, members_of, rolling_of
 
 from .ledger import Ledger
 
 if TYPE_CHECKING:
-    from gossip.simulation.world.driver import Swarm
+    from gossip.simulation.world import Swarm
 
 HISTORIES_KEPT = 512
 TOLD = ("quarantined", "parole")
